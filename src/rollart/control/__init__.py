@@ -1,0 +1,1 @@
+"""Pure rules: no clock, no I/O, no logging, no global randomness."""

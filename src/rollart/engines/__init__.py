@@ -1,0 +1,1 @@
+"""Inference engines, one package or module per adapter of the Engine port."""

@@ -1,0 +1,1 @@
+"""Environments, adapters of the Env port."""

@@ -1,0 +1,46 @@
+"""Every error the project raises, as one tree.
+
+    RollartError
+    ├── UserError            the user can fix it: printed as one message, no traceback, exit 2
+    │   ├── ConfigError      a config field: names the field, the value and the fix
+    │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
+    │   └── StorageError     a disk or directory that refuses
+    ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
+    └── InvariantError       the program is wrong: a crash
+
+A failed trajectory is data (`types.Failure`), not an exception that travels.
+"""
+
+
+class RollartError(Exception):
+    """The root of the tree."""
+
+
+class UserError(RollartError):
+    """A mistake the user can fix; the message says how."""
+
+
+class ConfigError(UserError):
+    """A config field with a wrong value."""
+
+    def __init__(self, field: str, value: object, fix: str) -> None:
+        self.field = field
+        self.value = value
+        self.fix = fix
+        super().__init__(f"{field} = {value!r}: {fix}")
+
+
+class ModelError(UserError):
+    """A model, tokenizer or checkpoint that cannot be used."""
+
+
+class StorageError(UserError):
+    """A disk or directory that refuses what a run needs of it."""
+
+
+class EnvError(RollartError):
+    """An environment broke its contract: the message says what it returned and what is wanted."""
+
+
+class InvariantError(RollartError):
+    """A broken invariant: the program, not the user, is wrong."""

@@ -1,0 +1,253 @@
+"""What happened (Event) and what to do (Command): the whole vocabulary of the scheduler.
+
+Events enter `Scheduler.handle`, commands leave it; both are written to the run's log, and a log
+replayed through the scheduler must give the same commands. Neither carries tokens.
+
+Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFailed` or
+`TrajectoryCancelled`; every `Score` by one `TrajectoryScored` or `ScoreFailed` per trajectory;
+every `Train` by `StepFinished`; `Publish` by `Published`; `Suspend` by `EngineSuspended`;
+`Update` by `EngineUpdated`; `Wake` by `Woke`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollart.types import (
+    EngineId,
+    EngineInfo,
+    Failure,
+    GroupId,
+    SlotId,
+    TrajectoryId,
+    TrajectoryInfo,
+    Version,
+)
+
+CancelReason = Literal["stale", "surplus", "group_dropped", "run_finished", "interrupted"]
+"""Why a running attempt is stopped."""
+DropReason = Literal[
+    "stale",
+    "surplus",
+    "group_dropped",
+    "zero_variance",
+    "too_few_members",
+    "score_failed",
+    "run_finished",
+    "interrupted",
+]
+"""Why a finished attempt is not trained on."""
+
+
+# --- events ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The engines serve and the environment slots are ready."""
+
+    engines: tuple[EngineInfo, ...]
+    slots: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryBorn:
+    """The first token of a trajectory was sampled, by these weights."""
+
+    id: TrajectoryId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFinished:
+    """An episode reached its end and its record lies in the buffer."""
+
+    info: TrajectoryInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryFailed:
+    """Infrastructure failed under an attempt; there is no record."""
+
+    id: TrajectoryId
+    failure: Failure
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryCancelled:
+    """A `Cancel` took effect before the attempt ended by itself."""
+
+    id: TrajectoryId
+    sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrajectoryScored:
+    """A reward function scored a finished trajectory."""
+
+    id: TrajectoryId
+    reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreFailed:
+    """A reward function could not score a finished trajectory."""
+
+    id: TrajectoryId
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFinished:
+    """The optimizer stepped; its weights are now `version`."""
+
+    version: Version
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """The weight store holds `version` whole."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSuspended:
+    """An engine takes no step until it is resumed; what it was doing is kept."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineUpdated:
+    """A suspended engine holds the weights of `version`."""
+
+    engine: EngineId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Woke:
+    """The time asked for by a `Wake` has come."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """The user wants the run to end now, in order."""
+
+
+Event = (
+    RunStarted
+    | TrajectoryBorn
+    | TrajectoryFinished
+    | TrajectoryFailed
+    | TrajectoryCancelled
+    | TrajectoryScored
+    | ScoreFailed
+    | StepFinished
+    | Published
+    | EngineSuspended
+    | EngineUpdated
+    | Woke
+    | StopRequested
+)
+
+
+# --- commands -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """Start one attempt at a task in an environment slot."""
+
+    id: TrajectoryId
+    group: GroupId
+    member: int
+    attempt: int
+    """0 for the first try of this member, one more after each infrastructure failure."""
+    task: int
+    """Index into the task stream; members of a group share it."""
+    slot: SlotId
+    seed: int
+    """Seeds this attempt's sampling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Stop a running attempt."""
+
+    id: TrajectoryId
+    reason: CancelReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Run the reward functions on finished trajectories."""
+
+    ids: tuple[TrajectoryId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """Remove finished trajectories from the buffer untrained."""
+
+    ids: tuple[TrajectoryId, ...]
+    reason: DropReason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Take these groups from the buffer and make one optimizer step from `version`."""
+
+    version: Version
+    groups: tuple[tuple[TrajectoryId, ...], ...]
+    staleness: int
+    """The largest `version − born` in the batch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Publish:
+    """Put the trainer's weights into the weight store."""
+
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suspend:
+    """Let an engine finish its step and take no further one."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Load published weights into a suspended engine."""
+
+    engine: EngineId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resume:
+    """Let an engine go on."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wake:
+    """Post `Woke` at this time."""
+
+    at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Halt:
+    """End the run with an error: going on would only fail again."""
+
+    message: str
+
+
+Command = Launch | Cancel | Score | Drop | Train | Publish | Suspend | Update | Resume | Wake | Halt

@@ -1,0 +1,216 @@
+"""The ports: what an adapter must offer, as Protocols.
+
+Adapters never import each other nor control; drivers know only these. Each port has one contract
+suite under `tests/`, run over every adapter.
+
+Arrays cross ports as `numpy.ndarray`; the words layer does not import numpy, so they are typed
+here by the buffer they are.
+"""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from rollart.types import (
+    Completion,
+    Json,
+    Request,
+    StepReport,
+    Trajectory,
+    TrajectoryId,
+    Version,
+)
+
+if TYPE_CHECKING:
+    import numpy
+
+    Array: TypeAlias = numpy.ndarray[Any, Any]
+else:
+    Array = object
+
+StepResult: TypeAlias = "tuple[str, float, bool, bool, dict[str, Json]]"
+"""observation, reward, terminated, truncated, info: Gymnasium's order."""
+
+
+class Env(Protocol):
+    """A world in text. Either method may be `async def`; the class takes its options by keyword.
+
+    `info` may hold `actions` (a list of legal action texts, used by the random agent) and
+    `success` (a bool; without it an episode succeeded if it terminated with reward > 0).
+    Optional: `close()`; `suggest() -> str`, a good action now (a scripted player for warm
+    starts); class attributes `system_prompt: str` and `inline: bool` (True: a step takes
+    microseconds and never blocks, so it may run on the event loop instead of in a thread).
+    """
+
+    def reset(
+        self, seed: int, task: Mapping[str, Json]
+    ) -> "tuple[str, dict[str, Json]] | Awaitable[tuple[str, dict[str, Json]]]":
+        """Start an episode: the same seed and task give the same world."""
+        ...
+
+    def step(self, action: str) -> "StepResult | Awaitable[StepResult]":
+        """Apply an action; what is illegal is told in the observation, not raised."""
+        ...
+
+
+class Renderer(Protocol):
+    """Turns text into the token ids a chat model expects, piece by piece, never twice."""
+
+    @property
+    def stop(self) -> tuple[int, ...]:
+        """Token ids that end an assistant's turn."""
+        ...
+
+    def start(self, system: str, observation: str) -> tuple[int, ...]:
+        """Return the ids of the opening: system text, first observation, the assistant's cue."""
+        ...
+
+    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
+        """Return the ids that follow a completion: its closing, an observation, the cue.
+
+        `closed` says that the completion ended with a stop token, which is then not repeated.
+        """
+        ...
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of sampled ids without special tokens."""
+        ...
+
+
+class Engine(Protocol):
+    """One inference replica, driven step by step by whoever owns it; not thread-safe.
+
+    A request is known by (session, turn). After `update` with `keep_kv=False`, cached keys and
+    values are recomputed under the new weights; sampled tokens, log-probs and versions are kept
+    and requests go on. An update with nothing running leaves the engine as if newly made.
+    """
+
+    @property
+    def version(self) -> Version:
+        """The version of the weights held."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        ...
+
+    def add(self, request: Request) -> None:
+        """Queue a request."""
+        ...
+
+    def abort(self, session: TrajectoryId) -> Completion | None:
+        """Stop the session's request and return what it has (finish `abort`); None if idle."""
+        ...
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop the session's cached prefix: its trajectory ended."""
+        ...
+
+    def step(self) -> list[Completion]:
+        """Run one prefill or decode step; return the requests it completed."""
+        ...
+
+    def update(self, version: Version, weights: Mapping[str, Array], *, keep_kv: bool) -> None:
+        """Replace the weights (Hugging Face parameter names) between two steps."""
+        ...
+
+    def stats(self) -> Mapping[str, float]:
+        """Return counters since the start: prefill_tokens, reused_tokens, sampled_tokens, steps,
+        recomputed_tokens.
+        """
+        ...
+
+
+class Generator(Protocol):
+    """An engine as the rest of the program sees it: asynchronous, suspendable."""
+
+    async def generate(self, request: Request) -> Completion:
+        """Complete one request; cancelling the await aborts it."""
+        ...
+
+    async def suspend(self) -> None:
+        """Take no further step; keep what is in flight."""
+        ...
+
+    async def update(self, version: Version) -> None:
+        """Fetch and load published weights while suspended."""
+        ...
+
+    async def resume(self) -> None:
+        """Go on."""
+        ...
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop what is cached for a session that ended."""
+        ...
+
+
+class WeightStore(Protocol):
+    """Versioned weights. A version is visible only whole: its manifest is written last."""
+
+    def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
+        """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
+        ...
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a visible version; raises KeyError if it is not (or no longer) there."""
+        ...
+
+    def latest(self) -> Version | None:
+        """Return the newest visible version."""
+        ...
+
+    def close(self) -> None:
+        """Release what the store holds."""
+        ...
+
+
+class RewardFunction(Protocol):
+    """A stateless scorer."""
+
+    def __call__(self, trajectory: Trajectory) -> float:
+        """Return the trajectory's reward."""
+        ...
+
+
+class Trainer(Protocol):
+    """Makes optimizer steps; lives where its host put it, so arguments are plain values.
+
+    `batch` is `training.batch.encode(groups)`: flat arrays, see there.
+    """
+
+    def step(self, batch: Mapping[str, Array]) -> StepReport:
+        """Make one optimizer step."""
+        ...
+
+    def publish(self) -> Version:
+        """Put the current weights into the weight store."""
+        ...
+
+    def save(self, directory: str) -> None:
+        """Write weights, optimizer, schedule and RNG state."""
+        ...
+
+    def load(self, directory: str) -> Version:
+        """Restore what `save` wrote; return the version."""
+        ...
+
+
+class Handle(Protocol):
+    """An actor somewhere: its methods are awaited the same way wherever it lives."""
+
+    async def call(self, method: str, *args: object) -> Any:
+        """Run a method of the actor and return its result."""
+        ...
+
+    async def close(self) -> None:
+        """End the actor."""
+        ...
+
+
+class Host(Protocol):
+    """Where actors are spawned: in this process, in one of their own, or on a cluster."""
+
+    async def spawn(self, target: str, options: Mapping[str, Json], *, own_process: bool) -> Handle:
+        """Make the actor `module:Class` with keyword `options` (JSON values)."""
+        ...

@@ -1,0 +1,1 @@
+"""The live driver: controller, proxies, environment managers, buffer, hosts."""

@@ -1,0 +1,1 @@
+"""Advantages, losses, packing, the trainer and its checkpoints."""

@@ -1,0 +1,1 @@
+"""Weight stores, adapters of the WeightStore port."""
