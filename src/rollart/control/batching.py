@@ -1,0 +1,38 @@
+"""Batching: which finished groups form the next batch.
+
+Any `groups_per_step` complete groups will do: a batch never waits for a particular one, so no
+slow group holds up others. Oldest first spends the work nearest the staleness bound before it
+expires.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rollart.errors import ConfigError
+from rollart.types import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batching:
+    """Sizes of groups and batches, and the order in which complete groups are taken."""
+
+    groups_per_step: int = 8
+    """Groups the trainer consumes in one optimizer step."""
+    group_size: int = 8
+    """Attempts at one task whose rewards are compared."""
+    min_members: int = 2
+    """Fewest scored attempts a group may train with, when others failed for good."""
+    order: Literal["oldest", "finished"] = "oldest"
+    """Take the groups born of the oldest weights first, or in the order they finished."""
+
+    def __post_init__(self) -> None:
+        if self.groups_per_step < 1:
+            raise ConfigError("batching.groups_per_step", self.groups_per_step, "must be >= 1")
+        if self.group_size < 1:
+            raise ConfigError("batching.group_size", self.group_size, "must be at least 1")
+        if self.min_members < 1:
+            raise ConfigError("batching.min_members", self.min_members, "must be at least 1")
+
+    def key(self, *, born: Version, finished: int) -> tuple[int, int]:
+        """Return a group's place in the queue; `finished` counts groups in completion order."""
+        return (born, finished) if self.order == "oldest" else (finished, born)

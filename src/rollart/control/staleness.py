@@ -1,0 +1,59 @@
+"""Staleness: how many groups may be outstanding, and which trajectories may still train.
+
+A trajectory is born of the weights that sampled its first token; a group is as old as its oldest
+member. `alpha` bounds, in optimizer steps, the gap between those weights and the ones the group
+will update. The bound is held twice. At the door, no more groups start than the trainer can
+consume within `alpha` steps. At the exit, every group is checked again, because long ones finish
+out of order. `docs/staleness.md` has the proof.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from rollart.errors import ConfigError
+from rollart.types import Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staleness:
+    """Admits work so that nothing trained is more than `alpha` versions old."""
+
+    alpha: int = 1
+    """Most optimizer steps a trajectory may lag the weights it updates; 0 is on-policy."""
+    counting: Literal["optimizer", "serving"] = "optimizer"
+    """What age is counted against: the weights being updated, or (the paper's) those served."""
+    at_bound: Literal["drop", "wait", "pace"] = "drop"
+    """Before a step that would make running work too old: drop it, wait for it, or wait a while."""
+    patience_s: float = 10.0
+    """With at_bound = "pace": the longest a step waits before it drops."""
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0:
+            raise ConfigError("staleness.alpha", self.alpha, "must be at least 0")
+        if self.patience_s < 0:
+            raise ConfigError("staleness.patience_s", self.patience_s, "must be at least 0")
+
+    def free_groups(self, outstanding: int, *, groups_per_step: int) -> int:
+        """Return how many more groups may start.
+
+        Consumed in order, a group behind `n` others trains `n // groups_per_step` steps later.
+        A trained group stays outstanding until the weights it produced are served: released
+        earlier, its successor would be born one version stale.
+        """
+        return max(0, (self.alpha + 1) * groups_per_step - outstanding)
+
+    def judge(self, *, optimizer: Version, served: Version) -> Version:
+        """Return the version ages are counted against."""
+        return optimizer if self.counting == "optimizer" else served
+
+    def is_fresh(self, born: Version, *, optimizer: Version, served: Version) -> bool:
+        """Say whether a step that starts from `optimizer` may train on work born of `born`."""
+        return self.judge(optimizer=optimizer, served=served) - born <= self.alpha
+
+    def may_train(self, *, optimizer: Version, served: Version) -> bool:
+        """Say whether a step may start: the paper's counting needs the engines one step behind."""
+        return self.counting == "optimizer" or optimizer - served <= 1
+
+    def expires_next(self, born: Version, *, optimizer: Version, served: Version) -> bool:
+        """Say whether one more version makes work born of `born` too old."""
+        return self.judge(optimizer=optimizer, served=served) + 1 - born > self.alpha

@@ -1,0 +1,86 @@
+"""Syncing: moving engines to published weights, all at once or one after another.
+
+`Syncer` is the protocol for one version: suspend, update, resume, per engine. A version published
+while another is being loaded waits; only the newest waiting one is ever loaded.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from rollart.events import Command, Resume, Suspend, Update
+from rollart.types import EngineId, EngineInfo, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Syncing:
+    """How engines change weights."""
+
+    order: Literal["all", "rolling"] = "all"
+    """Suspend all engines together, or one after another so that the others go on serving."""
+    keep_kv: bool = False
+    """Keep cached keys and values of the old weights instead of recomputing them."""
+
+
+class Syncer:
+    """Drives every engine to the newest published version."""
+
+    def __init__(self, rule: Syncing) -> None:
+        self._rule = rule
+        self._held: dict[EngineId, Version] = {}
+        self._target: Version | None = None
+        self._waiting: deque[EngineId] = deque()
+        self._loading: set[EngineId] = set()
+
+    def join(self, engines: Iterable[EngineInfo]) -> None:
+        """Learn of engines and the versions they hold."""
+        self._held.update({engine.id: engine.version for engine in engines})
+
+    @property
+    def served(self) -> Version:
+        """The oldest version any engine serves."""
+        return min(self._held.values())
+
+    @property
+    def active(self) -> bool:
+        """Whether a version is being loaded."""
+        return self._target is not None
+
+    def begin(self, version: Version) -> list[Command]:
+        """Start loading a version into every engine that is behind it."""
+        behind = [engine for engine, held in self._held.items() if held < version]
+        if not behind:
+            return []
+        self._target = version
+        self._waiting = deque(behind)
+        return self._suspend_next()
+
+    def suspended(self, engine: EngineId) -> list[Command]:
+        """Answer an engine that has stopped."""
+        assert self._target is not None
+        return [Update(engine=engine, version=self._target)]
+
+    def updated(self, engine: EngineId, version: Version) -> list[Command]:
+        """Answer an engine that has loaded the version; `active` turns false after the last."""
+        self._held[engine] = version
+        self._loading.discard(engine)
+        resumed: list[Command] = [Resume(engine=engine)]
+        if self._waiting:
+            return resumed + self._suspend_next()
+        if not self._loading:
+            self._target = None
+        return resumed
+
+    def check(self) -> None:
+        """Assert that the protocol's state is whole."""
+        assert self.active == bool(self._loading or self._waiting)
+        assert not self._loading & set(self._waiting)
+        assert self._rule.order == "rolling" or not self._waiting
+        assert self._rule.order == "all" or len(self._loading) <= 1
+
+    def _suspend_next(self) -> list[Command]:
+        count = len(self._waiting) if self._rule.order == "all" else 1
+        chosen = [self._waiting.popleft() for _ in range(count)]
+        self._loading.update(chosen)
+        return [Suspend(engine=engine) for engine in chosen]

@@ -1,0 +1,43 @@
+"""Tasks: an endless stream of problems, drawn from a weighted mix by index.
+
+The task at an index depends only on the seed and the index, so a resumed or replayed run poses
+the same problems.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from rollart.errors import ConfigError
+from rollart.seeds import derive_seed
+from rollart.types import Task
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskKind:
+    """One kind of problem in the mix."""
+
+    name: str
+    domain: str
+    weight: float = 1.0
+
+
+class TaskMix:
+    """The stream of tasks of a run."""
+
+    def __init__(self, kinds: Sequence[TaskKind], *, seed: int) -> None:
+        total = sum(kind.weight for kind in kinds)
+        if total <= 0 or any(kind.weight < 0 for kind in kinds):
+            weights = [kind.weight for kind in kinds]
+            raise ConfigError("tasks.weight", weights, "weights must be >= 0 and not all 0")
+        self._kinds = tuple(kinds)
+        self._bounds = [bound / total for bound in accumulate(kind.weight for kind in kinds)]
+        self._seed = seed
+
+    def task(self, index: int) -> Task:
+        """Return the task at an index."""
+        draw = derive_seed(self._seed, index, 0) / 2**63
+        kind = self._kinds[min(bisect_right(self._bounds, draw), len(self._kinds) - 1)]
+        seed = derive_seed(self._seed, index, 1) % 2**31
+        return Task(id=index, env=kind.name, domain=kind.domain, seed=seed)
