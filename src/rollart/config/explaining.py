@@ -1,0 +1,103 @@
+"""Explaining: what a key means, from the words written under its field."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_args, get_origin
+
+from rollart.config.loading import describe_type, field_types
+from rollart.config.schema import Config
+from rollart.config.writing import toml_value
+from rollart.errors import UserError
+
+
+def explain(key: str, config: Config | None = None) -> str:
+    """Describe a key, a section or (empty key) the whole config; with values if a config is given.
+
+    A task's keys are asked for as `tasks.NAME.key`, or `tasks.key` when no config is at hand.
+    """
+    cls: type = Config
+    value: Any = config
+    text = inspect.getdoc(Config) or ""
+    parts = [part for part in key.split(".") if part]
+    for depth, part in enumerate(parts):
+        hints = field_types(cls)
+        if part not in hints:
+            raise UserError(f"no key {'.'.join(parts[: depth + 1])!r}; there is {_names(cls)}")
+        text = field_docs(cls)[part]
+        default = _default(cls, part)
+        value = None if value is None else getattr(value, part)
+        hint = hints[part]
+        if depth == len(parts) - 1 and not _options(hint):
+            return _explain_field(key, text, describe_type(hint), default, value)
+        cls = _options(hint) or cls
+        if get_origin(hint) is Mapping and depth + 1 < len(parts):
+            value = _named_task(parts, depth + 1, cls, value)
+    return _explain_section(key, text, cls)
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of an option class."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(cls) or cls))
+    docs = dict.fromkeys(field_types(cls), "")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+            for entry, below in zip(node.body, node.body[1:], strict=False):
+                match entry, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        docs[name] = inspect.cleandoc(text)
+                    case _:
+                        pass
+    return docs
+
+
+def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
+    """Step over the name in `tasks.NAME.key`, which is written or left out."""
+    if parts[index] in field_types(cls) and (tasks is None or parts[index] not in tasks):
+        return None
+    name = parts.pop(index)
+    if tasks is not None and name not in tasks:
+        raise UserError(f"no task {name!r}; there is {', '.join(tasks)}")
+    return None if tasks is None else tasks[name]
+
+
+def _explain_field(key: str, text: str, kind: str, default: str, value: object) -> str:
+    lines = [key, f"  {text}", f"  type     {kind}", f"  default  {default}"]
+    if value is not None:
+        lines.append(f"  now      {toml_value(value)}")
+    return "\n".join(lines)
+
+
+def _explain_section(key: str, text: str, cls: type) -> str:
+    docs = field_docs(cls)
+    width = max(len(name) for name in docs)
+    lines = [f"[{key}]" if key else "A config's sections", f"  {text}", ""]
+    lines += [f"  {name:<{width}}  {words}" for name, words in docs.items()]
+    return "\n".join(lines)
+
+
+def _options(hint: Any) -> type | None:
+    """Return the option class a field holds, directly or by name."""
+    if get_origin(hint) is Mapping:
+        hint = get_args(hint)[-1]
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def _default(cls: type, name: str) -> str:
+    entry = next(each for each in dataclasses.fields(cls) if each.name == name)
+    if entry.default is not dataclasses.MISSING:
+        return toml_value(entry.default)
+    if entry.default_factory is dataclasses.MISSING:
+        return "none: required"
+    value = entry.default_factory()
+    return "its own defaults" if dataclasses.is_dataclass(value) else toml_value(value)
+
+
+def _names(cls: type) -> str:
+    return ", ".join(field_types(cls))

@@ -1,0 +1,152 @@
+"""Loading: from a merged table to a `Config`, or to an error that names field, value and fix.
+
+Values are checked strictly against the fields' types: "8" is not an integer, 1 is a number, a
+TOML list is a tuple. The text "none" stands for no value where a field allows that.
+"""
+
+import dataclasses
+import difflib
+import json
+import sys
+import types
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollart.config.layers import Layered, Table, read_layers
+from rollart.config.schema import Config
+from rollart.errors import ConfigError
+
+T = TypeVar("T")
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file, apply overrides, validate everything."""
+    path = Path(path)
+    layered = read_layers(path, overrides)
+    run = layered.table.setdefault("run", {})
+    if isinstance(run, dict):
+        run.setdefault("import_paths", [str(path.resolve().parent)])
+    return Builder(layered).build(Config, layered.table, "")
+
+
+def add_import_paths(config: Config) -> None:
+    """Let `module:Class` names in the config find the user's own modules."""
+    for directory in reversed(config.run.import_paths):
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
+
+
+class Builder:
+    """Makes option classes from tables and says where a wrong value was written."""
+
+    def __init__(self, layered: Layered) -> None:
+        self._layered = layered
+
+    def build(self, cls: type[T], table: Table, path: str) -> T:
+        """Make one option class, its nested ones first."""
+        prefix = f"{path}." if path else ""
+        hints = field_types(cls)
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in hints:
+                raise self._error(prefix + key, value, _unknown(prefix, key, hints))
+            values[key] = self._value(hints[key], value, prefix + key)
+        for missing in _required(cls) - values.keys():
+            raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise self._located(error, path) from None
+
+    def _value(self, hint: Any, value: object, path: str) -> Any:
+        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+            return self.build(hint, self._table(value, path), path)
+        member = get_args(hint)[-1] if get_origin(hint) in (Mapping, dict) else None
+        if dataclasses.is_dataclass(member) and isinstance(member, type):
+            table = self._table(value, path)
+            return {
+                name: self.build(member, self._table(each, f"{path}.{name}"), f"{path}.{name}")
+                for name, each in table.items()
+            }
+        if value == "none" and type(None) in get_args(hint):
+            return None
+        try:
+            return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+        except (ValidationError, TypeError):
+            raise self._error(path, value, _wrong_type(hint, value)) from None
+
+    def _table(self, value: object, path: str) -> Table:
+        if not isinstance(value, dict):
+            raise self._error(path, value, f"is a section: write [{path}] and keys below it")
+        return {str(key): each for key, each in value.items()}
+
+    def _missing(self, cls: type, path: str, name: str) -> str:
+        if cls is Config:
+            return 'is required: add a section such as [tasks.lake] with env = "frozen_lake"'
+        where = self._layered.origin(path)
+        return f"is required in [{path}]" + (f" ({where})" if where else "")
+
+    def _error(self, field: str, value: object, fix: str) -> ConfigError:
+        where = self._layered.origin(field)
+        return ConfigError(field, value, f"{fix} ({where})" if where else fix)
+
+    def _located(self, error: ConfigError, path: str) -> ConfigError:
+        """Give an option class's own error the path the class has in this config."""
+        name = error.field.rpartition(".")[2]
+        return self._error(f"{path}.{name}" if path else error.field, error.value, error.fix)
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Return the resolved types of an option class's fields."""
+    names = {each.name for each in dataclasses.fields(cls)}
+    return {name: hint for name, hint in get_type_hints(cls).items() if name in names}
+
+
+def describe_type(hint: Any) -> str:
+    """Say in words what a field accepts."""
+    arguments = get_args(hint)
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(json.dumps(each) for each in arguments)
+    if origin in (Union, types.UnionType):
+        words = [describe_type(each) for each in arguments if each is not type(None)]
+        return " or ".join([*words, '"none"'] if type(None) in arguments else words)
+    if origin is tuple:
+        count = "" if arguments[-1] is ... else f" of {len(arguments)}"
+        return f"a list{count}, each {describe_type(arguments[0])}"
+    if origin in (Mapping, dict):
+        return "a table"
+    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if dataclasses.is_dataclass(hint):
+        return "a section"
+    return simple.get(hint, str(hint))
+
+
+def _required(cls: type) -> set[str]:
+    missing = dataclasses.MISSING
+    return {
+        each.name
+        for each in dataclasses.fields(cls)
+        if each.default is missing and each.default_factory is missing
+    }
+
+
+def _unknown(prefix: str, key: str, hints: Mapping[str, Any]) -> str:
+    near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
+    if near:
+        return f"unknown key; did you mean {prefix}{near[0]}?"
+    return f"unknown key; {prefix.rstrip('.') or 'a config'} has {', '.join(sorted(hints))}"
+
+
+def _wrong_type(hint: Any, value: object) -> str:
+    fix = f"must be {describe_type(hint)}"
+    if get_origin(hint) is Literal and isinstance(value, str):
+        choices = [str(each) for each in get_args(hint)]
+        near = difflib.get_close_matches(value, choices, n=1)
+        return f"{fix}; did you mean {json.dumps(near[0])}?" if near else fix
+    if isinstance(value, str) and hint in (int, float, bool):
+        return f"{fix}, without quotes"
+    return fix

@@ -1,0 +1,229 @@
+"""The schema: one frozen `Config` whose sections are the option and rule classes themselves.
+
+A section is validated where it is defined; what concerns two sections is checked here. A `Config`
+that exists is therefore a config that can run.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from rollart.control.batching import Batching
+from rollart.control.filters import Filter
+from rollart.control.modes import MODES, Mode, ModeName
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.routing import Routing
+from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
+from rollart.engines.torch.options import TorchEngineOptions
+from rollart.errors import ConfigError
+from rollart.models.options import ModelOptions
+from rollart.training.options import TrainingOptions
+from rollart.types import Sampling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run is called, how long it is, what it leaves behind."""
+
+    name: str = "run"
+    """Names the run; "{name}" in the directory stands for it."""
+    directory: str = "runs/{name}"
+    """Where the run's files go."""
+    seed: int = 0
+    """Every other seed is derived from this one."""
+    steps: int = 100
+    """Optimizer steps to make."""
+    mode: ModeName = "rollart"
+    """The schedule: how rollout, training and weight updates overlap."""
+    environments: int = 64
+    """Environment slots: episodes that run at once."""
+    checkpoint_every: int = 50
+    """Steps between checkpoints; 0 writes only the last one."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept."""
+    evaluate_every: int = 0
+    """Steps between evaluations; 0 evaluates only before and after training."""
+    evaluate_episodes: int = 200
+    """Held-out episodes of one evaluation; 0 evaluates never."""
+    samples: int = 2
+    """Trajectories of each step written as readable text."""
+    host: Literal["embedded"] = "embedded"
+    """Where actors run: "embedded" is this machine, with a process for the trainer."""
+    import_paths: tuple[str, ...] = ()
+    """Directories searched for your own modules; by default the config file's own directory."""
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.name):
+            raise ConfigError("run.name", self.name, "use letters, digits, '.', '_' and '-' only")
+        if not self.directory:
+            raise ConfigError("run.directory", self.directory, "must name a directory")
+        for name in ("steps", "environments", "keep_checkpoints"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"run.{name}", getattr(self, name), "must be at least 1")
+        for name in ("checkpoint_every", "evaluate_every", "evaluate_episodes", "samples"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"run.{name}", getattr(self, name), "must be at least 0")
+        if self.seed < 0:
+            raise ConfigError("run.seed", self.seed, "must be at least 0")
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return Path(self.directory.replace("{name}", self.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """One kind of problem in the mix: an environment and the limits of its episodes."""
+
+    env: str
+    """A shipped environment's name, or "module:Class" of your own."""
+    domain: str = ""
+    """The tag requests are routed by; empty takes the task's name."""
+    weight: float = 1.0
+    """Its share of the mix, relative to the other tasks' weights."""
+    max_turns: int = 8
+    """Turns after which an episode is cut off."""
+    max_tokens: int = 1024
+    """Tokens, read and sampled, after which an episode is cut off."""
+    parser: str = ""
+    """"module:function" that turns a completion's text into an action; empty strips it."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword arguments of the environment's class."""
+    reset_timeout_s: float = 30.0
+    """Longest a reset may take before the environment counts as hung."""
+    step_timeout_s: float = 30.0
+    """Longest a step may take before the environment counts as hung."""
+    episode_timeout_s: float = 600.0
+    """Longest a whole episode may take."""
+
+    def __post_init__(self) -> None:
+        if not self.env:
+            raise ConfigError("tasks.env", self.env, 'name an environment, or "module:Class"')
+        if self.weight < 0:
+            raise ConfigError("tasks.weight", self.weight, "must be at least 0")
+        for name in ("max_turns", "max_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"tasks.{name}", getattr(self, name), "must be at least 1")
+        for name in ("reset_timeout_s", "step_timeout_s", "episode_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"tasks.{name}", getattr(self, name), "must be more than 0")
+        if self.parser and not re.fullmatch(r"[\w.]+:\w+", self.parser):
+            fix = 'must read "module:function", or be empty'
+            raise ConfigError("tasks.parser", self.parser, fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Which inference engine samples the tokens, and how many replicas of it."""
+
+    name: Literal["torch"] = "torch"
+    """The engine; its own options are in the section of that name."""
+    replicas: int = 1
+    """Engines that serve at once."""
+    torch: TorchEngineOptions = field(default_factory=TorchEngineOptions)
+    """Options of the engine "torch"."""
+
+    def __post_init__(self) -> None:
+        if self.replicas < 1:
+            raise ConfigError("engine.replicas", self.replicas, "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOptions:
+    """How weights travel from the trainer to the engines."""
+
+    store: Literal["shared_memory", "memory"] = "shared_memory"
+    """Where versions are kept; "memory" serves one process only."""
+    keep: int = 2
+    """Newest versions kept."""
+
+    def __post_init__(self) -> None:
+        if self.keep < 1:
+            raise ConfigError("weights.keep", self.keep, "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """Everything a run is determined by."""
+
+    run: RunOptions = field(default_factory=RunOptions)
+    """What a run is called, how long it is, what it leaves behind."""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    """The policy: a tiny built-in model or any Hugging Face checkpoint."""
+    tasks: Mapping[str, TaskOptions]
+    """The mix of problems, by name: [tasks.NAME]."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn during rollout."""
+    engine: EngineOptions = field(default_factory=EngineOptions)
+    """Which inference engine samples the tokens."""
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    """The loss and the optimizer."""
+    batching: Batching = field(default_factory=Batching)
+    """Sizes of groups and batches."""
+    staleness: Staleness = field(default_factory=Staleness)
+    """How old trained work may be."""
+    redundancy: Redundancy = field(default_factory=Redundancy)
+    """How much more is started than will be trained."""
+    retry: Retry = field(default_factory=Retry)
+    """What follows an infrastructure failure."""
+    filter: Filter = field(default_factory=Filter)
+    """Which complete groups teach something."""
+    syncing: Syncing = field(default_factory=Syncing)
+    """How engines change weights."""
+    routing: Routing = field(default_factory=Routing)
+    """Which engine completes a request."""
+    weights: WeightOptions = field(default_factory=WeightOptions)
+    """How weights travel from the trainer to the engines."""
+
+    def __post_init__(self) -> None:
+        self._check_tasks()
+        self._check_sampling()
+        self._check_groups()
+
+    @property
+    def mode(self) -> Mode:
+        """The schedule as a row of decisions."""
+        return MODES[self.run.mode]
+
+    @property
+    def attempts_per_step(self) -> int:
+        """Attempts trained in one optimizer step."""
+        return self.batching.groups_per_step * self.batching.group_size
+
+    def _check_tasks(self) -> None:
+        if not self.tasks:
+            raise ConfigError("tasks", {}, 'add one: [tasks.lake] with env = "frozen_lake"')
+        if not any(task.weight for task in self.tasks.values()):
+            weights = [task.weight for task in self.tasks.values()]
+            raise ConfigError("tasks.*.weight", weights, "at least one must be more than 0")
+
+    def _check_sampling(self) -> None:
+        sampling = self.sampling
+        if not sampling.temperature > 0:
+            fix = "training needs random draws; use more than 0 (`rollart eval` may use 0)"
+            raise ConfigError("sampling.temperature", sampling.temperature, fix)
+        if not 0 < sampling.top_p <= 1:
+            raise ConfigError("sampling.top_p", sampling.top_p, "must be in (0, 1]")
+        if not 0 <= sampling.min_p <= 1:
+            raise ConfigError("sampling.min_p", sampling.min_p, "must lie between 0 and 1")
+        if sampling.top_k < 0:
+            raise ConfigError("sampling.top_k", sampling.top_k, "must be at least 0 (0: all)")
+        if sampling.max_tokens < 1:
+            raise ConfigError("sampling.max_tokens", sampling.max_tokens, "must be at least 1")
+
+    def _check_groups(self) -> None:
+        size = self.batching.group_size
+        if size == 1 and self.training.advantage != "reinforce":
+            fix = f'advantage "{self.training.advantage}" compares attempts: use at least 2'
+            raise ConfigError("batching.group_size", size, fix)
+        if self.batching.min_members > size:
+            fix = f"must be at most batching.group_size ({size})"
+            raise ConfigError("batching.min_members", self.batching.min_members, fix)
+        if self.filter.drop_zero_variance and size == 1:
+            fix = "every group of one has zero variance; raise batching.group_size or set false"
+            raise ConfigError("filter.drop_zero_variance", True, fix)

@@ -1,0 +1,191 @@
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from rollart.config import Config, RunOptions, TaskOptions, dump_toml, explain, load_config
+from rollart.config.explaining import field_docs
+from rollart.config.layers import parse_override
+from rollart.errors import ConfigError, UserError
+
+LAKE = '[tasks.lake]\nenv = "frozen_lake"\n'
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    def write(text: str, name: str = "run.toml") -> Path:
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def refusal(path: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(path, overrides)
+    return str(caught.value).replace(str(path.parent) + "/", "")
+
+
+def test_a_file_with_one_task_gives_the_defaults(write, tmp_path):
+    config = load_config(write(LAKE))
+    expected = Config(
+        run=RunOptions(import_paths=(str(tmp_path.resolve()),)),
+        tasks={"lake": TaskOptions(env="frozen_lake")},
+    )
+    assert config == expected
+
+
+def test_overrides_win_over_the_file_and_the_file_over_what_it_extends(write):
+    write(LAKE + "[run]\nsteps = 1\nseed = 1\nenvironments = 1\n", "base.toml")
+    path = write('extends = "base.toml"\n[run]\nseed = 2\nenvironments = 2\n')
+    run = load_config(path, ["run.environments=3"]).run
+    assert (run.steps, run.seed, run.environments) == (1, 2, 3)
+
+
+def test_overrides_are_read_as_toml_or_else_as_text():
+    assert parse_override("run.steps=8") == ("run.steps", 8)
+    assert parse_override("training.betas=[0.9, 0.95]") == ("training.betas", [0.9, 0.95])
+    assert parse_override("run.mode=sync") == ("run.mode", "sync")
+    assert parse_override('run.name="8"') == ("run.name", "8")
+    assert parse_override("run.name=a\nb=c") == ("run.name", "a\nb=c")
+
+
+def test_a_whole_number_is_a_number_and_a_list_is_a_tuple(write):
+    config = load_config(write(LAKE), ["tasks.lake.weight=2", "training.betas=[0.8, 0]"])
+    assert config.tasks["lake"].weight == 2.0
+    assert config.training.betas == (0.8, 0.0)
+
+
+def test_tables_of_names_are_kept(write):
+    path = write(LAKE + '[routing]\naffinity = { lake = ["h20", "h800"] }\n')
+    assert load_config(path).routing.affinity == {"lake": ("h20", "h800")}
+
+
+def test_environment_options_may_be_nested(write):
+    path = write(LAKE + 'options = { size = 4, names = ["a", 1], deep = { x = 1.5 } }\n')
+    assert load_config(path).tasks["lake"].options == {
+        "size": 4,
+        "names": ["a", 1],
+        "deep": {"x": 1.5},
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[batching]\ngroupsize = 8\n",
+            "batching.groupsize = 8: unknown key; did you mean batching.group_size? (run.toml:4)",
+        ),
+        (
+            "[run]\nsteps = '8'\n",
+            "run.steps = '8': must be a whole number, without quotes (run.toml:4)",
+        ),
+        ("[run]\nsteps = 8.5\n", "run.steps = 8.5: must be a whole number (run.toml:4)"),
+        ("[run]\nsteps = true\n", "run.steps = True: must be a whole number (run.toml:4)"),
+        ("[run]\nsteps = 0\n", "run.steps = 0: must be at least 1 (run.toml:4)"),
+        ("[run]\nsteps = 2020-01-01\n", "must be a whole number (run.toml:4)"),
+        (
+            "[filter]\ndrop_zero_variance = 1\n",
+            "filter.drop_zero_variance = 1: must be true or false (run.toml:4)",
+        ),
+        (
+            "[run]\nmode = 'rolart'\n",
+            'run.mode = \'rolart\': must be "sync" or "sync_plus" or "one_off" or "areal" or '
+            '"rollart"; did you mean "rollart"? (run.toml:4)',
+        ),
+        (
+            "weight = -1\n",
+            "tasks.lake.weight = -1.0: must be at least 0 (run.toml:3)",
+        ),
+        ("weight = 0\n", "tasks.*.weight = [0.0]: at least one must be more than 0"),
+        ("parser = 'eval'\n", 'must read "module:function", or be empty (run.toml:3)'),
+        ("step_timeout_s = 0\n", "tasks.lake.step_timeout_s = 0.0: must be more than 0"),
+        ("[tasks.other]\nweight = 1\n", "tasks.other.env = None: is required in [tasks.other]"),
+        ("[run]\nname = 'a/b'\n", "use letters, digits, '.', '_' and '-' only (run.toml:4)"),
+        ("[training]\nbetas = [0.9]\n", "training.betas = [0.9]: must be a list of 2"),
+        ("[sampling]\ntemperature = 0\n", "training needs random draws"),
+        ("[sampling]\ntop_p = 1.5\n", "sampling.top_p = 1.5: must be in (0, 1] (run.toml:4)"),
+        ("[batching]\ngroup_size = 1\n", 'advantage "grpo" compares attempts: use at least 2'),
+        ("[batching]\nmin_members = 9\n", "must be at most batching.group_size (8) (run.toml:4)"),
+        (
+            "[engine]\nnam = 'torch'\n",
+            "engine.nam = 'torch': unknown key; did you mean engine.name",
+        ),
+        ("[zzz]\nx = 1\n", "zzz = {'x': 1}: unknown key; a config has batching, engine"),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_field_its_place_and_the_fix(write, text, message):
+    assert message in refusal(write(LAKE + text))
+
+
+def test_a_wrong_override_is_said_to_be_on_the_command_line(write):
+    path = write(LAKE)
+    expected = "run.stepz = 3: unknown key; did you mean run.steps? (on the command line)"
+    assert refusal(path, "run.stepz=3") == expected
+    assert refusal(path, "steps") == "override 'steps': write it as section.key=value"
+    assert refusal(path, "run=3") == (
+        "run = 3: is a section: write [run] and keys below it (on the command line)"
+    )
+    assert "run.steps = {'x': 1}: must be a whole number" in refusal(path, "run.steps.x=1")
+
+
+def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
+    assert refusal(tmp_path / "no.toml") == "no.toml: no such config file"
+    write(LAKE, "real.toml")
+    message = refusal(tmp_path / "no.toml")
+    assert message.startswith("no.toml: no such config file;")
+    assert message.endswith("holds real.toml")
+    assert "is a directory" in str(refusal(tmp_path))
+    broken = write("[run]\nsteps = = 3\n")
+    assert refusal(broken).startswith("run.toml: not valid TOML: Invalid value (at line 2")
+    broken.write_bytes(b"\xff")
+    assert refusal(broken) == "run.toml: not UTF-8 text: invalid start byte"
+
+
+def test_files_that_extend_each_other_in_a_circle_are_refused(write):
+    write('extends = "run.toml"\n', "base.toml")
+    message = refusal(write('extends = "base.toml"\n'))
+    assert "in a circle: run.toml -> base.toml -> run.toml" in message
+    assert "must be the path of a TOML file" in refusal(write("extends = 3\n"))
+
+
+def test_a_config_without_tasks_is_refused(write):
+    assert "tasks = None: is required: add a section such as [tasks.lake]" in refusal(write(""))
+    with pytest.raises(ConfigError, match="add one"):
+        Config(tasks={})
+
+
+def test_a_dumped_config_loads_as_the_same_config(write):
+    overrides = [
+        "run.import_paths=['/a \\\\ \"b']",
+        "tasks.lake.options={size = 4, odd = {'a b' = [1, true, 2.5, 'x']}}",
+        "training.learning_rate=1e-9",
+        "routing.affinity={default = ['one']}",
+    ]
+    config = load_config(write(LAKE), overrides)
+    assert load_config(write(dump_toml(config), "dumped.toml")) == config
+
+
+def test_every_key_is_explained_in_words():
+    sections = [each.name for each in fields(Config)]
+    for name in sections:
+        assert explain(name)
+    for each in (Config, RunOptions, TaskOptions):
+        assert all(field_docs(each).values()), each
+
+
+def test_explain_says_what_a_key_means_and_what_it_is_now(write):
+    config = load_config(write(LAKE), ["run.steps=7"])
+    assert explain("run.steps", config) == (
+        "run.steps\n  Optimizer steps to make.\n  type     a whole number\n"
+        "  default  100\n  now      7"
+    )
+    assert explain("tasks.lake.env", config).endswith('now      "frozen_lake"')
+    assert explain("tasks.weight").endswith("default  1.0")
+    assert explain("engine.torch").startswith("[engine.torch]")
+    with pytest.raises(UserError, match=r"no key 'run.stepz'; there is name, directory"):
+        explain("run.stepz")
+    with pytest.raises(UserError, match="no task 'pond'; there is lake"):
+        explain("tasks.pond.env", config)
