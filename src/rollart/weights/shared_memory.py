@@ -1,0 +1,286 @@
+"""Weights as memory-mapped files that every process of the machine reads without a copy.
+
+    3.json               manifest of version 3: data file, names, shapes, dtypes, offsets, checksum
+    3-5f0c9a1e2b7d.data  its arrays, each aligned to 64 bytes
+
+A version is visible when its manifest is, and that is renamed into place after the data is whole:
+a reader never sees half a version, and a writer that dies leaves only a data file no manifest
+names, which the next writer removes.
+
+New pages cost several times the copy itself, so the writer takes the file of a pruned version
+again. That must not happen under a reader: whoever maps a file holds a shared `flock` on it for
+as long as any array lives, and the writer takes a file again only with the exclusive lock,
+otherwise it unlinks it (mappings stay valid). The kernel drops a dead process's locks, so a dead
+reader blocks nothing. A reader looks at the manifest again once it holds its lock: the writer
+removes the manifest before it tries for its own, so a manifest still there proves the data is.
+
+One process writes to a directory at a time.
+"""
+
+import contextlib
+import fcntl
+import json
+import mmap
+import os
+import secrets
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from rollart.errors import ConfigError, StorageError
+from rollart.ports import Array
+from rollart.types import Version
+from rollart.weights.memory import check_numeric
+
+ALIGNMENT_BYTES = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Segment:
+    """A data file this process writes, mapped once and kept."""
+
+    path: Path
+    fd: int
+    memory: mmap.mmap
+
+    def renamed(self, path: Path) -> "Segment":
+        """Return the segment under another file name."""
+        self.path.rename(path)
+        return Segment(path=path, fd=self.fd, memory=self.memory)
+
+    def is_unread(self) -> bool:
+        """Take the exclusive lock if no reader maps the file."""
+        try:
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def release(self) -> None:
+        """Unmap and close; the file stays."""
+        with contextlib.suppress(BufferError):  # an array in a traceback: collected with it
+            self.memory.close()
+        os.close(self.fd)
+
+
+class SharedMemoryStore:
+    """Keeps the newest versions as files under `directory`."""
+
+    def __init__(self, directory: str | Path, keep: int = 2, *, checksum: bool = False) -> None:
+        if keep < 1:
+            raise ConfigError("weights.keep", keep, "keep at least 1 version")
+        self._directory = Path(directory)
+        self._keep = keep
+        self._checksum = checksum
+        self._segments: dict[Version, Segment] = {}
+        self._spare: Segment | None = None
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the weight directory {self._directory}: {error.strerror}"
+            ) from error
+
+    def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
+        """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
+        entries, total_bytes = _lay_out(weights)
+        try:
+            self._remove_orphans()
+            segment = self._take_segment(version, total_bytes)
+            try:
+                checksum = self._fill(segment, entries, weights)
+                fcntl.flock(segment.fd, fcntl.LOCK_SH)
+                self._write_manifest(
+                    version,
+                    {
+                        "version": version,
+                        "data": segment.path.name,
+                        "bytes": total_bytes,
+                        "crc32": checksum,
+                        "arrays": entries,
+                    },
+                )
+            except BaseException:
+                segment.path.unlink(missing_ok=True)
+                segment.release()
+                raise
+            fcntl.flock(segment.fd, fcntl.LOCK_UN)
+            replaced = self._segments.pop(version, None)
+            self._segments[version] = segment
+            if replaced is not None:
+                self._retire(replaced)
+            self._prune()
+        except OSError as error:
+            raise StorageError(
+                f"cannot store {total_bytes} bytes of weights in {self._directory}: "
+                f"{error.strerror}; free space there or choose another directory"
+            ) from error
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a visible version as read-only views of the mapped file; KeyError if not there."""
+        while True:
+            manifest = self._read_manifest(version)
+            if manifest is None:
+                raise KeyError(version)
+            path = self._directory / str(manifest["data"])
+            memory = _map_for_reading(path)
+            if self._read_manifest(version) == manifest:
+                if memory is None:
+                    raise StorageError(f"the weights of version {version} are gone from {path}")
+                return self._views(manifest, memory)
+
+    def latest(self) -> Version | None:
+        """Return the newest visible version."""
+        return max(self._visible(), default=None)
+
+    def close(self) -> None:
+        """Let go of the mappings for writing; visible versions stay for other processes."""
+        if self._spare is not None:
+            self._spare.path.unlink(missing_ok=True)
+            self._spare.release()
+            self._spare = None
+        for segment in self._segments.values():
+            segment.release()
+        self._segments.clear()
+
+    def _take_segment(self, version: Version, total_bytes: int) -> Segment:
+        path = self._directory / f"{version}-{secrets.token_hex(6)}.data"
+        spare, self._spare = self._spare, None
+        if spare is not None:
+            if len(spare.memory) == total_bytes and spare.path.exists():
+                return spare.renamed(path)
+            spare.path.unlink(missing_ok=True)
+            spare.release()
+        return _new_segment(path, total_bytes)
+
+    def _fill(
+        self, segment: Segment, entries: Mapping[str, dict[str, Any]], weights: Mapping[str, Array]
+    ) -> int | None:
+        for name, array in weights.items():
+            offset = int(entries[name]["offset"])
+            view = np.ndarray(array.shape, array.dtype, buffer=segment.memory, offset=offset)
+            np.copyto(view, array)
+        return zlib.crc32(segment.memory) if self._checksum else None
+
+    def _write_manifest(self, version: Version, manifest: Mapping[str, object]) -> None:
+        unfinished = self._directory / f"{version}.json.part"
+        try:
+            unfinished.write_text(json.dumps(manifest), encoding="utf-8")
+            unfinished.rename(self._manifest_path(version))
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
+
+    def _prune(self) -> None:
+        for version in sorted(self._visible())[: -self._keep]:
+            manifest = self._read_manifest(version)
+            self._manifest_path(version).unlink(missing_ok=True)
+            segment = self._segments.pop(version, None)
+            if segment is not None:
+                self._retire(segment)
+            elif manifest is not None:
+                (self._directory / str(manifest["data"])).unlink(missing_ok=True)
+
+    def _retire(self, segment: Segment) -> None:
+        if self._spare is None and segment.is_unread():
+            self._spare = segment
+        else:
+            segment.path.unlink(missing_ok=True)
+            segment.release()
+
+    def _remove_orphans(self) -> None:
+        named = {
+            manifest["data"]
+            for version in self._visible()
+            if (manifest := self._read_manifest(version)) is not None
+        }
+        for path in self._directory.glob("*.data"):
+            if path.name not in named and (self._spare is None or path != self._spare.path):
+                path.unlink(missing_ok=True)
+        for path in self._directory.glob("*.json.part"):
+            path.unlink(missing_ok=True)
+
+    def _visible(self) -> list[Version]:
+        return [
+            Version(int(path.stem))
+            for path in self._directory.glob("*.json")
+            if path.stem.isdecimal()
+        ]
+
+    def _manifest_path(self, version: Version) -> Path:
+        return self._directory / f"{version}.json"
+
+    def _read_manifest(self, version: Version) -> dict[str, Any] | None:
+        path = self._manifest_path(version)
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise StorageError(f"the weight manifest {path} is damaged: {error}") from error
+
+    def _views(self, manifest: Mapping[str, Any], memory: mmap.mmap) -> Mapping[str, Array]:
+        path = self._directory / str(manifest["data"])
+        if manifest["crc32"] is not None and zlib.crc32(memory) != manifest["crc32"]:
+            raise StorageError(f"the weights in {path} do not match their checksum")
+        try:
+            return MappingProxyType(
+                {
+                    name: np.ndarray(
+                        tuple(entry["shape"]),
+                        np.dtype(entry["dtype"]),
+                        buffer=memory,
+                        offset=entry["offset"],
+                    )
+                    for name, entry in manifest["arrays"].items()
+                }
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise StorageError(f"the weights in {path} do not match their manifest") from error
+
+
+def _lay_out(weights: Mapping[str, Array]) -> tuple[dict[str, dict[str, Any]], int]:
+    entries: dict[str, dict[str, Any]] = {}
+    offset = 0
+    for name, array in weights.items():
+        check_numeric(name, array)
+        entries[name] = {"shape": list(array.shape), "dtype": array.dtype.str, "offset": offset}
+        offset += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    return entries, max(offset, ALIGNMENT_BYTES)
+
+
+def _new_segment(path: Path, total_bytes: int) -> Segment:
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        # Without its pages reserved, a full file system would end the process with SIGBUS.
+        os.posix_fallocate(fd, 0, total_bytes)
+        memory = mmap.mmap(fd, total_bytes, access=mmap.ACCESS_WRITE)
+    except BaseException:
+        os.close(fd)
+        path.unlink(missing_ok=True)
+        raise
+    return Segment(path=path, fd=fd, memory=memory)
+
+
+def _map_for_reading(path: Path) -> mmap.mmap | None:
+    """Map a data file under a shared lock; None if it is gone or being written again.
+
+    The mapping keeps its own duplicate of the descriptor, hence the lock, until it is collected.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
+    except BlockingIOError:
+        return None
+    finally:
+        os.close(fd)
