@@ -1,0 +1,91 @@
+"""The Env contract: checks what an environment returned, the one place where rubbish is named.
+
+A value that passes has exactly the types of the Env port; anything else raises an EnvError which
+says what was returned and what is wanted, so it becomes data on a trajectory and no reward.
+"""
+
+import math
+from typing import cast
+
+from rollart.errors import EnvError
+from rollart.types import Json
+
+_SHOWN = 80
+_RESET = "reset() must return (observation: str, info: dict)"
+_STEP = (
+    "step() must return (observation: str, reward: float, terminated: bool, truncated: bool, "
+    "info: dict)"
+)
+
+
+def check_reset(value: object) -> tuple[str, dict[str, Json]]:
+    """Return what `reset` returned if it keeps the contract."""
+    observation, info = _check_tuple(value, 2, _RESET)
+    return _check_observation(observation, _RESET), _check_info(info, _RESET)
+
+
+def check_step(value: object) -> tuple[str, float, bool, bool, dict[str, Json]]:
+    """Return what `step` returned if it keeps the contract."""
+    observation, reward, terminated, truncated, info = _check_tuple(value, 5, _STEP)
+    return (
+        _check_observation(observation, _STEP),
+        _check_reward(reward),
+        _check_flag(terminated, "terminated"),
+        _check_flag(truncated, "truncated"),
+        _check_info(info, _STEP),
+    )
+
+
+def _check_tuple(value: object, length: int, wanted: str) -> tuple[object, ...]:
+    if not isinstance(value, tuple):
+        raise EnvError(f"{wanted}; it returned {_show(value)}")
+    items = cast("tuple[object, ...]", value)
+    if len(items) != length:
+        raise EnvError(f"{wanted}; it returned a tuple of {len(items)}: {_show(items)}")
+    return items
+
+
+def _check_observation(value: object, wanted: str) -> str:
+    if not isinstance(value, str):
+        raise EnvError(f"{wanted}; the observation was {_show(value)}")
+    return value
+
+
+def _check_reward(value: object) -> float:
+    if isinstance(value, bool) or not hasattr(type(value), "__float__"):
+        raise EnvError(f"{_STEP}; the reward was {_show(value)}")
+    reward = float(cast("float", value))
+    if not math.isfinite(reward):
+        raise EnvError(f"step() must return a finite reward; it was {_show(value)}")
+    return reward
+
+
+def _check_flag(value: object, name: str) -> bool:
+    """Accept bool and numpy's bool, nothing that is merely true."""
+    if isinstance(value, bool):
+        return value
+    if type(value).__name__ in ("bool", "bool_"):
+        return bool(value)
+    raise EnvError(f"{_STEP}; {name} was {_show(value)}")
+
+
+def _check_info(value: object, wanted: str) -> dict[str, Json]:
+    if not isinstance(value, dict):
+        raise EnvError(f"{wanted}; the info was {_show(value)}")
+    info = cast("dict[str, Json]", value)
+    actions = info.get("actions")
+    if actions is not None and not _are_texts(actions):
+        raise EnvError(f"info['actions'] must be a list of str; it was {_show(actions)}")
+    return info
+
+
+def _are_texts(value: object) -> bool:
+    items = cast("list[object]", value) if isinstance(value, list | tuple) else [None]
+    return all(isinstance(item, str) for item in items)
+
+
+def _show(value: object) -> str:
+    """Return a value's type and its shortened repr."""
+    text = repr(value)
+    shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
+    return f"{type(value).__name__} {shown}"

@@ -1,0 +1,128 @@
+"""Players without a model: a random one and a noisy one, and the loop that lets them play.
+
+Used to try an environment, to measure chance, and to make demonstrations for warm starts. A play
+is determined by the environment, the player and the seed.
+"""
+
+import inspect
+import string
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol, cast, runtime_checkable
+
+from rollart.envs.contract import check_reset, check_step
+from rollart.errors import ConfigError
+from rollart.ports import Env
+from rollart.seeds import derive_seed
+from rollart.types import Json, StopReason
+
+_TEXT_LENGTH = 8
+
+
+@runtime_checkable
+class Suggesting(Protocol):
+    """An environment that can name a good action."""
+
+    def suggest(self) -> str:
+        """Return a good action now."""
+        ...
+
+
+class Player(Protocol):
+    """Chooses actions."""
+
+    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
+        """Return the next action."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomPlayer:
+    """Draws from `info["actions"]`, or writes a few random letters when there is none."""
+
+    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
+        """Return a random action."""
+        actions = info.get("actions")
+        if isinstance(actions, list) and actions:
+            return str(random.choice(actions))
+        letters = string.ascii_lowercase + string.digits + " "
+        return "".join(random.choices(letters, k=random.randint(1, _TEXT_LENGTH)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoisyPlayer:
+    """Takes the environment's suggestion, or with probability `noise` a random action."""
+
+    noise: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.noise <= 1.0:
+            raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
+
+    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
+        """Return the suggested or a random action."""
+        if random.random() < self.noise:
+            return RandomPlayer().act(env, info, random)
+        if not isinstance(env, Suggesting):
+            name = type(env).__name__
+            fix = "needs a method suggest() -> str to be demonstrated; or set model.warm_start"
+            raise ConfigError("env.name", name, f"{fix} = false")
+        return env.suggest()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Play:
+    """The record of one episode: `observations` has one entry more than `actions`."""
+
+    observations: tuple[str, ...]
+    actions: tuple[str, ...]
+    rewards: tuple[float, ...]
+    stop: StopReason
+    success: bool
+
+
+async def play(
+    env: Env,
+    player: Player,
+    *,
+    seed: int,
+    max_turns: int,
+    task: Mapping[str, Json] | None = None,
+) -> Play:
+    """Play one episode of an environment, sync or async."""
+    random = Random(derive_seed(seed, 1))
+    observation, info = check_reset(await _settle(env.reset(seed, task or {})))
+    observations, actions, rewards = [observation], list[str](), list[float]()
+    stop: StopReason = "max_turns"
+    for _ in range(max_turns):
+        action = player.act(env, info, random)
+        result = check_step(await _settle(env.step(action)))
+        observation, reward, terminated, truncated, info = result
+        observations.append(observation)
+        actions.append(action)
+        rewards.append(reward)
+        if terminated or truncated:
+            stop = "terminated" if terminated else "truncated"
+            break
+    return Play(
+        observations=tuple(observations),
+        actions=tuple(actions),
+        rewards=tuple(rewards),
+        stop=stop,
+        success=_has_succeeded(info, stop, rewards),
+    )
+
+
+def _has_succeeded(info: Mapping[str, Json], stop: StopReason, rewards: list[float]) -> bool:
+    success = info.get("success")
+    if success is not None:
+        return bool(success)
+    return stop == "terminated" and bool(rewards) and rewards[-1] > 0
+
+
+async def _settle(value: object) -> object:
+    """Await what an async environment returned; pass on what a sync one did."""
+    if inspect.isawaitable(value):
+        return await cast("Awaitable[object]", value)
+    return value

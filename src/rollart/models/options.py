@@ -1,0 +1,56 @@
+"""Options of the model: which one, and how a tiny one is warm-started."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart.errors import ConfigError
+
+TINY = "tiny:"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """The model being trained."""
+
+    path: str = "tiny:0.3M"
+    """A local Hugging Face directory, a hub name, or tiny:0.3M, tiny:1M, tiny:5M, tiny:20M."""
+    seed: int = 0
+    """Seeds the weights of a tiny model and its warm start."""
+    warm_start: bool = True
+    """Whether a tiny model first learns from a noisy scripted player."""
+    warm_start_episodes: int = 10_000
+    """How many plays the warm start learns from."""
+    warm_start_epochs: int = 1
+    """How often the warm start sees each play."""
+    warm_start_batch_tokens: int = 4096
+    """About how many tokens one optimizer step of the warm start takes."""
+    warm_start_learning_rate: float = 3e-3
+    """The highest learning rate of the warm start; it rises, then falls along a cosine."""
+    noise: float = 0.5
+    """How many of the player's moves are random: 0 shows mastery, 1 shows only the format."""
+    cache: str = ""
+    """Where built models are kept; empty: $ROLLART_CACHE, else ~/.cache/rollart."""
+
+    def __post_init__(self) -> None:
+        if not self.path:
+            raise ConfigError("model.path", self.path, "must name a model, for example tiny:0.3M")
+        if not 0.0 <= self.noise <= 1.0:
+            raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
+        if self.warm_start_learning_rate <= 0:
+            rate = self.warm_start_learning_rate
+            raise ConfigError("model.warm_start_learning_rate", rate, "must be above 0")
+        for name in ("warm_start_episodes", "warm_start_epochs", "warm_start_batch_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"model.{name}", getattr(self, name), "must be at least 1")
+
+    @property
+    def tiny_size(self) -> str | None:
+        """The size named by `tiny:…`, None for any other model."""
+        return self.path.removeprefix(TINY) if self.path.startswith(TINY) else None
+
+    @property
+    def cache_directory(self) -> Path:
+        """The directory of built models."""
+        named = self.cache or os.environ.get("ROLLART_CACHE", "")
+        return Path(named).expanduser() if named else Path.home() / ".cache" / "rollart"

@@ -1,0 +1,71 @@
+"""Tiny Qwen3-shaped models, made here because a machine may have no model hub.
+
+Embeddings are untied: an engine that reloads weights must see both. The same size, seed and
+tokenizer give the same weights. The result is a normal Hugging Face checkpoint directory.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from rollart.errors import ConfigError
+from rollart.models.writing import written_whole
+
+_ROPE_BASE = 10_000.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The dimensions of a tiny model."""
+
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int
+    inner: int
+
+
+SHAPES = {
+    "0.3M": Shape(width=96, layers=2, heads=4, kv_heads=2, inner=256),
+    "1M": Shape(width=160, layers=3, heads=5, kv_heads=5, inner=384),
+    "5M": Shape(width=256, layers=6, heads=8, kv_heads=4, inner=704),
+    "20M": Shape(width=448, layers=8, heads=14, kv_heads=7, inner=1344),
+}
+
+
+def build_tiny(
+    size: str, *, directory: Path, seed: int, tokenizer: PreTrainedTokenizerFast
+) -> None:
+    """Write a freshly initialised model and its tokenizer to `directory`."""
+    model = make_tiny(size, seed=seed, tokenizer=tokenizer)
+    with written_whole(directory) as target:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
+
+
+def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """Return a freshly initialised model in memory."""
+    if size not in SHAPES:
+        raise ConfigError("model.path", f"tiny:{size}", f"size must be one of {', '.join(SHAPES)}")
+    shape = SHAPES[size]
+    config = Qwen3Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.width,
+        intermediate_size=shape.inner,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.width // shape.heads,
+        max_position_embeddings=tokenizer.model_max_length,
+        rope_parameters={"rope_type": "default", "rope_theta": _ROPE_BASE},
+        initializer_range=shape.width**-0.5,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen3ForCausalLM(config)

@@ -1,0 +1,123 @@
+"""The warm start: a short supervised training on demonstrations.
+
+Only what the player chose bears loss, as in reinforcement learning later. The result is written
+whole or not at all, so a cache entry that exists is complete. On one machine the same input gives
+the same weights.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from rollart.errors import ConfigError
+from rollart.models.demonstrations import Demonstration
+from rollart.models.options import ModelOptions
+from rollart.models.writing import written_whole
+
+_WARM_UP = 0.05
+_FLOOR = 0.05
+_BETAS = (0.9, 0.98)
+_LARGEST_NORM = 1.0
+_IGNORED = -100
+
+Progress = Callable[[int, int, float], None]
+"""Told after each optimizer step: steps done, steps in all, the step's loss."""
+Batch = tuple[Tensor, Tensor]
+"""Token ids and, for each, the id to predict next or `_IGNORED`."""
+
+
+def warm_start(
+    directory_in: Path,
+    demonstrations: Sequence[Demonstration],
+    *,
+    options: ModelOptions,
+    directory_out: Path,
+    on_progress: Progress,
+) -> None:
+    """Train the model of `directory_in` on `demonstrations`; write it to `directory_out`."""
+    if not demonstrations:
+        raise ConfigError("model.warm_start", True, "needs at least one demonstration")
+    model = AutoModelForCausalLM.from_pretrained(directory_in, dtype=torch.float32)
+    train(model, demonstrations, options=options, on_progress=on_progress)
+    with written_whole(directory_out) as target:
+        model.save_pretrained(target)
+        AutoTokenizer.from_pretrained(directory_in).save_pretrained(target)
+
+
+def train(
+    model: PreTrainedModel,
+    demonstrations: Sequence[Demonstration],
+    *,
+    options: ModelOptions,
+    on_progress: Progress,
+) -> None:
+    """Train a model in place."""
+    random = Random(options.seed)
+    epochs = [_batches(demonstrations, options, random) for _ in range(options.warm_start_epochs)]
+    batches = [batch for epoch in epochs for batch in epoch]
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=options.warm_start_learning_rate, betas=_BETAS, weight_decay=0.01
+    )
+    model.train()
+    for step, batch in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = options.warm_start_learning_rate * _schedule(step, len(batches))
+        loss = _loss(model, batch)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), _LARGEST_NORM)
+        optimizer.step()
+        on_progress(step + 1, len(batches), loss.item())
+    model.eval()
+
+
+def _schedule(step: int, steps: int) -> float:
+    """Return the learning rate's factor: a linear rise, then a cosine fall."""
+    rise = max(1.0, _WARM_UP * steps)
+    if step < rise:
+        return (step + 1) / rise
+    done = (step - rise) / max(1.0, steps - rise)
+    return _FLOOR + (1 - _FLOOR) * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def _batches(
+    demonstrations: Sequence[Demonstration], options: ModelOptions, random: Random
+) -> Iterator[Batch]:
+    """Yield the plays once, in batches of like lengths and in random order."""
+    order = sorted(demonstrations, key=lambda play: (len(play.tokens), random.random()))
+    groups: list[list[Demonstration]] = [[]]
+    for play in order:
+        if (len(groups[-1]) + 1) * len(play.tokens) > options.warm_start_batch_tokens:
+            groups.append([])
+        groups[-1].append(play)
+    groups = [group for group in groups if group]
+    random.shuffle(groups)
+    return (_pad(group) for group in groups)
+
+
+def _pad(plays: Sequence[Demonstration]) -> Batch:
+    """Return the batch padded on the right; padding is seen by no token that bears loss."""
+    longest = max(len(play.tokens) for play in plays)
+    tokens = torch.zeros((len(plays), longest), dtype=torch.long)
+    targets = torch.full((len(plays), longest), _IGNORED, dtype=torch.long)
+    for row, play in enumerate(plays):
+        ids = torch.tensor(play.tokens)
+        tokens[row, : len(ids)] = ids
+        chosen = torch.tensor(play.sampled[1:], dtype=torch.bool)
+        targets[row, : len(ids) - 1] = torch.where(chosen, ids[1:], _IGNORED)
+    return tokens, targets
+
+
+def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """Return the mean loss; logits are made only where there is something to predict."""
+    tokens, targets = batch
+    hidden: Tensor = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+    chosen = targets != _IGNORED
+    logits: Tensor = model.get_output_embeddings()(hidden[chosen])
+    return cross_entropy(logits, targets[chosen])

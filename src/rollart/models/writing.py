@@ -1,0 +1,43 @@
+"""Directories written whole or not at all.
+
+Everything is written to a sibling directory first and renamed when complete, so that a reader, a
+second writer or a later run never meets half a checkpoint.
+"""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rollart.errors import StorageError
+
+
+@contextmanager
+def written_whole(directory: Path) -> Iterator[Path]:
+    """Give a directory to write to; it becomes `directory` on leaving, or nothing does."""
+    try:
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        draft = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    except OSError as error:
+        raise StorageError(f"cannot write {directory}: {error}") from error
+    try:
+        yield draft
+        _replace(draft, directory)
+    except OSError as error:
+        raise StorageError(f"cannot write {directory}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+
+
+def _replace(draft: Path, directory: Path) -> None:
+    """Rename `draft` to `directory`, moving an older one out of the way first."""
+    draft.chmod(0o755)
+    old = draft.with_name(f"{draft.name}.old")
+    if directory.exists():
+        os.replace(directory, old)
+    try:
+        os.replace(draft, directory)
+    finally:
+        shutil.rmtree(old, ignore_errors=True)
