@@ -5,11 +5,13 @@ slow group holds up others. Oldest first spends the work nearest the staleness b
 expires.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from typing import Literal
 
 from rollart.errors import ConfigError
-from rollart.types import Version
+from rollart.types import GroupId, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,3 +38,26 @@ class Batching:
     def key(self, *, born: Version, finished: int) -> tuple[int, int]:
         """Return a group's place in the queue; `finished` counts groups in completion order."""
         return (born, finished) if self.order == "oldest" else (finished, born)
+
+
+class ReadyQueue:
+    """Complete groups in the order they will be taken; removed ones are skipped when met."""
+
+    def __init__(self, rule: Batching) -> None:
+        self._rule = rule
+        self._heap: list[tuple[tuple[int, int], GroupId]] = []
+        self._pushed = 0
+
+    def push(self, group: GroupId, *, born: Version) -> None:
+        """Add a complete group."""
+        heappush(self._heap, (self._rule.key(born=born, finished=self._pushed), group))
+        self._pushed += 1
+
+    def take(self, is_ready: Callable[[GroupId], bool]) -> list[GroupId]:
+        """Remove and return one batch; at least that many of the groups must be ready."""
+        batch: list[GroupId] = []
+        while len(batch) < self._rule.groups_per_step:
+            group = heappop(self._heap)[1]
+            if is_ready(group):
+                batch.append(group)
+        return batch

@@ -1,4 +1,4 @@
-"""Redundancy: starting more than a batch needs, so that the slow and the dead are not waited for."""
+"""Redundancy: starting more than a batch needs, so that slow and dead attempts are not awaited."""
 
 from dataclasses import dataclass
 

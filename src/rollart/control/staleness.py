@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollart.errors import ConfigError
-from rollart.types import Version
+from rollart.types import GroupId, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,3 +57,35 @@ class Staleness:
     def expires_next(self, born: Version, *, optimizer: Version, served: Version) -> bool:
         """Say whether one more version makes work born of `born` too old."""
         return self.judge(optimizer=optimizer, served=served) + 1 - born > self.alpha
+
+
+class Ages:
+    """Groups by the version they were born of."""
+
+    def __init__(self) -> None:
+        self._by_born: dict[Version, set[GroupId]] = {}
+
+    def add(self, group: GroupId, *, born: Version) -> None:
+        """Note a group's birth."""
+        self._by_born.setdefault(born, set()).add(group)
+
+    def remove(self, group: GroupId, *, born: Version) -> None:
+        """Forget a group."""
+        groups = self._by_born[born]
+        groups.remove(group)
+        if not groups:
+            del self._by_born[born]
+
+    @property
+    def oldest(self) -> Version | None:
+        """The oldest version any group was born of."""
+        return min(self._by_born, default=None)
+
+    def older_than(self, version: int) -> list[GroupId]:
+        """Return the groups born before a version, in id order."""
+        return sorted(
+            group for born, groups in self._by_born.items() if born < version for group in groups
+        )
+
+    def __len__(self) -> int:
+        return sum(len(groups) for groups in self._by_born.values())

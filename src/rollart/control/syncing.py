@@ -40,7 +40,7 @@ class Syncer:
     @property
     def served(self) -> Version:
         """The oldest version any engine serves."""
-        return min(self._held.values())
+        return min(self._held.values(), default=Version(0))
 
     @property
     def active(self) -> bool:

@@ -1,0 +1,65 @@
+"""Admission: whether another group may start now.
+
+In iterations (sync, sync_plus, one_off) a batch's groups start together, and the next batch starts
+when this one has rolled out and the served weights are at most `alpha` behind. In a window (areal,
+rollart) a group starts whenever fewer are outstanding than the trainer can consume within `alpha`
+steps. Either way no group starts that the run's remaining steps could not train.
+"""
+
+from dataclasses import dataclass
+
+from rollart.control.batching import Batching
+from rollart.control.modes import Mode
+from rollart.control.redundancy import Redundancy
+from rollart.control.staleness import Staleness
+from rollart.types import Version
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """Counts groups by where they are, and opens the door for more."""
+
+    mode: Mode
+    batching: Batching
+    staleness: Staleness
+    redundancy: Redundancy
+    rolling: int = 0
+    """Groups that have not completed."""
+    ready: int = 0
+    """Complete groups waiting to be trained."""
+    consumed: int = 0
+    """Groups in training, or trained but with their weights not yet served."""
+    iteration: int = 0
+    iteration_complete: int = 0
+    """Groups of the current iteration that completed and were kept."""
+
+    def may_open(self, *, steps_left: int, served: Version) -> bool:
+        """Say whether another group may start; moves to the next iteration when it is time."""
+        per_step, extra = self.batching.groups_per_step, self.redundancy.extra_groups
+        if self.rolling + self.ready >= steps_left * per_step + extra:
+            return False
+        if self.mode.admission == "window":
+            outstanding = self.rolling + self.ready + self.consumed
+            return self.staleness.free_groups(outstanding - extra, groups_per_step=per_step) > 0
+        if self.is_iteration_complete:
+            if self.rolling or served < self.iteration + 1 - self.staleness.alpha:
+                return False
+            self.iteration += 1
+            self.iteration_complete = 0
+        return self.iteration_complete + self.rolling < per_step + extra
+
+    @property
+    def is_iteration_complete(self) -> bool:
+        """Whether the current iteration has the groups its batch needs."""
+        return self.iteration_complete == self.batching.groups_per_step
+
+    def open(self) -> None:
+        """Count a group that starts."""
+        self.rolling += 1
+
+    def complete(self) -> bool:
+        """Count a group that completed; return whether those still rolling are surplus."""
+        self.rolling -= 1
+        self.ready += 1
+        self.iteration_complete += 1
+        return self.mode.admission == "iteration" and self.is_iteration_complete

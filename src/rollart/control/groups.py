@@ -1,0 +1,56 @@
+"""Groups and attempts: the scheduler's own record of what runs.
+
+A member is one place in a group; an attempt is one try at filling it. A member is queued, in
+flight (running, or finished and not yet scored), scored, or lost (out of tries, in none of them).
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollart.events import CancelReason
+from rollart.types import GroupId, SlotId, TrajectoryId, Version
+
+
+@dataclass(slots=True, kw_only=True)
+class Group:
+    """The attempts at one task."""
+
+    id: GroupId
+    state: Literal["rolling", "ready", "training", "trained"] = "rolling"
+    born: Version | None = None
+    """The oldest version that sampled a first token in it."""
+    queued: dict[int, int] = field(default_factory=dict[int, int])
+    """Members waiting for a slot, with the number of their next attempt."""
+    flying: dict[int, "Attempt"] = field(default_factory=dict[int, "Attempt"])
+    """Attempts in flight by member."""
+    scored: dict[int, tuple[TrajectoryId, float]] = field(
+        default_factory=dict[int, tuple[TrajectoryId, float]]
+    )
+    """Finished attempts by member, with their rewards."""
+    produced: Version | None = None
+    """The version its training produced; it stays outstanding until that is served."""
+
+    @property
+    def trajectories(self) -> tuple[TrajectoryId, ...]:
+        """The scored attempts, in member order."""
+        return tuple(self.scored[member][0] for member in sorted(self.scored))
+
+    @property
+    def rewards(self) -> list[float]:
+        """The rewards of the scored attempts."""
+        return [reward for _, reward in self.scored.values()]
+
+
+@dataclass(slots=True, kw_only=True)
+class Attempt:
+    """One try at one member of a group."""
+
+    id: TrajectoryId
+    group: Group
+    member: int
+    number: int
+    slot: SlotId
+    state: Literal["running", "cancelling", "finished", "scoring", "discarded"] = "running"
+    """`discarded`: dropped while a reward function was at work on it."""
+    ending: CancelReason = "surplus"
+    """Why it is being cancelled, when it is."""

@@ -1,0 +1,171 @@
+"""A scripted world: answers a scheduler's commands in an order a seed chooses."""
+
+from dataclasses import dataclass, field
+from random import Random
+
+from rollart.control.invariants import check
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.events import (
+    Cancel,
+    Command,
+    Drop,
+    EngineSuspended,
+    EngineUpdated,
+    Event,
+    Halt,
+    Launch,
+    Publish,
+    Published,
+    Resume,
+    RunStarted,
+    Score,
+    ScoreFailed,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+    Update,
+    Wake,
+    Woke,
+)
+from rollart.types import (
+    EngineId,
+    EngineInfo,
+    Failure,
+    TrajectoryId,
+    TrajectoryInfo,
+    Version,
+)
+
+
+@dataclass(kw_only=True)
+class World:
+    """Plays engines, environments, rewards and trainer, in random order."""
+
+    rules: Rules
+    random: Random
+    slots: int = 8
+    engines: int = 1
+    failure_rate: float = 0.0
+    score_failure_rate: float = 0.0
+    scored_by_env: float = 1.0
+    hung: frozenset[int] = frozenset()
+    scheduler: Scheduler | None = None
+    now: float = 0.0
+    steps: int = 0
+    log: list[tuple[float, Event, list[Command]]] = field(default_factory=list)
+    ends: dict[TrajectoryId, list[str]] = field(default_factory=dict)
+    trained: list[Train] = field(default_factory=list)
+    born: dict[TrajectoryId, Version] = field(default_factory=dict)
+    halted: str | None = None
+
+    def __post_init__(self) -> None:
+        self.scheduler = self.scheduler or Scheduler(self.rules)
+        start = self.scheduler.optimizer
+        names = [EngineId(f"e{number}") for number in range(self.engines)]
+        self.held = dict.fromkeys(names, start)
+        self.running: dict[TrajectoryId, Launch] = {}
+        self.pending: list[Event] = []
+        infos = tuple(EngineInfo(id=name, pool="gpu", version=start) for name in names)
+        self.send(RunStarted(engines=infos, slots=self.slots))
+
+    def send(self, event: Event) -> list[Command]:
+        commands = self.scheduler.handle(event, self.now)
+        self.log.append((self.now, event, commands))
+        check(self.scheduler)
+        for command in commands:
+            self.obey(command)
+        return commands
+
+    def obey(self, command: Command) -> None:
+        match command:
+            case Launch():
+                assert command.id not in self.ends
+                self.ends[command.id] = []
+                self.running[command.id] = command
+            case Cancel():
+                outruns = self.random.random() < 0.3
+                if self.running[command.id].slot in self.hung or not outruns:
+                    del self.running[command.id]
+                    self.pending.append(TrajectoryCancelled(id=command.id, sampled_tokens=1))
+                    self.ends[command.id].append(command.reason)
+            case Score():
+                for id_ in command.ids:
+                    bad = self.random.random() < self.score_failure_rate
+                    self.pending.append(
+                        ScoreFailed(id=id_, message="judge down")
+                        if bad
+                        else TrajectoryScored(id=id_, reward=float(self.random.randint(0, 1)))
+                    )
+            case Drop():
+                for id_ in command.ids:
+                    self.ends[id_].append(command.reason)
+            case Train():
+                self.trained.append(command)
+                for group in command.groups:
+                    for id_ in group:
+                        self.ends[id_].append("trained")
+                self.pending.append(StepFinished(version=Version(command.version + 1)))
+            case Publish():
+                self.pending.append(Published(version=command.version))
+            case Suspend():
+                self.pending.append(EngineSuspended(engine=command.engine))
+            case Update():
+                self.pending.append(EngineUpdated(engine=command.engine, version=command.version))
+            case Resume():
+                pass
+            case Wake():
+                self.pending.append(Woke())
+            case Halt():
+                self.halted = command.message
+
+    def step(self) -> None:
+        """Let one thing happen."""
+        self.now += self.random.random()
+        able = [id_ for id_, launch in self.running.items() if launch.slot not in self.hung]
+        pick = self.random.randrange(len(self.pending) + len(able))
+        if pick < len(self.pending):
+            event = self.pending.pop(pick)
+            if isinstance(event, EngineUpdated):
+                self.held[event.engine] = event.version
+            self.send(event)
+            return
+        self.advance(able[pick - len(self.pending)])
+
+    def advance(self, id_: TrajectoryId) -> None:
+        if id_ not in self.born:
+            self.born[id_] = self.random.choice(list(self.held.values()))
+            self.send(TrajectoryBorn(id=id_, version=self.born[id_]))
+            return
+        launch = self.running.pop(id_)
+        if self.random.random() < self.failure_rate:
+            failure = Failure(kind="env_error", message=f"slot {launch.slot} crashed")
+            self.ends[id_].append("failed")
+            self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=3))
+            return
+        by_env = self.random.random() < self.scored_by_env
+        reward = float(self.random.randint(0, 1)) if by_env else None
+        info = TrajectoryInfo(
+            id=id_,
+            born=self.born[id_],
+            reward=reward,
+            success=bool(reward),
+            turns=2,
+            sampled_tokens=5,
+            stop="terminated",
+        )
+        self.send(TrajectoryFinished(info=info))
+
+    def run(self, limit: int = 100_000) -> "World":
+        """Play until the run is done."""
+        while not self.scheduler.done:
+            self.steps += 1
+            assert self.steps < limit, "the run does not end"
+            assert self.pending or self.running, "nothing can happen: the run is stuck"
+            self.step()
+        return self
