@@ -153,7 +153,7 @@ class Scheduler:
             case StepFinished():
                 self._step_finished(event.version)
             case Published():
-                self.published = event.version
+                self.published = max(self.published, event.version)
             case EngineSuspended():
                 self._out += self.syncer.suspended(event.engine)
             case EngineUpdated():
