@@ -1,0 +1,160 @@
+"""Scripted: an engine without a model, for tests and measurements of everything around one.
+
+What it samples is a function of the request alone; it obeys the port in everything else: queue,
+steps, versions across updates, abort with partial output, counters.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollart.errors import ConfigError, InvariantError
+from rollart.ports import Array
+from rollart.seeds import derive_seed
+from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
+
+Script = Callable[[Request], Sequence[int]]
+"""Says which tokens a request samples; cut at its first stop token and its token budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomScript:
+    """Draws every token evenly from `tokens`, by the request's seed."""
+
+    tokens: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.tokens:
+            raise ConfigError("tokens", self.tokens, "give at least one token id")
+
+    def __call__(self, request: Request) -> tuple[int, ...]:
+        """Return as many draws as the request allows."""
+        count = len(self.tokens)
+        return tuple(
+            self.tokens[derive_seed(request.seed, place) % count]
+            for place in range(request.sampling.max_tokens)
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    request: Request
+    script: tuple[int, ...]
+    finish: FinishReason
+    versions: list[Version] = field(default_factory=list[Version])
+
+    def complete(self, finish: FinishReason, logprob: float) -> Completion:
+        count = len(self.versions)
+        return Completion(
+            session=self.request.session,
+            turn=self.request.turn,
+            tokens=self.script[:count],
+            logprobs=(logprob,) * count,
+            versions=tuple(self.versions),
+            finish=finish,
+        )
+
+
+class ScriptedEngine:
+    """An Engine whose completions are computed from the request."""
+
+    def __init__(
+        self,
+        script: Script | None = None,
+        *,
+        tokens: Sequence[int] = tuple(range(16)),
+        version: Version = Version(0),  # noqa: B008
+        tokens_per_step: int = 1,
+        rows: int = 1 << 30,
+    ) -> None:
+        if tokens_per_step < 1:
+            raise ConfigError("tokens_per_step", tokens_per_step, "must be at least 1")
+        self._script = script or RandomScript(tokens=tuple(tokens))
+        self._logprob = 0.0 if script else -math.log(len(tokens))
+        self._version = version
+        self._tokens_per_step = tokens_per_step
+        self._rows = rows
+        self._requests: dict[TrajectoryId, _Running] = {}
+        self._held: dict[TrajectoryId, int] = {}
+        self._counters = dict.fromkeys(
+            ("prefill_tokens", "reused_tokens", "sampled_tokens", "steps", "recomputed_tokens"), 0
+        )
+
+    @property
+    def version(self) -> Version:
+        """The version of the weights it pretends to hold."""
+        return self._version
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would do anything."""
+        return bool(self._requests)
+
+    def add(self, request: Request) -> None:
+        """Queue a request and decide what it will sample."""
+        if request.session in self._requests:
+            raise InvariantError(f"session {request.session} already has a request in the engine")
+        if request.sampling.max_tokens < 1:
+            raise ConfigError(
+                "sampling.max_tokens", request.sampling.max_tokens, "must be at least 1"
+            )
+        script = tuple(self._script(request))[: request.sampling.max_tokens]
+        if not script:
+            raise InvariantError(f"the script gave no tokens for session {request.session}")
+        stops = [place for place, token in enumerate(script) if token in request.stop]
+        finish: FinishReason = "stop" if stops else "length"
+        script = script[: stops[0] + 1] if stops else script
+        self._requests[request.session] = _Running(request=request, script=script, finish=finish)
+
+    def abort(self, session: TrajectoryId) -> Completion | None:
+        """Stop the session's request and return what it has; None if it has no request."""
+        if session not in self._requests:
+            return None
+        return self._finish(self._requests[session], "abort")
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Forget how much of the session was read."""
+        self._held.pop(session, None)
+
+    def step(self) -> list[Completion]:
+        """Sample `tokens_per_step` tokens for each request; return the completed."""
+        if not self._requests:
+            return []
+        self._counters["steps"] += 1
+        done: list[Completion] = []
+        for running in list(self._requests.values())[: self._rows]:
+            if not running.versions:
+                self._read(running.request)
+            left = len(running.script) - len(running.versions)
+            count = min(left, self._tokens_per_step)
+            running.versions += [self._version] * count
+            self._counters["sampled_tokens"] += count
+            if count == left:
+                done.append(self._finish(running, running.finish))
+        return done
+
+    def update(self, version: Version, weights: Mapping[str, Array], *, keep_kv: bool) -> None:
+        """Take a version; the weights are not looked at."""
+        self._version = version
+        if not keep_kv:
+            self._counters["recomputed_tokens"] += sum(
+                len(running.request.tokens) + len(running.versions) - 1
+                for running in self._requests.values()
+                if running.versions
+            )
+            self._held.clear()
+
+    def stats(self) -> Mapping[str, float]:
+        """Return the counters since the engine was made."""
+        return dict(self._counters)
+
+    def _read(self, request: Request) -> None:
+        reused = min(self._held.get(request.session, 0), len(request.tokens) - 1)
+        self._counters["reused_tokens"] += reused
+        self._counters["prefill_tokens"] += len(request.tokens) - reused
+
+    def _finish(self, running: _Running, finish: FinishReason) -> Completion:
+        request = running.request
+        del self._requests[request.session]
+        self._held[request.session] = max(0, len(request.tokens) + len(running.versions) - 1)
+        return running.complete(finish, self._logprob)

@@ -1,0 +1,101 @@
+"""Sampler: draws one token per row and says how likely that draw was.
+
+A draw inverts the cumulative distribution, in the order of token ids, at a uniform number that
+depends only on the request's seed and the token's place in the completion: the same request
+draws the same tokens in any batch. The log-prob is that of the distribution drawn from, after
+temperature and filters; a greedy draw has one possible outcome, hence log-prob 0.
+"""
+
+from collections.abc import Sequence
+
+import numpy
+import torch
+
+from rollart.errors import ConfigError
+from rollart.types import Sampling
+
+Filters = tuple[float, float, int, float]
+"""temperature, top_p, top_k, min_p: what draws that share a pass have in common."""
+
+
+def read_filters(sampling: Sampling) -> Filters:
+    """Check a request's sampling values and return those that shape the distribution."""
+    if sampling.temperature < 0:
+        raise ConfigError("sampling.temperature", sampling.temperature, "must be at least 0")
+    if not 0 < sampling.top_p <= 1:
+        raise ConfigError("sampling.top_p", sampling.top_p, "must be above 0 and at most 1")
+    if sampling.top_k < 0:
+        raise ConfigError("sampling.top_k", sampling.top_k, "must be at least 0; 0 keeps all")
+    if not 0 <= sampling.min_p <= 1:
+        raise ConfigError("sampling.min_p", sampling.min_p, "must lie between 0 and 1")
+    if sampling.max_tokens < 1:
+        raise ConfigError("sampling.max_tokens", sampling.max_tokens, "must be at least 1")
+    return (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
+
+
+def uniforms(seed: int, count: int) -> list[float]:
+    """Return `count` numbers in [0, 1) that depend on `seed` and their place alone."""
+    state = numpy.full(1, seed & 0xFFFFFFFFFFFFFFFF, dtype=numpy.uint64)
+    places = numpy.arange(1, count + 1, dtype=numpy.uint64)
+    mixed = _mix(_mix(state) + places * numpy.uint64(0x9E3779B97F4A7C15))
+    return ((mixed >> numpy.uint64(32)) * 2.0**-32).tolist()
+
+
+def _mix(value: "numpy.ndarray[tuple[int], numpy.dtype[numpy.uint64]]"):
+    value = (value ^ (value >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
+    return value ^ (value >> numpy.uint64(31))
+
+
+def sample(
+    logits: torch.Tensor, filters: Sequence[Filters], places: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    """Draw one token per row of logits; return the tokens and their log-probs."""
+    first = filters[0]
+    if all(each is first or each == first for each in filters):
+        return _draw(logits, first, places)
+    tokens, logprobs = [0] * len(filters), [0.0] * len(filters)
+    groups: dict[Filters, list[int]] = {}
+    for index, each in enumerate(filters):
+        groups.setdefault(each, []).append(index)
+    for each, indices in groups.items():
+        drawn = _draw(logits[indices], each, [places[index] for index in indices])
+        for index, token, logprob in zip(indices, *drawn, strict=True):
+            tokens[index], logprobs[index] = token, logprob
+    return tokens, logprobs
+
+
+def _draw(
+    logits: torch.Tensor, filters: Filters, places: Sequence[float]
+) -> tuple[list[int], list[float]]:
+    temperature = filters[0]
+    if temperature == 0:
+        return logits.argmax(-1).tolist(), [0.0] * len(places)
+    if temperature != 1:
+        logits = logits / temperature
+    chances = _filter(logits.softmax(-1), filters)
+    sums = chances.cumsum(-1, dtype=torch.float64)
+    totals = sums[:, -1:]
+    targets = torch.tensor(places, dtype=torch.float64, device=logits.device).unsqueeze(1) * totals
+    tokens = torch.searchsorted(sums, targets, right=True)
+    logprobs = (chances.gather(1, tokens) / totals).log_()
+    return tokens.view(-1).tolist(), logprobs.view(-1).tolist()
+
+
+def _filter(chances: torch.Tensor, filters: Filters) -> torch.Tensor:
+    """Zero what top-k, then top-p among those left, then min-p exclude; do not renormalise."""
+    _, top_p, top_k, min_p = filters
+    if top_k or top_p < 1:
+        ranked, ids = chances.sort(dim=-1, descending=True, stable=True)
+        if top_k:
+            ranked[:, top_k:] = 0
+        if top_p < 1:
+            before = ranked.cumsum(-1, dtype=torch.float64)
+            enough = before[:, -1:] * top_p
+            before = before.roll(1, -1)
+            before[:, 0] = 0
+            ranked[before >= enough] = 0
+        chances = torch.zeros_like(chances).scatter_(1, ids, ranked)
+    if min_p > 0:
+        chances = chances * (chances >= chances.amax(-1, keepdim=True) * min_p)
+    return chances
