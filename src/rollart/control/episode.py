@@ -1,0 +1,184 @@
+"""Episode: the turn loop of one attempt, without I/O.
+
+`start` gives the first request; `complete` takes what was sampled and gives the action's text;
+`observe` takes the environment's answer and gives the next request, or None when the attempt has
+ended. Token ids only grow: what was sampled is kept as sampled, observations are rendered once.
+The episode's limits decide when it is cut short, whatever the environment thinks.
+"""
+
+from dataclasses import dataclass, replace
+
+from rollart.errors import ConfigError, EnvError
+from rollart.ports import Renderer
+from rollart.seeds import derive_seed
+from rollart.types import (
+    Completion,
+    GroupId,
+    Request,
+    Sampling,
+    StopReason,
+    Task,
+    Trajectory,
+    TrajectoryId,
+    Turn,
+    Version,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Where an episode is cut short."""
+
+    max_turns: int = 16
+    """Most completions in one episode."""
+    max_tokens: int = 512
+    """Most tokens in one episode, prompts and completions together."""
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ConfigError("tasks.max_turns", self.max_turns, "must be at least 1")
+        if self.max_tokens < 2:
+            raise ConfigError("tasks.max_tokens", self.max_tokens, "must be at least 2")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """What an episode needs to know of its attempt."""
+
+    id: TrajectoryId
+    group: GroupId
+    task: Task
+    system: str
+    limits: Limits
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What an environment answered to an action."""
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None = None
+    """None: the episode succeeded if it terminated with a positive sum of rewards."""
+
+
+class Episode:
+    """One attempt at a task, as it grows."""
+
+    def __init__(self, spec: Spec, *, renderer: Renderer) -> None:
+        self.spec = spec
+        self._renderer = renderer
+        self._tokens: list[int] = []
+        self._prompt: tuple[int, ...] = ()
+        self._observation = ""
+        self._completion: Completion | None = None
+        self._action = ""
+        self._turns: list[Turn] = []
+        self._reward = 0.0
+        self._stop: StopReason | None = None
+        self._success = False
+
+    @property
+    def born(self) -> Version | None:
+        """The version that sampled the first token, once there is one."""
+        if self._turns:
+            return self._turns[0].versions[0]
+        return self._completion.versions[0] if self._completion else None
+
+    @property
+    def sampled_tokens(self) -> int:
+        """How many tokens the policy has sampled."""
+        pending = len(self._completion.tokens) if self._completion else 0
+        return pending + sum(len(turn.tokens) for turn in self._turns)
+
+    def start(self, observation: str) -> Request:
+        """Open the episode and return its first request."""
+        self._show(observation, self._renderer.start(self.spec.system, observation))
+        limit = self.spec.limits.max_tokens
+        if len(self._tokens) >= limit:
+            length = len(self._tokens)
+            raise EnvError(
+                f"the first observation makes a prompt of {length} tokens, which leaves no room "
+                f"within max_tokens = {limit}: raise tasks.{self.spec.task.env}.max_tokens or "
+                "shorten the observation"
+            )
+        return self._request()
+
+    def complete(self, completion: Completion) -> str:
+        """Take what was sampled and return the text of the action."""
+        self._completion = completion
+        self._tokens += completion.tokens
+        self._action = self._renderer.decode(completion.tokens)
+        return self._action
+
+    def observe(self, outcome: Outcome) -> Request | None:
+        """Take the environment's answer; return the next request, or None at the end."""
+        completion = self._completion
+        assert completion is not None
+        self._turns.append(
+            Turn(
+                prompt_tokens=self._prompt,
+                tokens=completion.tokens,
+                logprobs=completion.logprobs,
+                versions=completion.versions,
+                observation=self._observation,
+                action=self._action,
+                reward=outcome.reward,
+            )
+        )
+        self._completion = None
+        self._reward += outcome.reward
+        self._stop = self._stopped_by(outcome)
+        if self._stop is None:
+            closed = completion.tokens[-1] in self._renderer.stop
+            self._show(
+                outcome.observation, self._renderer.extend(outcome.observation, closed=closed)
+            )
+            if len(self._tokens) < self.spec.limits.max_tokens:
+                return self._request()
+            self._stop = "max_tokens"
+        claimed = outcome.success
+        self._success = outcome.terminated and self._reward > 0 if claimed is None else claimed
+        return None
+
+    def finish(self) -> Trajectory:
+        """Return the frozen record of an episode that has ended."""
+        assert self._stop is not None
+        return Trajectory(
+            id=self.spec.id,
+            group=self.spec.group,
+            task=self.spec.task,
+            turns=tuple(self._turns),
+            stop=self._stop,
+            success=self._success,
+            reward=self._reward,
+        )
+
+    def _show(self, observation: str, tokens: tuple[int, ...]) -> None:
+        self._observation = observation
+        self._prompt = tokens
+        self._tokens += tokens
+
+    def _stopped_by(self, outcome: Outcome) -> StopReason | None:
+        if outcome.terminated:
+            return "terminated"
+        if outcome.truncated:
+            return "truncated"
+        return "max_turns" if len(self._turns) >= self.spec.limits.max_turns else None
+
+    def _request(self) -> Request:
+        spec, turn = self.spec, len(self._turns)
+        room = spec.limits.max_tokens - len(self._tokens)
+        return Request(
+            session=spec.id,
+            turn=turn,
+            domain=spec.task.domain,
+            tokens=tuple(self._tokens),
+            sampling=replace(spec.sampling, max_tokens=min(spec.sampling.max_tokens, room)),
+            stop=self._renderer.stop,
+            seed=derive_seed(spec.seed, turn),
+        )

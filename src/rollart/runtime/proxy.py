@@ -1,0 +1,128 @@
+"""LLMProxy: owns one step-driven engine and makes it a Generator.
+
+One loop per engine: between two engine steps it takes in new requests and aborts, then runs one
+prefill or decode step in the engine's own thread and completes each finished request at once; no
+request waits for another's end. While suspended it takes no step and keeps everything; after an
+update, requests in flight go on under the new weights with the tokens they have.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from rollart.ports import Array, Engine
+from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
+
+
+class LLMProxy:
+    """Forwards requests to one engine; suspends, updates and resumes it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        id: EngineId,  # noqa: A002
+        fetch: Callable[[Version], Mapping[str, Array]],
+        keep_kv: bool = False,
+    ) -> None:
+        self.id = id
+        self._engine = engine
+        self._fetch = fetch
+        self._keep_kv = keep_kv
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"engine-{id}")
+        self._added: list[Request] = []
+        self._ended: list[tuple[TrajectoryId, bool]] = []
+        self._waiting: dict[TrajectoryId, asyncio.Future[Completion]] = {}
+        self._work = asyncio.Event()
+        self._running = asyncio.Event()
+        self._running.set()
+        self._stepping = asyncio.Lock()
+
+    @property
+    def version(self) -> Version:
+        """The version of the weights the engine holds."""
+        return self._engine.version
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests wait for their completion."""
+        return len(self._waiting)
+
+    def stats(self) -> Mapping[str, float]:
+        """Return the engine's counters."""
+        return self._engine.stats()
+
+    async def generate(self, request: Request) -> Completion:
+        """Complete one request; cancelling the await aborts it."""
+        future = asyncio.get_running_loop().create_future()
+        self._waiting[request.session] = future
+        self._added.append(request)
+        self._work.set()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._ended.append((request.session, True))
+            self._work.set()
+            raise
+        finally:
+            del self._waiting[request.session]
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop what is cached for a session that ended."""
+        self._ended.append((session, False))
+        self._work.set()
+
+    async def suspend(self) -> None:
+        """Finish the step under way and take no further one."""
+        self._running.clear()
+        async with self._stepping:
+            pass
+
+    async def update(self, version: Version) -> None:
+        """Fetch and load published weights while suspended."""
+        async with self._stepping:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version)
+
+    async def resume(self) -> None:
+        """Go on."""
+        self._running.set()
+
+    async def run(self) -> None:
+        """Drive the engine until cancelled."""
+        try:
+            while True:
+                await self._work.wait()
+                await self._running.wait()
+                # One pass of the loop, so that requests released together join the same step.
+                await asyncio.sleep(0)
+                async with self._stepping:
+                    if self._running.is_set():
+                        await self._step()
+        finally:
+            self._thread.shutdown(wait=False)
+
+    async def _step(self) -> None:
+        self._work.clear()
+        added, self._added = self._added, []
+        ended, self._ended = self._ended, []
+        loop = asyncio.get_running_loop()
+        for completion in await loop.run_in_executor(self._thread, self._advance, added, ended):
+            future = self._waiting.get(completion.session)
+            if future is not None and not future.done():
+                future.set_result(completion)
+        if self._engine.busy:
+            self._work.set()
+
+    def _advance(
+        self, added: list[Request], ended: list[tuple[TrajectoryId, bool]]
+    ) -> list[Completion]:
+        for request in added:
+            self._engine.add(request)
+        for session, aborted in ended:
+            if aborted:
+                self._engine.abort(session)
+            self._engine.forget(session)
+        return self._engine.step() if self._engine.busy else []
+
+    def _load(self, version: Version) -> None:
+        self._engine.update(version, self._fetch(version), keep_kv=self._keep_kv)
