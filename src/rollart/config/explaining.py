@@ -5,9 +5,9 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, get_args, get_origin
+from typing import Any, get_origin
 
-from rollart.config.loading import describe_type, field_types
+from rollart.config.loading import describe_type, field_types, option_class
 from rollart.config.schema import Config
 from rollart.config.writing import toml_value
 from rollart.errors import UserError
@@ -30,9 +30,9 @@ def explain(key: str, config: Config | None = None) -> str:
         default = _default(cls, part)
         value = None if value is None else getattr(value, part)
         hint = hints[part]
-        if depth == len(parts) - 1 and not _options(hint):
+        if depth == len(parts) - 1 and not option_class(hint):
             return _explain_field(key, text, describe_type(hint), default, value)
-        cls = _options(hint) or cls
+        cls = option_class(hint) or cls
         if get_origin(hint) is Mapping and depth + 1 < len(parts):
             value = _named_task(parts, depth + 1, cls, value)
     return _explain_section(key, text, cls)
@@ -80,13 +80,6 @@ def _explain_section(key: str, text: str, cls: type) -> str:
     lines = [f"[{key}]" if key else "A config's sections", f"  {text}", ""]
     lines += [f"  {name:<{width}}  {words}" for name, words in docs.items()]
     return "\n".join(lines)
-
-
-def _options(hint: Any) -> type | None:
-    """Return the option class a field holds, directly or by name."""
-    if get_origin(hint) is Mapping:
-        hint = get_args(hint)[-1]
-    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
 def _default(cls: type, name: str) -> str:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from rollart.errors import ConfigError, UserError
 
@@ -104,13 +104,12 @@ def _neighbours(path: Path) -> str:
 
 def _merge(into: Table, table: Mapping[str, Any]) -> None:
     for key, value in table.items():
-        if isinstance(value, Mapping) and isinstance(into.get(key), dict):
-            _merge(into[key], value)
-        elif isinstance(value, Mapping):
-            into[key] = {}
-            _merge(into[key], value)
-        else:
+        if not isinstance(value, Mapping):
             into[key] = value
+            continue
+        if not isinstance(into.get(key), dict):
+            into[key] = {}
+        _merge(into[key], cast("Table", value))
 
 
 def _keys(table: Mapping[str, Any], prefix: str) -> list[str]:
@@ -119,7 +118,7 @@ def _keys(table: Mapping[str, Any], prefix: str) -> list[str]:
     for key, value in table.items():
         keys.append(prefix + key)
         if isinstance(value, Mapping):
-            keys += _keys(value, f"{prefix}{key}.")
+            keys += _keys(cast("Table", value), f"{prefix}{key}.")
     return keys
 
 

@@ -11,7 +11,7 @@ import sys
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -28,7 +28,7 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     layered = read_layers(path, overrides)
     run = layered.table.setdefault("run", {})
     if isinstance(run, dict):
-        run.setdefault("import_paths", [str(path.resolve().parent)])
+        cast("Table", run).setdefault("import_paths", [str(path.resolve().parent)])
     return Builder(layered).build(Config, layered.table, "")
 
 
@@ -62,26 +62,26 @@ class Builder:
             raise self._located(error, path) from None
 
     def _value(self, hint: Any, value: object, path: str) -> Any:
-        if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-            return self.build(hint, self._table(value, path), path)
-        member = get_args(hint)[-1] if get_origin(hint) in (Mapping, dict) else None
-        if dataclasses.is_dataclass(member) and isinstance(member, type):
-            table = self._table(value, path)
+        options = option_class(hint)
+        if options is not None and options is hint:
+            return self.build(options, self._table(value, path), path)
+        if options is not None:
             return {
-                name: self.build(member, self._table(each, f"{path}.{name}"), f"{path}.{name}")
-                for name, each in table.items()
+                name: self.build(options, self._table(each, f"{path}.{name}"), f"{path}.{name}")
+                for name, each in self._table(value, path).items()
             }
         if value == "none" and type(None) in get_args(hint):
             return None
         try:
-            return TypeAdapter(hint).validate_json(json.dumps(value), strict=True)
+            adapter: TypeAdapter[Any] = TypeAdapter(hint)
+            return adapter.validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError):
             raise self._error(path, value, _wrong_type(hint, value)) from None
 
     def _table(self, value: object, path: str) -> Table:
         if not isinstance(value, dict):
             raise self._error(path, value, f"is a section: write [{path}] and keys below it")
-        return {str(key): each for key, each in value.items()}
+        return cast("Table", value)
 
     def _missing(self, cls: type, path: str, name: str) -> str:
         if cls is Config:
@@ -103,6 +103,13 @@ def field_types(cls: type) -> dict[str, Any]:
     """Return the resolved types of an option class's fields."""
     names = {each.name for each in dataclasses.fields(cls)}
     return {name: hint for name, hint in get_type_hints(cls).items() if name in names}
+
+
+def option_class(hint: Any) -> type[Any] | None:
+    """Return the option class a field holds, directly or by name."""
+    if get_origin(hint) is Mapping:
+        hint = get_args(hint)[-1]
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
 
 
 def describe_type(hint: Any) -> str:

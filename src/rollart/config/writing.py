@@ -4,8 +4,8 @@ import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 from rollart.config.schema import Config
 
@@ -27,10 +27,12 @@ def toml_value(value: object) -> str:
         case str():
             return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
         case Mapping():
-            inner = ", ".join(f"{_key(str(k))} = {toml_value(each)}" for k, each in value.items())
+            table = cast("Mapping[str, object]", value)
+            inner = ", ".join(f"{_key(key)} = {toml_value(each)}" for key, each in table.items())
             return f"{{ {inner} }}" if inner else "{}"
         case list() | tuple():
-            return "[" + ", ".join(toml_value(each) for each in value) + "]"
+            items = cast("Sequence[object]", value)
+            return "[" + ", ".join(toml_value(each) for each in items) + "]"
         case _:
             raise TypeError(f"no TOML for {value!r}")
 
@@ -55,9 +57,10 @@ def _section(value: object) -> Mapping[str, Any] | None:
     """Return a value as a table of its own: an option class, or option classes by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _fields(value)
-    if isinstance(value, Mapping) and any(dataclasses.is_dataclass(v) for v in value.values()):
-        return value
-    return None
+    if not isinstance(value, Mapping):
+        return None
+    table = cast("Mapping[str, Any]", value)
+    return table if any(dataclasses.is_dataclass(each) for each in table.values()) else None
 
 
 def _fields(value: Any) -> dict[str, Any]:

@@ -1,0 +1,74 @@
+"""The ledger: every sampled token ends as trained or as wasted, with the cause.
+
+Invariant (`check`): tokens sampled by attempts that ended = trained + wasted + those of finished
+attempts that await their fate in the buffer. Causes read `failed:<kind>`, `cancelled:<reason>`,
+`dropped:<reason>`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from rollart.events import (
+    Cancel,
+    Command,
+    Drop,
+    Event,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
+from rollart.types import TrajectoryId
+
+
+class Ledger:
+    """Accounts for sampled tokens."""
+
+    def __init__(self) -> None:
+        self.sampled = 0
+        self.trained = 0
+        self.wasted: Counter[str] = Counter()
+        self._open: dict[TrajectoryId, int] = {}
+        self._cancelling: dict[TrajectoryId, str] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Finished attempts in the buffer, neither trained nor dropped yet."""
+        return len(self._open)
+
+    def add(self, event: Event, commands: Sequence[Command]) -> None:
+        """Book one event and the commands that followed from it."""
+        match event:
+            case TrajectoryFinished(info=info):
+                self.sampled += info.sampled_tokens
+                self._open[info.id] = info.sampled_tokens
+                self._cancelling.pop(info.id, None)
+            case TrajectoryFailed(id=id_, failure=failure, sampled_tokens=tokens):
+                self._cancelling.pop(id_, None)
+                self._waste(f"failed:{failure.kind}", tokens)
+            case TrajectoryCancelled(id=id_, sampled_tokens=tokens):
+                self._waste(f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", tokens)
+            case _:
+                pass
+        for command in commands:
+            self._book(command)
+
+    def check(self) -> None:
+        """Assert that no token is lost or counted twice."""
+        booked = self.trained + self.wasted.total() + sum(self._open.values())
+        assert self.sampled == booked, (self.sampled, booked)
+
+    def _book(self, command: Command) -> None:
+        match command:
+            case Cancel(id=id_, reason=reason):
+                self._cancelling[id_] = reason
+            case Drop(ids=ids, reason=reason):
+                self.wasted[f"dropped:{reason}"] += sum(self._open.pop(each, 0) for each in ids)
+            case Train(groups=groups):
+                self.trained += sum(self._open.pop(each, 0) for group in groups for each in group)
+            case _:
+                pass
+
+    def _waste(self, cause: str, tokens: int) -> None:
+        self.sampled += tokens
+        self.wasted[cause] += tokens

@@ -1,0 +1,105 @@
+from dataclasses import fields
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollart.errors import UserError
+from rollart.events import Command, Event, Launch, Resume, StepFinished, TrajectoryBorn, Woke
+from rollart.observe.encoding import encode
+from rollart.observe.log import EventLog, LogHeader, LogPart, Record, read_log
+
+BORN = TrajectoryBorn(id=1, version=0)
+LAUNCH = Launch(id=1, group=2, member=3, attempt=0, task=4, slot=5, seed=2**62)
+
+
+@given(
+    time_s=st.floats(allow_nan=False, allow_infinity=False),
+    event=st.from_type(Event),
+    commands=st.lists(st.from_type(Command), max_size=4),
+)
+def test_every_event_and_command_comes_back_exactly(tmp_path_factory, time_s, event, commands):
+    path = tmp_path_factory.mktemp("log") / "events.jsonl"
+    with EventLog(path, LogHeader(seed=1)) as log:
+        log.append(time_s, event, commands)
+    (part,) = read_log(path)
+    expected = Record(time_s=time_s, event=event, commands=tuple(commands))
+    assert repr(part.records) == repr((expected,))
+
+
+def test_every_class_is_written_with_its_name_and_fields():
+    for cls in get_args(Event) + get_args(Command):
+        names = [each.name for each in fields(cls)]
+        assert cls.__name__.isidentifier()
+        assert "type" not in names
+    assert encode(BORN) == '{"type":"TrajectoryBorn","id":1,"version":0}'
+
+
+def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
+    path = tmp_path / "run" / "events.jsonl"
+    with EventLog(path, LogHeader(seed=1, rules={"staleness": {"alpha": 1}})) as log:
+        log.append(0.5, BORN, [LAUNCH])
+    with path.open("a") as file:
+        file.write('{"t":1.0,"event":{"type":"Wo')
+    assert len(read_log(path)[0].records) == 1
+    with EventLog(path, LogHeader(seed=1, snapshot={"version": 3})) as log:
+        log.append(0.25, Woke(), [])
+    assert read_log(path) == (
+        LogPart(
+            header=LogHeader(seed=1, rules={"staleness": {"alpha": 1}}),
+            records=(Record(time_s=0.5, event=BORN, commands=(LAUNCH,)),),
+        ),
+        LogPart(
+            header=LogHeader(seed=1, snapshot={"version": 3}),
+            records=(Record(time_s=0.25, event=Woke(), commands=()),),
+        ),
+    )
+
+
+def test_a_file_of_one_torn_line_is_started_anew(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    path.write_text('{"format":1')
+    EventLog(path, LogHeader(seed=7)).close()
+    assert read_log(path) == (LogPart(header=LogHeader(seed=7), records=()),)
+
+
+def test_records_are_on_disk_after_a_second_or_a_flush(tmp_path: Path):
+    path = tmp_path / "events.jsonl"
+    log = EventLog(path, LogHeader(seed=0))
+    log.append(0.0, BORN, [])
+    log.append(0.5, BORN, [])
+    assert len(read_log(path)[0].records) == 1
+    log.append(1.0, BORN, [])
+    assert len(read_log(path)[0].records) == 3
+    log.append(1.1, StepFinished(version=1), [Resume(engine="e")])
+    log.flush()
+    assert len(read_log(path)[0].records) == 4
+    log.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no event log"),
+        ('{"format": 99}\n', "log format 99; this version of rollart reads format 1"),
+        ("rubbish\n", ":1: not a line of an event log"),
+        (
+            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n'
+            '{"t":1,"event":{"type":"Nope"},"do":[]}\n',
+            ":2: not a line of an event log: no event or command is called 'Nope'",
+        ),
+    ],
+)
+def test_what_is_not_a_log_is_refused_with_the_line(tmp_path: Path, text: str, message: str):
+    path = tmp_path / "events.jsonl"
+    path.write_text(text)
+    with pytest.raises(UserError, match=message):
+        read_log(path)
+
+
+def test_a_missing_log_is_named(tmp_path: Path):
+    with pytest.raises(UserError, match="no such event log"):
+        read_log(tmp_path / "events.jsonl")
