@@ -1,0 +1,158 @@
+"""The batch as flat arrays: what crosses from the buffer to the trainer.
+
+One sequence per trajectory: the tokens of all its turns in order, prompts and completions, exactly
+as the engine read and sampled them. Nothing is tokenised here. `encode` and `decode` check the
+same invariants, so neither side can hand on a batch the other would misread. numpy only.
+
+Arrays (T tokens, n trajectories):
+
+    tokens        int32   [T]    token ids
+    sampled       bool    [T]    True where the policy drew the token
+    logprobs      float32 [T]    behaviour log-probability, 0 where not sampled
+    versions      int32   [T]    version that drew the token, -1 where not sampled
+    offsets       int64   [n+1]  trajectory i owns tokens offsets[i] … offsets[i+1]
+    groups        int64   [n]    index of its group in the batch, ascending from 0
+    ids           int64   [n]    trajectory ids
+    rewards       float64 [n]
+    successes     bool    [n]
+    temperatures  float64 [n]    what the logits were divided by when sampling
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollart.errors import InvariantError
+from rollart.types import Trajectory, Turn
+
+_DTYPES: dict[str, type] = {
+    "tokens": np.int32,
+    "sampled": np.bool_,
+    "logprobs": np.float32,
+    "versions": np.int32,
+    "offsets": np.int64,
+    "groups": np.int64,
+    "ids": np.int64,
+    "rewards": np.float64,
+    "successes": np.bool_,
+    "temperatures": np.float64,
+}
+_PER_TOKEN = ("tokens", "sampled", "logprobs", "versions")
+_PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "temperatures")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A checked batch; the fields are the arrays of the module's table."""
+
+    tokens: NDArray[np.int32]
+    sampled: NDArray[np.bool_]
+    logprobs: NDArray[np.float32]
+    versions: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    groups: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    rewards: NDArray[np.float64]
+    successes: NDArray[np.bool_]
+    temperatures: NDArray[np.float64]
+
+    @property
+    def owners(self) -> NDArray[np.int64]:
+        """The trajectory each token belongs to."""
+        return np.repeat(np.arange(len(self.rewards)), np.diff(self.offsets))
+
+    @property
+    def sampled_counts(self) -> NDArray[np.int64]:
+        """How many sampled tokens each trajectory has."""
+        return np.bincount(self.owners[self.sampled], minlength=len(self.rewards))
+
+
+def encode(
+    groups: Sequence[Sequence[Trajectory]], *, temperature: float = 1.0
+) -> dict[str, NDArray[Any]]:
+    """Lay groups of trajectories out as flat arrays; groups without members leave no trace."""
+    columns: dict[str, list[Any]] = {name: [] for name in _DTYPES}
+    columns["offsets"].append(0)
+    for index, group in enumerate(group for group in groups if group):
+        for member in group:
+            for turn in member.turns:
+                _append_turn(columns, turn, member.id)
+            columns["offsets"].append(len(columns["tokens"]))
+            columns["groups"].append(index)
+            columns["ids"].append(member.id)
+            columns["rewards"].append(member.reward)
+            columns["successes"].append(member.success)
+            columns["temperatures"].append(temperature)
+    batch = {name: np.array(columns[name], dtype=dtype) for name, dtype in _DTYPES.items()}
+    decode(batch)
+    return batch
+
+
+def decode(arrays: Mapping[str, NDArray[Any]]) -> Batch:
+    """Check flat arrays and return them as a batch; the arrays are not copied."""
+    for name, dtype in _DTYPES.items():
+        if name not in arrays:
+            raise InvariantError(f"batch without the array {name}")
+        if arrays[name].dtype != dtype or arrays[name].ndim != 1:
+            raise InvariantError(
+                f"batch.{name} is {arrays[name].dtype} of shape {arrays[name].shape}; "
+                f"it must be {np.dtype(dtype)} with one dimension"
+            )
+    batch = Batch(**{name: arrays[name] for name in _DTYPES})
+    _check_lengths(batch)
+    _check_values(batch)
+    return batch
+
+
+def _append_turn(columns: dict[str, list[Any]], turn: Turn, trajectory: int) -> None:
+    if not len(turn.tokens) == len(turn.logprobs) == len(turn.versions):
+        raise InvariantError(
+            f"trajectory {trajectory} has a turn of {len(turn.tokens)} tokens, "
+            f"{len(turn.logprobs)} log-probs and {len(turn.versions)} versions"
+        )
+    prompt = len(turn.prompt_tokens)
+    columns["tokens"] += (*turn.prompt_tokens, *turn.tokens)
+    columns["sampled"] += [False] * prompt + [True] * len(turn.tokens)
+    columns["logprobs"] += (*[0.0] * prompt, *turn.logprobs)
+    columns["versions"] += (*[-1] * prompt, *turn.versions)
+
+
+def _check_lengths(batch: Batch) -> None:
+    offsets = batch.offsets
+    if len(offsets) == 0 or offsets[0] != 0 or (np.diff(offsets) < 1).any():
+        raise InvariantError("batch.offsets must rise from 0: every trajectory has a token")
+    for name in _PER_TOKEN:
+        if len(getattr(batch, name)) != offsets[-1]:
+            raise InvariantError(
+                f"batch.{name} has {len(getattr(batch, name))} entries for {offsets[-1]} tokens"
+            )
+    for name in _PER_TRAJECTORY:
+        if len(getattr(batch, name)) != len(offsets) - 1:
+            raise InvariantError(
+                f"batch.{name} has {len(getattr(batch, name))} entries "
+                f"for {len(offsets) - 1} trajectories"
+            )
+
+
+def _check_values(batch: Batch) -> None:
+    steps = np.diff(batch.groups, prepend=0)
+    drawn = batch.sampled
+    checks = {
+        "groups must ascend from 0 without gaps": not ((steps < 0) | (steps > 1)).any(),
+        "tokens must not be negative": not (batch.tokens < 0).any(),
+        "rewards must be finite": bool(np.isfinite(batch.rewards).all()),
+        "logprobs must be finite": bool(np.isfinite(batch.logprobs).all()),
+        "logprobs must be 0 where nothing was sampled": not batch.logprobs[~drawn].any(),
+        "versions must be at least 0 where sampled": not (batch.versions[drawn] < 0).any(),
+        "versions must be -1 where nothing was sampled": not (batch.versions[~drawn] != -1).any(),
+        "the first token of a trajectory is never sampled": not drawn[batch.offsets[:-1]].any(),
+        "temperatures must be finite and above 0 (greedy sampling cannot be trained on)": bool(
+            (np.isfinite(batch.temperatures) & (batch.temperatures > 0)).all()
+        ),
+    }
+    for claim, holds in checks.items():
+        if not holds:
+            raise InvariantError(f"bad batch: {claim}")

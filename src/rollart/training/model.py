@@ -1,0 +1,129 @@
+"""The policy as the trainer sees it: log-probs of sampled tokens under a Hugging Face model.
+
+Any causal language model that `AutoModelForCausalLM` loads. The model's own forward runs, so logit
+scaling or capping is kept; a hook before its output layer keeps only the positions that predict a
+sampled token, so the vocabulary is never spread over prompts and observations. Dropout is off:
+behaviour and training log-probs must be those of the same function.
+
+Log-probs are of the whole distribution at the sampling temperature. Truncation by top-p, top-k or
+min-p is not reproduced: engines that renormalise over the kept tokens report larger behaviour
+log-probs, and the correction of stale tokens sees that as a difference between policies.
+
+Packed rows get a block-diagonal causal mask. Models that mix attention kinds build their own masks
+from the restarting positions; models with recurrent layers are never packed. A row with one
+sequence needs no mask: padding is at its end, where no causal model looks.
+"""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from rollart.errors import ConfigError, ModelError
+from rollart.training.packing import MicroBatch
+
+Model = Any
+"""A Hugging Face causal language model; transformers has no usable types."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scores:
+    """What the model says of N sampled tokens."""
+
+    logprobs: Tensor
+    """[N] log-probability of each."""
+    entropies: Tensor
+    """[N] entropy of the distribution each was drawn from, in nats."""
+
+
+def load_model(path: str, *, dtype: str, device: str) -> Model:
+    """Load a checkpoint directory (or hub name) for training."""
+    transformers_logging.disable_progress_bar()
+    try:
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, dtype=getattr(torch, dtype), output_loading_info=True
+        )
+        model, report = loaded
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        raise ModelError(f"cannot load a model from {path}: {_first_line(error)}") from error
+    for problem in ("missing_keys", "mismatched_keys", "error_msgs"):
+        if report.get(problem):
+            names = ", ".join(sorted(str(name) for name in report[problem])[:3])
+            raise ModelError(
+                f"the checkpoint {path} does not fill its model ({problem}: {names}); "
+                "it is damaged or of another architecture"
+            )
+    if model.get_output_embeddings() is None:
+        raise ModelError(f"the model {path} has no output layer that can be trained")
+    try:
+        return model.to(device).eval()
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError("training.device", device, _first_line(error)) from error
+
+
+def is_packable(model: Model) -> bool:
+    """Say whether attention alone mixes positions, so that masks can keep sequences apart."""
+    takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    return takes_positions and _layer_kinds(model) <= {"full_attention", "sliding_attention"}
+
+
+def score(
+    model: Model, micro: MicroBatch, *, targets: Tensor, temperatures: Tensor, entropy_grad: bool
+) -> Scores:
+    """Return log-probs and entropies of the micro-batch's sampled tokens, in fp32."""
+    logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
+    logprobs = torch.log_softmax(logits, dim=-1)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        entropies = -(logprobs.exp() * logprobs).sum(-1)
+    chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return Scores(logprobs=chosen, entropies=entropies)
+
+
+def _logits(model: Model, micro: MicroBatch) -> Tensor:
+    """Return the logits [N, vocabulary] at the positions before sampled tokens."""
+    device = model.device
+    predictors = torch.from_numpy(micro.predictors).to(device)
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0].flatten(0, -2)[predictors],)
+
+    arguments: dict[str, Tensor] = {}
+    if micro.is_packed:
+        arguments["position_ids"] = torch.from_numpy(micro.positions).to(device)
+        if _layer_kinds(model) == {"full_attention"}:
+            segments = torch.from_numpy(micro.segments).to(device)
+            arguments["attention_mask"] = block_mask(segments, dtype=model.dtype)
+    hook = model.get_output_embeddings().register_forward_pre_hook(keep)
+    try:
+        output = model(
+            input_ids=torch.from_numpy(micro.tokens).to(device), use_cache=False, **arguments
+        )
+    finally:
+        hook.remove()
+    return output.logits
+
+
+def block_mask(segments: Tensor, *, dtype: torch.dtype) -> Tensor:
+    """Return what is added to attention scores, [R, 1, L, L]: 0 on a segment's own past."""
+    visible = (segments.unsqueeze(-1) == segments.unsqueeze(-2)).tril()
+    mask = torch.zeros(visible.shape, dtype=dtype, device=segments.device)
+    return mask.masked_fill_(~visible, torch.finfo(dtype).min).unsqueeze(1)
+
+
+def _layer_kinds(model: Model) -> set[str]:
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    if kinds:
+        return set(kinds)
+    recurrent = getattr(model, "_is_stateful", False)
+    windowed = getattr(config, "sliding_window", None)
+    return {"recurrent" if recurrent else "sliding_attention" if windowed else "full_attention"}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().split("\n", 1)[0]
