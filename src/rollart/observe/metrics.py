@@ -1,0 +1,223 @@
+"""Metrics: events and commands folded into one row per optimizer step, and into the state of now.
+
+A row is flat: names and numbers. Rates are over the time since the step before. The fold reads no
+clock: the same log gives the same rows, live and afterwards.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollart.events import (
+    Cancel,
+    Command,
+    Drop,
+    Event,
+    Launch,
+    Resume,
+    RunStarted,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+)
+from rollart.observe.ledger import Ledger
+from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
+
+Row = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """What is going on at a moment."""
+
+    step: int
+    running: int
+    """Attempts in flight."""
+    slots: int
+    waiting: int
+    """Finished attempts in the buffer."""
+    engines: int
+    suspended: int
+    """Engines that take no step because their weights change."""
+    training_since_s: float | None
+    """When the step in progress began; None: the trainer waits."""
+
+
+@dataclass(slots=True)
+class _Window:
+    """Counts since the last step."""
+
+    start_s: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter[str])
+    busy_slot_s: float = 0.0
+    suspended_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Training:
+    """The step in progress."""
+
+    start_s: float
+    version: Version
+    groups: int
+    batch: tuple[tuple[TrajectoryInfo, float], ...]
+    """The trajectories, with their rewards."""
+
+
+class Metrics:
+    """Folds a run into rows."""
+
+    def __init__(self) -> None:
+        self.ledger = Ledger()
+        self._infos: dict[TrajectoryId, TrajectoryInfo] = {}
+        self._rewards: dict[TrajectoryId, float] = {}
+        self._running = 0
+        self._slots = 0
+        self._engines = 0
+        self._suspended: dict[EngineId, float] = {}
+        self._training: _Training | None = None
+        self._window = _Window()
+        self._now = 0.0
+        self._step = 0
+        self._sampled = 0
+        self._wasted: Counter[str] = Counter()
+
+    def add(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
+        """Fold one record in; return a row when it ends a step."""
+        self._window.busy_slot_s += self._running * (now - self._now)
+        self._now = now
+        self.ledger.add(event, commands)
+        row = self._note_event(now, event)
+        for command in commands:
+            self._note_command(now, command)
+        return row
+
+    @property
+    def status(self) -> Status:
+        """What is going on since the last record."""
+        return Status(
+            step=self._step,
+            running=self._running,
+            slots=self._slots,
+            waiting=self.ledger.waiting,
+            engines=self._engines,
+            suspended=len(self._suspended),
+            training_since_s=None if self._training is None else self._training.start_s,
+        )
+
+    def _note_event(self, now: float, event: Event) -> Row | None:
+        match event:
+            case RunStarted(engines=engines, slots=slots):
+                self._engines, self._slots = len(engines), slots
+                self._window.start_s = now
+            case TrajectoryFinished(info=info):
+                self._end_attempt("finished")
+                self._infos[info.id] = info
+                if info.reward is not None:
+                    self._rewards[info.id] = info.reward
+            case TrajectoryFailed():
+                self._end_attempt("failed")
+            case TrajectoryCancelled():
+                self._end_attempt("cancelled")
+            case TrajectoryScored(id=id_, reward=reward):
+                self._rewards[id_] = reward
+            case StepFinished() if self._training is not None:
+                return self._end_step(now, event, self._training)
+            case _:
+                pass
+        return None
+
+    def _note_command(self, now: float, command: Command) -> None:
+        match command:
+            case Launch():
+                self._running += 1
+                self._window.counts["launched"] += 1
+            case Drop(ids=ids):
+                self._window.counts["dropped"] += len(ids)
+                for each in ids:
+                    self._forget(each)
+            case Train(version=version, groups=groups):
+                ids = [each for group in groups for each in group]
+                taken = (self._forget(each) for each in ids)
+                self._training = _Training(
+                    start_s=now,
+                    version=version,
+                    groups=len(groups),
+                    batch=tuple(pair for pair in taken if pair is not None),
+                )
+            case Suspend(engine=engine):
+                self._suspended[engine] = now
+            case Resume(engine=engine):
+                self._window.suspended_s += now - self._suspended.pop(engine, now)
+            case Cancel() | _:
+                pass
+
+    def _end_attempt(self, how: str) -> None:
+        self._running -= 1
+        self._window.counts[how] += 1
+
+    def _forget(self, id_: TrajectoryId) -> tuple[TrajectoryInfo, float] | None:
+        info = self._infos.pop(id_, None)
+        reward = self._rewards.pop(id_, 0.0)
+        return None if info is None else (info, reward)
+
+    def _end_step(self, now: float, event: StepFinished, training: _Training) -> Row:
+        window, seconds = self._window, now - self._window.start_s
+        self._step = event.version
+        row: Row = {
+            "step": event.version,
+            "time_s": now,
+            **_batch_row(training),
+            **self._token_row(seconds),
+            "trajectories_per_s": _per(len(training.batch), seconds),
+            "step_s": seconds,
+            "train_s": now - training.start_s,
+            "trainer_wait_s": training.start_s - window.start_s,
+            "engines_suspended_s": _per(window.suspended_s, self._engines),
+            "slots_busy": _per(window.busy_slot_s, self._slots * seconds),
+        }
+        for name in ("launched", "finished", "failed", "cancelled", "dropped"):
+            row[name] = window.counts[name]
+        row.update({f"trainer/{name}": value for name, value in event.metrics.items()})
+        self._training = None
+        self._window = _Window(start_s=now)
+        return row
+
+    def _token_row(self, seconds: float) -> Row:
+        """Return the tokens since the last step: sampled, and wasted by cause."""
+        tokens = self.ledger.sampled - self._sampled
+        wasted = self.ledger.wasted - self._wasted
+        self._sampled, self._wasted = self.ledger.sampled, Counter(self.ledger.wasted)
+        row: Row = {
+            "tokens": tokens,
+            "tokens_per_s": _per(tokens, seconds),
+            "wasted_tokens": wasted.total(),
+        }
+        row.update({f"wasted/{cause}": count for cause, count in sorted(wasted.items())})
+        return row
+
+
+def _batch_row(training: _Training) -> Row:
+    """Return what the trained batch was like."""
+    infos = [info for info, _ in training.batch]
+    rewards = [reward for _, reward in training.batch]
+    ages = [training.version - info.born for info in infos]
+    count = len(infos)
+    return {
+        "trajectories": count,
+        "groups": training.groups,
+        "reward_mean": _per(sum(rewards), count),
+        "success_rate": _per(sum(info.success for info in infos), count),
+        "turns_mean": _per(sum(info.turns for info in infos), count),
+        "trained_tokens": sum(info.sampled_tokens for info in infos),
+        "staleness_mean": _per(sum(ages), count),
+        "staleness_max": max(ages, default=0),
+    }
+
+
+def _per(amount: float, count: float) -> float:
+    return amount / count if count else 0.0

@@ -1,0 +1,73 @@
+"""Plots: the learning curve of a run as a PNG."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from rollart.errors import StorageError
+from rollart.observe.metrics import Row
+
+
+def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
+    """Draw success and reward, staleness and speed over steps; evaluations are marked."""
+    steps = [row for row in rows if "reward_mean" in row]
+    evaluations = [row for row in rows if "eval/success_rate" in row]
+    figure: Any = Figure(figsize=(8, 8), layout="constrained")
+    learning, staleness, speed = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
+    figure.suptitle(title)
+    _draw_smoothed(learning, steps, "success_rate", "success", "tab:green")
+    _draw_smoothed(learning, steps, "reward_mean", "reward", "tab:blue")
+    _draw_evaluations(learning, evaluations)
+    learning.grid(alpha=0.3)
+    if learning.get_legend_handles_labels()[0]:
+        learning.legend(loc="best")
+    _draw(staleness, steps, "staleness_mean", "mean", "tab:orange")
+    _draw(staleness, steps, "staleness_max", "max", "tab:red")
+    staleness.set_ylabel("staleness")
+    staleness.set_ylim(bottom=0)
+    _draw(speed, steps, "tokens_per_s", "tokens/s", "tab:gray")
+    speed.set_ylabel("tokens/s")
+    speed.set_ylim(bottom=0)
+    speed.set_xlabel("optimizer steps")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise StorageError(f"{path}: the plot cannot be written: {error}") from error
+
+
+def moving_average(values: Sequence[float], *, window: int) -> list[float]:
+    """Return the mean of each value and up to `window - 1` before it."""
+    averages: list[float] = []
+    total = 0.0
+    for index, value in enumerate(values):
+        total += value
+        if index >= window:
+            total -= values[index - window]
+        averages.append(total / min(index + 1, window))
+    return averages
+
+
+def _draw(axes: Any, rows: Sequence[Row], key: str, label: str, color: str) -> None:
+    axes.plot([row["step"] for row in rows], [row[key] for row in rows], color=color, label=label)
+    axes.grid(alpha=0.3)
+
+
+def _draw_smoothed(axes: Any, rows: Sequence[Row], key: str, label: str, color: str) -> None:
+    if not rows:
+        return
+    steps, values = [row["step"] for row in rows], [row[key] for row in rows]
+    axes.plot(steps, values, color=color, alpha=0.25, linewidth=1)
+    smooth = moving_average(values, window=max(2, len(rows) // 20))
+    axes.plot(steps, smooth, color=color, linewidth=2, label=f"{label} (training)")
+
+
+def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    steps, rates = [row["step"] for row in rows], [row["eval/success_rate"] for row in rows]
+    axes.plot(steps, rates, "k--o", label="success (held-out)")
+    for step, rate in zip(steps, rates, strict=True):
+        axes.annotate(f"{rate:.2f}", (step, rate), xytext=(4, 6), textcoords="offset points")

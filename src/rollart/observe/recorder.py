@@ -1,0 +1,85 @@
+"""The recorder: the one place a driver reports to; everything in a run's directory follows.
+
+`record` is called once per event, in the order of events, by the driver alone.
+"""
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from rollart.events import Command, Event
+from rollart.observe.log import EventLog, LogHeader
+from rollart.observe.metrics import Metrics, Row
+from rollart.observe.plots import plot_learning_curve
+from rollart.observe.progress import Progress
+from rollart.observe.samples import write_samples
+from rollart.observe.summary import write_summary
+from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, read_rows
+from rollart.types import Json, Trajectory
+
+LOG = "events.jsonl"
+METRICS = "metrics.jsonl"
+SUMMARY = "summary.json"
+CURVE = "learning_curve.png"
+
+
+class Recorder:
+    """Writes a run's directory and shows its progress."""
+
+    def __init__(
+        self,
+        directory: Path,
+        header: LogHeader,
+        *,
+        name: str,
+        steps: int,
+        resume_step: int | None = None,
+        file: IO[str] | None = None,
+    ) -> None:
+        self._directory = directory
+        self._name = name
+        self.metrics = Metrics()
+        self.log = EventLog(directory / LOG, header)
+        rows = JsonlTracker(directory / METRICS, resume_step=resume_step)
+        self._trackers = (rows, TensorBoardTracker(directory / "tensorboard"))
+        self.progress = Progress(
+            self.metrics, steps=steps, title=name, file=sys.stderr if file is None else file
+        )
+
+    def record(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
+        """Note an event and what followed from it; return the row of a step that ended."""
+        self.log.append(now, event, commands)
+        row = self.metrics.add(now, event, commands)
+        if row is not None:
+            self._track(row)
+            self.progress.step(row)
+        self.progress.tick(now)
+        return row
+
+    def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
+        """Note what an evaluation measured, `success_rate` among it."""
+        self._track({"step": step, **{f"eval/{name}": each for name, each in figures.items()}})
+        words = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        self.progress.message(f"evaluation at step {step}: {words}", style="bold")
+
+    def samples(self, step: int, trajectories: Iterable[Trajectory]) -> None:
+        """Keep trajectories as readable text."""
+        write_samples(self._directory / "samples", trajectories, step=step)
+
+    def finish(self, summary: Mapping[str, Json]) -> None:
+        """Write the summary and the learning curve."""
+        rows = read_rows(self._directory / METRICS)
+        plot_learning_curve(self._directory / CURVE, rows, title=self._name)
+        write_summary(self._directory / SUMMARY, summary)
+
+    def close(self) -> None:
+        """Write what is left and close every file."""
+        self.progress.stop()
+        self.log.close()
+        for tracker in self._trackers:
+            tracker.close()
+
+    def _track(self, row: Row) -> None:
+        for tracker in self._trackers:
+            tracker.add(row)

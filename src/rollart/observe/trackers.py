@@ -1,0 +1,92 @@
+"""Trackers: where rows of metrics go: `metrics.jsonl` and TensorBoard files.
+
+A row of training has a `step`; a row of evaluation has one too and names starting with `eval/`.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingTypeStubs]
+
+from rollart.errors import StorageError, UserError
+from rollart.observe.metrics import Row
+
+
+class Tracker(Protocol):
+    """Keeps rows."""
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Keep one row."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left."""
+        ...
+
+
+class JsonlTracker:
+    """Appends rows to a file, one JSON object a line, each on disk at once."""
+
+    def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
+        """Open the file; a resumed run drops rows of steps it will make again."""
+        try:
+            kept: list[Row] = []
+            if resume_step is not None and path.exists():
+                kept = [row for row in read_rows(path) if row["step"] <= resume_step]
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise StorageError(f"{path}: metrics cannot be written: {error}") from error
+        for row in kept:
+            self.add(row)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Keep one row."""
+        try:
+            self._file.write(json.dumps(dict(row)) + "\n")
+            self._file.flush()
+        except OSError as error:
+            name = self._file.name
+            raise StorageError(f"{name}: metrics cannot be written: {error}") from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class TensorBoardTracker:
+    """Writes rows as TensorBoard scalars."""
+
+    def __init__(self, directory: Path) -> None:
+        writer: Any = SummaryWriter(str(directory), flush_secs=10)
+        self._writer = writer
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Keep one row."""
+        for name, value in row.items():
+            if name != "step":
+                tag = name if "/" in name else f"run/{name}"
+                self._writer.add_scalar(tag, value, int(row["step"]))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Read the rows of a `metrics.jsonl`; a torn last line is left out."""
+    rows: list[Row] = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; is this a run's directory?") from None
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            rows.append(cast("Row", json.loads(line)))
+        except ValueError as error:
+            raise UserError(f"{path}:{number}: not a row of metrics: {error}") from error
+    return rows
