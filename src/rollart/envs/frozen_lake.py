@@ -34,7 +34,7 @@ _ATTEMPTS = 1000
 class FrozenLake:
     """A lake with holes; 1 for reaching the goal, 0 for falling in."""
 
-    system_prompt = "Reach the goal, avoid holes. Say up, down, left or right."
+    system_prompt = "Reach goal, avoid holes: up, down, left or right"
     inline = True
 
     def __init__(
@@ -72,12 +72,12 @@ class FrozenLake:
         """Move the player; a slippery lake turns two moves of three sideways."""
         move = action.strip().lower()
         if move not in MOVES:
-            return f"illegal, {self._place()}", 0.0, False, False, self._info(success=False)
+            return f"illegal\n{self._place()}", 0.0, False, False, self._info(success=False)
         if self._slippery:
             move = self._random.choice((move, *_SIDEWAYS[move]))
         target = _shift(self._player, move)
         if not _is_inside(target, self._size):
-            return f"edge, {self._place()}", 0.0, False, False, self._info(success=False)
+            return f"edge\n{self._place()}", 0.0, False, False, self._info(success=False)
         self._player = target
         if target in self._holes:
             return "fell in", 0.0, True, False, self._info(success=False)
@@ -103,13 +103,13 @@ class FrozenLake:
             case "map":
                 return f"{self.drawing()}\n{self._place()}"
             case "local":
-                return f"goal {_name(self._goal)} {self._place()}"
+                return f"goal {_name(self._goal)}\n{self._place()}"
             case _:
                 holes = " ".join(_name(hole) for hole in sorted(self._holes)) or "none"
-                return f"holes {holes} goal {_name(self._goal)} {self._place()}"
+                return f"holes {holes} goal {_name(self._goal)}\n{self._place()}"
 
     def _place(self) -> str:
-        here = f"at {_name(self._player)}"
+        here = _name(self._player)
         if self._view != "local":
             return here
         near = [m for m in MOVES if _shift(self._player, m) in self._holes]
@@ -128,9 +128,9 @@ def _check_size(size: Json) -> int:
 
 
 def _check_holes(holes: Json, size: int) -> int:
-    """Return the number of holes, a quarter of the squares if none is named."""
+    """Return the number of holes, a fifth of the squares if none is named."""
     if holes is None:
-        return size * size // 4
+        return size * size // 5
     most = (size - 1) ** 2
     if not isinstance(holes, int) or isinstance(holes, bool) or not 0 <= holes <= most:
         fix = f"must be a whole number from 0 to {most} for size {size} (a path must remain)"

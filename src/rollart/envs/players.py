@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Protocol, cast, runtime_checkable
 
-from rollart.envs.contract import check_reset, check_step
+from rollart.contract import check_reset, check_step
 from rollart.errors import ConfigError
 from rollart.ports import Env
 from rollart.seeds import derive_seed

@@ -1,0 +1,179 @@
+"""Controller: the scheduler's live driver.
+
+    inbox ─► Scheduler.handle ─► log, observers ─► execute each command
+      ▲                                               │
+      └── its result is the next event ◄──────────────┘
+
+Launches and cancels go to the environment worker; Train, Publish and the weight syncs run as tasks
+beside the rollout, and none is waited for here. Back-pressure: nothing but the scheduler's own
+window decides how much runs, so the inbox stays short.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+from rollart.clock import Clock
+from rollart.control.scheduler import Scheduler
+from rollart.errors import UserError
+from rollart.events import (
+    Cancel,
+    Command,
+    Drop,
+    EngineSuspended,
+    EngineUpdated,
+    Event,
+    Halt,
+    Launch,
+    Publish,
+    Published,
+    Resume,
+    RunStarted,
+    Score,
+    ScoreFailed,
+    StepFinished,
+    StopRequested,
+    Suspend,
+    Train,
+    TrajectoryScored,
+    Update,
+    Wake,
+    Woke,
+)
+from rollart.ports import Array, Generator, Handle, RewardFunction
+from rollart.runtime.buffer import Buffer
+from rollart.runtime.env_worker import EnvWorker
+from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
+
+
+class Observer(Protocol):
+    """Watches a run."""
+
+    def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """See one event and what the scheduler made of it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What the controller drives."""
+
+    worker: EnvWorker
+    generators: Mapping[EngineId, Generator]
+    trainer: Handle
+    buffer: Buffer
+    encode: Callable[[Sequence[Sequence[Trajectory]]], Mapping[str, Array]]
+    score: RewardFunction
+    on_train: Callable[[Sequence[Sequence[Trajectory]]], None]
+    """Sees each batch as it leaves the buffer."""
+
+
+class Controller:
+    """Turns commands into work and work into events."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        *,
+        parts: Parts,
+        clock: Clock,
+        observers: Sequence[Observer],
+        checkpoint: Callable[[Scheduler], asyncio.Future[None] | None] | None = None,
+    ) -> None:
+        self.scheduler = scheduler
+        self._parts = parts
+        self._clock = clock
+        self._observers = observers
+        self._checkpoint = checkpoint
+        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._halted: str | None = None
+
+    def post(self, event: Event) -> None:
+        """Queue an event."""
+        self._inbox.put_nowait(event)
+
+    def stop(self) -> None:
+        """Ask the run to end now, in order."""
+        self.post(StopRequested())
+
+    async def run(self, *, engines: tuple[EngineInfo, ...], slots: int) -> None:
+        """Drive the run to its end; raises UserError if the scheduler gives up."""
+        self.post(RunStarted(engines=engines, slots=slots))
+        async with asyncio.TaskGroup() as tasks:
+            while not self.scheduler.done:
+                event = await self._inbox.get()
+                now = self._clock.now()
+                commands = self.scheduler.handle(event, now)
+                for observer in self._observers:
+                    observer.observe(now, event, commands)
+                if isinstance(event, StepFinished) and self._checkpoint is not None:
+                    self._checkpoint(self.scheduler)
+                self._execute(commands, tasks)
+        self._parts.worker.close()
+        if self._halted is not None:
+            raise UserError(self._halted)
+
+    def _execute(self, commands: Sequence[Command], tasks: asyncio.TaskGroup) -> None:
+        launches = [command for command in commands if isinstance(command, Launch)]
+        if launches:
+            self._parts.worker.launch(launches, tasks)
+        for command in commands:
+            match command:
+                case Launch():
+                    pass
+                case Cancel():
+                    self._parts.worker.cancel(command.id)
+                case Drop():
+                    self._parts.buffer.drop(command.ids)
+                case Halt():
+                    self._halted = command.message
+                case Train():
+                    tasks.create_task(self._train(command))
+                case Publish():
+                    tasks.create_task(self._publish(command))
+                case Score():
+                    for trajectory in command.ids:
+                        tasks.create_task(self._score(trajectory))
+                case Suspend() | Update() | Resume():
+                    tasks.create_task(self._sync(command))
+                case Wake():
+                    tasks.create_task(self._wake(command))
+                case _ as never:
+                    assert_never(never)
+
+    async def _train(self, command: Train) -> None:
+        groups = self._parts.buffer.take(command.groups)
+        self._parts.on_train(groups)
+        report: StepReport = await self._parts.trainer.call("step", self._parts.encode(groups))
+        self.post(StepFinished(version=report.version, metrics=report.metrics))
+
+    async def _publish(self, command: Publish) -> None:
+        await self._parts.trainer.call("publish")
+        self.post(Published(version=command.version))
+
+    async def _score(self, trajectory: TrajectoryId) -> None:
+        try:
+            record = self._parts.buffer.get(trajectory)
+            reward = await asyncio.to_thread(self._parts.score, record)
+        except Exception as error:
+            message = f"{type(error).__name__}: {error}"
+            self.post(ScoreFailed(id=trajectory, message=message))
+        else:
+            self.post(TrajectoryScored(id=trajectory, reward=reward))
+
+    async def _sync(self, command: Suspend | Update | Resume) -> None:
+        generator = self._parts.generators[command.engine]
+        match command:
+            case Suspend():
+                await generator.suspend()
+                self.post(EngineSuspended(engine=command.engine))
+            case Update():
+                await generator.update(command.version)
+                self.post(EngineUpdated(engine=command.engine, version=command.version))
+            case Resume():
+                await generator.resume()
+
+    async def _wake(self, command: Wake) -> None:
+        await self._clock.sleep(max(0.0, command.at_s - self._clock.now()))
+        self.post(Woke())

@@ -1,0 +1,125 @@
+"""EnvManager: drives one Episode in one environment, from reset to record.
+
+It routes each request itself, so no turn visits the controller. Whatever goes wrong below it
+arrives as `AttemptError`; whatever is cancelled is left behind, not awaited.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rollart.control.episode import Episode, Limits, Outcome, Spec
+from rollart.control.routing import Router
+from rollart.errors import EnvError
+from rollart.ports import Env, Generator, Renderer
+from rollart.runtime.gate import Gate
+from rollart.runtime.seat import AttemptError, Seat, Timeouts
+from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """How one kind of task is run."""
+
+    make: Callable[[], Env]
+    parse: Callable[[str], str]
+    system: str
+    limits: Limits
+    sampling: Sampling
+    timeouts: Timeouts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """What every EnvManager of a process shares."""
+
+    renderer: Renderer
+    router: Router
+    generators: Mapping[EngineId, Generator]
+    gate: Gate
+    is_fresh: Callable[[Version], bool]
+
+
+class EnvManager:
+    """One attempt at one task."""
+
+    def __init__(self, spec: Spec, *, setup: Setup, seat: Seat, access: Access) -> None:
+        self.episode = Episode(spec, renderer=access.renderer)
+        self._setup = setup
+        self._seat = seat
+        self._access = access
+
+    async def play(self, on_birth: Callable[[Version], None]) -> Trajectory:
+        """Run the episode to its end; raises AttemptError when infrastructure fails under it."""
+        limit_s = self._setup.timeouts.episode_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._play(on_birth)
+        except TimeoutError:
+            self._seat.abandon()
+            message = f"{self._task_name}: the episode took more than {limit_s:g} s"
+            raise AttemptError("episode_timeout", message) from None
+        finally:
+            session = self.episode.spec.id
+            self._access.gate.leave(session)
+            home = self._access.router.forget(session)
+            if home is not None:
+                self._access.generators[home].forget(session)
+
+    async def _play(self, on_birth: Callable[[Version], None]) -> Trajectory:
+        episode, access = self.episode, self._access
+        request = await self._open()
+        while request is not None:
+            await access.gate.arrive(episode.spec.id)
+            completion = await self._generate(request)
+            action = self._parse(episode.complete(completion))
+            if request.turn == 0:
+                on_birth(completion.versions[0])
+            elif not access.is_fresh(self._born()):
+                # Too old to train on: the Cancel that says so is on its way.
+                await asyncio.Event().wait()
+            await access.gate.arrive(episode.spec.id)
+            request = episode.observe(await self._step(action))
+        return episode.finish()
+
+    async def _open(self) -> Request:
+        spec, timeouts = self.episode.spec, self._setup.timeouts
+        await self._seat.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
+        observation, _ = await self._seat.reset(
+            spec.task.seed, spec.task.payload, timeout_s=timeouts.reset_s
+        )
+        try:
+            return self.episode.start(observation)
+        except EnvError as error:
+            raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
+
+    async def _generate(self, request: Request) -> Completion:
+        router = self._access.router
+        engine = router.pick(request.session, domain=request.domain)
+        try:
+            return await self._access.generators[engine].generate(request)
+        finally:
+            router.done(engine)
+
+    async def _step(self, action: str) -> Outcome:
+        return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)
+
+    def _parse(self, text: str) -> str:
+        try:
+            action = self._setup.parse(text)
+        except Exception as error:
+            message = f"the parser raised {type(error).__name__}: {error} on {text!r}"
+            raise AttemptError("parser", f"{self._task_name}: {message}") from error
+        if not isinstance(action, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"the parser must return a str; on {text!r} it returned {action!r}"
+            raise AttemptError("parser", f"{self._task_name}: {message}")
+        return action
+
+    def _born(self) -> Version:
+        born = self.episode.born
+        assert born is not None
+        return born
+
+    @property
+    def _task_name(self) -> str:
+        return self.episode.spec.task.env

@@ -1,0 +1,120 @@
+"""EnvWorker: hosts many EnvManagers, one per environment slot, and reports how each one ended.
+
+Every launch is answered by exactly one event. A cancelled or failed attempt frees its slot at
+once, whatever its environment is still doing.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rollart.control.episode import Spec
+from rollart.events import (
+    Event,
+    Launch,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
+from rollart.runtime.env_manager import Access, EnvManager, Setup
+from rollart.runtime.seat import AttemptError, Seat
+from rollart.types import SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Where a worker's results go."""
+
+    put: Callable[[Trajectory], None]
+    post: Callable[[Event], None]
+
+
+class EnvWorker:
+    """Runs attempts in environment slots."""
+
+    def __init__(
+        self,
+        *,
+        setups: Mapping[str, Setup],
+        access: Access,
+        tasks: Callable[[int], Task],
+        ends: Ends,
+        score_elsewhere: bool = False,
+    ) -> None:
+        self._setups = setups
+        self._access = access
+        self._tasks = tasks
+        self._ends = ends
+        self._score_elsewhere = score_elsewhere
+        self._seats: dict[SlotId, Seat] = {}
+        self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
+
+    def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
+        """Start attempts that belong together."""
+        self._access.gate.join([launch.id for launch in launches])
+        for launch in launches:
+            task = group.create_task(self._run(launch))
+            self._running[launch.id] = task
+            task.add_done_callback(partial(self._answer_if_never_begun, launch.id))
+
+    def cancel(self, trajectory: TrajectoryId) -> None:
+        """Stop an attempt, if it has not ended by itself."""
+        task = self._running.get(trajectory)
+        if task is not None:
+            task.cancel()
+
+    def close(self) -> None:
+        """Close every environment."""
+        for seat in self._seats.values():
+            seat.close()
+
+    async def _run(self, launch: Launch) -> None:
+        task = self._tasks(launch.task)
+        setup = self._setups[task.env]
+        spec = Spec(
+            id=launch.id,
+            group=launch.group,
+            task=task,
+            system=setup.system,
+            limits=setup.limits,
+            sampling=setup.sampling,
+            seed=launch.seed,
+        )
+        seat = self._seats.setdefault(launch.slot, Seat())
+        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        event = await self._outcome(manager)
+        del self._running[launch.id]
+        self._ends.post(event)
+
+    def _answer_if_never_begun(self, id_: TrajectoryId, _task: asyncio.Task[None]) -> None:
+        """Answer for an attempt that was cancelled before its task first ran."""
+        if self._running.pop(id_, None) is not None:
+            self._access.gate.leave(id_)
+            self._ends.post(TrajectoryCancelled(id=id_, sampled_tokens=0))
+
+    async def _outcome(self, manager: EnvManager) -> Event:
+        episode, id_ = manager.episode, manager.episode.spec.id
+        try:
+            trajectory = await manager.play(
+                lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
+            )
+        except AttemptError as error:
+            tokens = episode.sampled_tokens
+            return TrajectoryFailed(id=id_, failure=error.failure, sampled_tokens=tokens)
+        except asyncio.CancelledError:
+            return TrajectoryCancelled(id=id_, sampled_tokens=episode.sampled_tokens)
+        self._ends.put(trajectory)
+        return TrajectoryFinished(info=self._info(trajectory))
+
+    def _info(self, trajectory: Trajectory) -> TrajectoryInfo:
+        return TrajectoryInfo(
+            id=trajectory.id,
+            born=trajectory.born,
+            reward=None if self._score_elsewhere else trajectory.reward,
+            success=trajectory.success,
+            turns=len(trajectory.turns),
+            sampled_tokens=trajectory.sampled_tokens,
+            stop=trajectory.stop,
+        )

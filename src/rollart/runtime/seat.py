@@ -1,0 +1,233 @@
+"""Seat: one environment slot's hold on its environments, with a time limit on every call.
+
+A synchronous environment runs in the seat's own thread, an asynchronous one as a task, one that
+declares itself `inline` on the event loop. A call that does not answer in time, fails or is
+cancelled is abandoned, never awaited: its thread and its environment are left behind and the next
+attempt gets new ones. Every way an environment can fail becomes a `AttemptError` here and only here.
+"""
+
+import asyncio
+import inspect
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from rollart.contract import check_reset, check_step
+from rollart.control.episode import Outcome
+from rollart.errors import EnvError, RollartError
+from rollart.ports import Env
+from rollart.types import Failure, FailureKind, Json
+
+T = TypeVar("T")
+
+
+class AttemptError(RollartError):
+    """An attempt cannot go on; carries the failure as data."""
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        self.failure = Failure(kind=kind, message=message)
+        super().__init__(message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeouts:
+    """Longest an environment may take, in seconds."""
+
+    reset_s: float = 30.0
+    step_s: float = 30.0
+    episode_s: float = 600.0
+
+
+class Seat:
+    """Runs one environment at a time and replaces it when it misbehaves."""
+
+    def __init__(self) -> None:
+        self._env: Env | None = None
+        self._kind = ""
+        self._thread: _Thread | None = None
+        self._abandoned: set[asyncio.Task[object]] = set()
+
+    async def open(self, kind: str, make: Callable[[], Env], *, timeout_s: float) -> None:
+        """Have an environment of this kind, the one of the attempt before if it is fit."""
+        if self._env is None or self._kind != kind:
+            self.abandon()
+            self._kind = kind
+            self._env = cast("Env", await self._in_thread(make, timeout_s, f"opening {kind}"))
+
+    async def reset(
+        self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
+    ) -> tuple[str, dict[str, Json]]:
+        """Start an episode."""
+        env = cast("Env", self._env)
+        value = await self._call(lambda: env.reset(seed, payload), timeout_s, "reset")
+        return self._checked(check_reset, value)
+
+    async def step(self, action: str, *, timeout_s: float) -> Outcome:
+        """Apply an action."""
+        env = cast("Env", self._env)
+        value = await self._call(lambda: env.step(action), timeout_s, "step")
+        observation, reward, terminated, truncated, info = self._checked(check_step, value)
+        success = info.get("success")
+        return Outcome(
+            observation=observation,
+            reward=reward,
+            terminated=terminated,
+            truncated=truncated,
+            success=None if success is None else bool(success),
+        )
+
+    def abandon(self) -> None:
+        """Leave the environment, and whatever it is doing, behind."""
+        self._env = None
+        if self._thread is not None:
+            self._thread.abandon()
+            self._thread = None
+
+    def close(self) -> None:
+        """Close the environment if it knows how, and let the thread end."""
+        close = getattr(self._env, "close", None)
+        if close is not None:
+            if self._thread is None:
+                self._thread = _Thread()
+            self._thread.submit(close, _ignore)
+        self.abandon()
+
+    def _checked(self, check: Callable[[object], T], value: object) -> T:
+        try:
+            return check(value)
+        except EnvError as error:
+            self.abandon()
+            raise AttemptError("env_contract", f"{self._kind}: {error}") from None
+
+    async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
+        env = cast("Env", self._env)
+        method = getattr(env, what)
+        if inspect.iscoroutinefunction(method):
+            return await self._in_task(
+                cast("Callable[[], Awaitable[object]]", call), timeout_s, what
+            )
+        if getattr(env, "inline", False):
+            try:
+                return call()
+            except Exception as error:
+                raise self._broken(what, error) from error
+        return await self._in_thread(call, timeout_s, what)
+
+    async def _in_task(
+        self, call: Callable[[], Awaitable[object]], timeout_s: float, what: str
+    ) -> object:
+        task = asyncio.ensure_future(_await(call()))
+        try:
+            done, _ = await asyncio.wait({task}, timeout=timeout_s)
+        except asyncio.CancelledError:
+            self._leave(task)
+            raise
+        if not done:
+            self._leave(task)
+            raise self._hung(what, timeout_s)
+        error = task.exception()
+        if error is not None:
+            raise self._broken(what, error) from error
+        return task.result()
+
+    async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
+        if self._thread is None:
+            self._thread = _Thread()
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[object] = loop.create_future()
+        self._thread.submit(call, _Answer(loop, future))
+        timer = loop.call_later(timeout_s, _expire, future)
+        try:
+            return await future
+        except TimeoutError:
+            if timer.when() > loop.time():
+                raise self._broken(what, TimeoutError("the environment timed out")) from None
+            raise self._hung(what, timeout_s) from None
+        except asyncio.CancelledError:
+            self.abandon()
+            raise
+        except Exception as error:
+            raise self._broken(what, error) from error
+        finally:
+            timer.cancel()
+
+    def _leave(self, task: "asyncio.Task[object]") -> None:
+        task.cancel()
+        self._abandoned.add(task)
+        task.add_done_callback(self._forget_task)
+        self.abandon()
+
+    def _forget_task(self, task: "asyncio.Task[object]") -> None:
+        self._abandoned.discard(task)
+        if not task.cancelled():
+            task.exception()
+
+    def _hung(self, what: str, timeout_s: float) -> AttemptError:
+        self.abandon()
+        return AttemptError("env_timeout", f"{self._kind}: {what} took more than {timeout_s:g} s")
+
+    def _broken(self, what: str, error: BaseException) -> AttemptError:
+        self.abandon()
+        name = type(error).__name__
+        return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}")
+
+
+async def _await(awaitable: Awaitable[object]) -> object:
+    return await awaitable
+
+
+def _ignore(_result: object, _error: Exception | None) -> None:
+    pass
+
+
+def _expire(future: "asyncio.Future[object]") -> None:
+    if not future.done():
+        future.set_exception(TimeoutError())
+
+
+class _Answer:
+    """Hands a thread's result to a future of the event loop, if anybody still waits."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[object]") -> None:
+        self._loop = loop
+        self._future = future
+
+    def __call__(self, result: object, error: Exception | None) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._settle, result, error)
+
+    def _settle(self, result: object, error: Exception | None) -> None:
+        if self._future.done():
+            return
+        if error is None:
+            self._future.set_result(result)
+        else:
+            self._future.set_exception(error)
+
+
+class _Thread:
+    """A daemon thread that runs calls in order until it is abandoned."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._run, daemon=True, name="env").start()
+
+    def submit(
+        self, call: Callable[[], object], answer: Callable[[object, Exception | None], None]
+    ) -> None:
+        self._calls.put((call, answer))
+
+    def abandon(self) -> None:
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (item := self._calls.get()) is not None:
+            call, answer = item
+            try:
+                result = call()
+            except Exception as error:
+                answer(None, error)
+            else:
+                answer(result, None)
