@@ -79,7 +79,7 @@ class Controller:
         parts: Parts,
         clock: Clock,
         observers: Sequence[Observer],
-        checkpoint: Callable[[Scheduler], asyncio.Future[None] | None] | None = None,
+        checkpoint: Callable[[Scheduler, asyncio.TaskGroup], None],
     ) -> None:
         self.scheduler = scheduler
         self._parts = parts
@@ -88,6 +88,7 @@ class Controller:
         self._checkpoint = checkpoint
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._halted: str | None = None
+        self._timers: set[asyncio.Task[None]] = set()
 
     def post(self, event: Event) -> None:
         """Queue an event."""
@@ -107,14 +108,18 @@ class Controller:
                 commands = self.scheduler.handle(event, now)
                 for observer in self._observers:
                     observer.observe(now, event, commands)
-                if isinstance(event, StepFinished) and self._checkpoint is not None:
-                    self._checkpoint(self.scheduler)
+                if isinstance(event, StepFinished):
+                    self._checkpoint(self.scheduler, tasks)
                 self._execute(commands, tasks)
+            for timer in self._timers:
+                timer.cancel()
         self._parts.worker.close()
         if self._halted is not None:
             raise UserError(self._halted)
 
-    def _execute(self, commands: Sequence[Command], tasks: asyncio.TaskGroup) -> None:
+    def _execute(  # noqa: PLR0912
+        self, commands: Sequence[Command], tasks: asyncio.TaskGroup
+    ) -> None:
         launches = [command for command in commands if isinstance(command, Launch)]
         if launches:
             self._parts.worker.launch(launches, tasks)
@@ -138,7 +143,9 @@ class Controller:
                 case Suspend() | Update() | Resume():
                     tasks.create_task(self._sync(command))
                 case Wake():
-                    tasks.create_task(self._wake(command))
+                    timer = tasks.create_task(self._wake(command))
+                    self._timers.add(timer)
+                    timer.add_done_callback(self._timers.discard)
                 case _ as never:
                     assert_never(never)
 

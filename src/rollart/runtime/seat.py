@@ -3,7 +3,7 @@
 A synchronous environment runs in the seat's own thread, an asynchronous one as a task, one that
 declares itself `inline` on the event loop. A call that does not answer in time, fails or is
 cancelled is abandoned, never awaited: its thread and its environment are left behind and the next
-attempt gets new ones. Every way an environment can fail becomes a `AttemptError` here and only here.
+attempt gets new ones. Every way an environment can fail becomes an `AttemptError` here only.
 """
 
 import asyncio

@@ -1,0 +1,169 @@
+"""Checkpoints of a run: trainer, scheduler and buffer, at the same instant.
+
+A checkpoint is begun between two events: the scheduler's snapshot and the finished trajectories
+it counts on are taken at once, and the trainer is asked to save before it can be asked to step.
+The directory is filled under another name and renamed last, so one that is there is whole. A disk
+that refuses costs that checkpoint, with a message; the run and the checkpoints before it stay.
+"""
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
+from rollart.errors import ModelError, StorageError, UserError
+from rollart.ports import Handle
+from rollart.runtime.buffer import Buffer
+from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
+
+FORMAT = 1
+STATE = "run.json"
+BUFFER = "buffer.jsonl"
+PREFIX = "step-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint read back."""
+
+    directory: Path
+    scheduler: SchedulerRecord
+    trajectories: tuple[Trajectory, ...]
+    clock_s: float
+    notes: dict[str, Json]
+    """What the run wants to remember, such as its first evaluation."""
+
+
+class Checkpointer:
+    """Writes a run's checkpoints."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every: int,
+        keep: int,
+        trainer: Handle,
+        buffer: Buffer,
+        now: Callable[[], float],
+        notes: dict[str, Json],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._every = every
+        self._keep = keep
+        self._trainer = trainer
+        self._buffer = buffer
+        self._now = now
+        self._notes = notes
+        self._warn = warn
+
+    def begin(self, scheduler: Scheduler, tasks: asyncio.TaskGroup) -> None:
+        """Start a checkpoint if one is due after the step just finished."""
+        if self._every and scheduler.optimizer % self._every == 0:
+            tasks.create_task(self._save_or_warn(scheduler))
+
+    async def save(self, scheduler: Scheduler) -> Path:
+        """Write a checkpoint of this moment and return its directory."""
+        record = take_snapshot(scheduler)
+        trajectories = [self._buffer.get(id_) for id_ in buffered(record)]
+        state = {
+            "format": FORMAT,
+            "clock_s": self._now(),
+            "scheduler": record,
+            "notes": self._notes,
+        }
+        target = self._directory / f"{PREFIX}{record['version']:06d}"
+        draft = self._directory / f".draft-{target.name}"
+        try:
+            await self._trainer.call("save", str(draft))
+            await asyncio.to_thread(_write_state, draft, state, trajectories)
+            _replace(draft, target)
+        except OSError as error:
+            raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        for old in checkpoints(self._directory)[: -self._keep]:
+            shutil.rmtree(old, ignore_errors=True)
+        return target
+
+    async def _save_or_warn(self, scheduler: Scheduler) -> None:
+        # The snapshot is taken before the first await, so at the moment `begin` was called
+        # or, at the latest, before the task of any later command runs.
+        try:
+            await self.save(scheduler)
+        except UserError as error:
+            left = checkpoints(self._directory)
+            last = left[-1].name if left else "none"
+            self._warn(f"checkpoint failed, the run goes on (last good one: {last}): {error}")
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """Return the whole checkpoints of a run's checkpoint directory, oldest first."""
+    return sorted(path for path in directory.glob(f"{PREFIX}*") if (path / STATE).is_file())
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint a user means: one itself, or the newest of a run's directory."""
+    if (path / STATE).is_file():
+        return path
+    found = checkpoints(path / "checkpoints")
+    if found:
+        return found[-1]
+    if not path.exists():
+        raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
+    raise StorageError(f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE})")
+
+
+def load_saved(directory: Path) -> Saved:
+    """Read the run's part of a checkpoint; the trainer reads its own."""
+    try:
+        state = cast("dict[str, Any]", json.loads((directory / STATE).read_text()))
+        if state.get("format") != FORMAT:
+            raise ModelError(f"{directory}: written in format {state.get('format')}, not {FORMAT}")
+        lines = (directory / BUFFER).read_text().splitlines()
+        return Saved(
+            directory=directory,
+            scheduler=state["scheduler"],
+            trajectories=tuple(_read_trajectory(json.loads(line)) for line in lines),
+            clock_s=state["clock_s"],
+            notes=state["notes"],
+        )
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ModelError(f"{directory}: not a whole checkpoint: {error!r}") from error
+
+
+def _write_state(draft: Path, state: object, trajectories: Sequence[Trajectory]) -> None:
+    lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in trajectories]
+    (draft / BUFFER).write_text("".join(lines))
+    (draft / STATE).write_text(json.dumps(state))
+
+
+def _replace(draft: Path, target: Path) -> None:
+    if target.exists():
+        shutil.rmtree(target)
+    draft.rename(target)
+
+
+def _read_trajectory(value: dict[str, Any]) -> Trajectory:
+    return Trajectory(
+        id=TrajectoryId(value["id"]),
+        group=GroupId(value["group"]),
+        task=Task(**value["task"]),
+        turns=tuple(_read_turn(turn) for turn in value["turns"]),
+        stop=value["stop"],
+        success=value["success"],
+        reward=value["reward"],
+    )
+
+
+def _read_turn(value: dict[str, Any]) -> Turn:
+    columns = ("prompt_tokens", "tokens", "logprobs")
+    tuples = {name: tuple(value[name]) for name in columns}
+    versions = tuple(Version(version) for version in value["versions"])
+    return Turn(**{**value, **tuples, "versions": versions})

@@ -1,0 +1,117 @@
+"""Evaluation: held-out episodes with the weights the engines hold, outside the scheduler.
+
+Sessions have negative ids, so they never meet those of a run that goes on beside them. Tasks come
+from a stream of their own seed: no training run poses them.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rollart.control.episode import Spec
+from rollart.runtime.env_manager import Access, EnvManager, Setup
+from rollart.runtime.seat import AttemptError, Seat
+from rollart.seeds import derive_seed
+from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """What an evaluation measured."""
+
+    trajectories: tuple[Trajectory, ...]
+    failed: int
+    """Episodes that infrastructure cut short; they count for nothing."""
+
+    @property
+    def figures(self) -> dict[str, float]:
+        """Success rate, mean reward and mean turns, over all tasks and by task."""
+        figures = _figures(self.trajectories, "")
+        names = sorted({trajectory.task.env for trajectory in self.trajectories})
+        if len(names) > 1:
+            for name in names:
+                figures |= _figures(
+                    [t for t in self.trajectories if t.task.env == name], f"{name}/"
+                )
+        if self.failed:
+            figures["failed"] = float(self.failed)
+        return figures
+
+
+def _figures(
+    trajectories: "list[Trajectory] | tuple[Trajectory, ...]", prefix: str
+) -> dict[str, float]:
+    count = max(len(trajectories), 1)
+    return {
+        f"{prefix}success_rate": sum(t.success for t in trajectories) / count,
+        f"{prefix}reward": sum(t.reward for t in trajectories) / count,
+        f"{prefix}turns": sum(len(t.turns) for t in trajectories) / count,
+    }
+
+
+class Evaluator:
+    """Plays held-out episodes."""
+
+    def __init__(
+        self,
+        *,
+        setups: Mapping[str, Setup],
+        access: Access,
+        tasks: Callable[[int], Task],
+        concurrency: int,
+        seed: int,
+    ) -> None:
+        self._setups = setups
+        self._access = access
+        self._tasks = tasks
+        self._seats = [Seat() for _ in range(concurrency)]
+        self._seed = seed
+        self._sessions = 0
+
+    async def run(self, episodes: int) -> Evaluation:
+        """Play the first `episodes` tasks of the stream, each once."""
+        free = list(self._seats)
+        waiting = asyncio.Semaphore(len(free))
+        results: list[Trajectory | None] = [None] * episodes
+
+        async def play(index: int) -> None:
+            async with waiting:
+                seat = free.pop()
+                try:
+                    results[index] = await self._play(index, seat)
+                finally:
+                    free.append(seat)
+
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(episodes):
+                tasks.create_task(play(index))
+        finished = tuple(result for result in results if result is not None)
+        return Evaluation(trajectories=finished, failed=episodes - len(finished))
+
+    def close(self) -> None:
+        """Close every environment."""
+        for seat in self._seats:
+            seat.close()
+
+    async def _play(self, index: int, seat: Seat) -> Trajectory | None:
+        task = self._tasks(index)
+        setup = self._setups[task.env]
+        self._sessions += 1
+        spec = Spec(
+            id=TrajectoryId(-self._sessions),
+            group=GroupId(-1),
+            task=task,
+            system=setup.system,
+            limits=setup.limits,
+            sampling=setup.sampling,
+            seed=derive_seed(self._seed, index),
+        )
+        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        try:
+            return await manager.play(_ignore)
+        except AttemptError:
+            return None
+
+
+def _ignore(_version: Version) -> None:
+    pass
