@@ -96,7 +96,11 @@ def decode(frame: bytes | bytearray | memoryview) -> Any:
 
 def write_frame(fd: int, value: object) -> None:
     """Write a value to a blocking pipe."""
-    pieces = encode(value)
+    write_pieces(fd, encode(value))
+
+
+def write_pieces(fd: int, pieces: list[memoryview]) -> None:
+    """Write what `encode` returned to a blocking pipe."""
     start = 0
     while start < len(pieces):
         written = os.writev(fd, pieces[start : start + _MOST_PIECES])
