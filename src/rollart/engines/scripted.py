@@ -76,7 +76,7 @@ class ScriptedEngine:
         self._rows = rows
         self._requests: dict[TrajectoryId, _Running] = {}
         self._held: dict[TrajectoryId, int] = {}
-        self._counters = dict.fromkeys(
+        self._counters: dict[str, int] = dict.fromkeys(
             ("prefill_tokens", "reused_tokens", "sampled_tokens", "steps", "recomputed_tokens"), 0
         )
 

@@ -68,7 +68,7 @@ class TorchEngine:
         self._running: dict[TrajectoryId, Session] = {}
         self._sessions = Sessions(rows)
         self._planner = Planner(options, sessions=self._sessions, cache=self._cache)
-        self._counters = dict.fromkeys(_COUNTERS, 0)
+        self._counters: dict[str, int] = dict.fromkeys(_COUNTERS, 0)
 
     @property
     def version(self) -> Version:
