@@ -1,7 +1,9 @@
 """Configuration: TOML files and `key=value` overrides in, one frozen `Config` out."""
 
+from rollart.config.checking import check_names
 from rollart.config.explaining import explain
-from rollart.config.loading import load_config
+from rollart.config.layers import parse_override
+from rollart.config.loading import add_import_paths, load_config
 from rollart.config.schema import (
     Config,
     EngineOptions,
@@ -17,7 +19,10 @@ __all__ = [
     "RunOptions",
     "TaskOptions",
     "WeightOptions",
+    "add_import_paths",
+    "check_names",
     "dump_toml",
     "explain",
     "load_config",
+    "parse_override",
 ]

@@ -1,0 +1,66 @@
+"""`rollart bench`: the benchmarks of the source checkout, by name.
+
+A benchmark is a module `benchmarks/NAME.py` with `NAME: str` and `run(*, quick: bool) -> dict`.
+What it prints goes to standard error; standard output has the result alone.
+"""
+
+import ast
+import contextlib
+import importlib
+import json
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rollart
+from rollart.cli.printing import BOLD, paint, say, say_table
+from rollart.errors import UserError
+
+
+def run(arguments: Namespace) -> int:
+    """List benchmarks or run one."""
+    directory = find_benchmarks()
+    names = {path.stem: path for path in sorted(directory.glob("[a-z]*.py"))}
+    if arguments.name is None:
+        say(paint(f"benchmarks in {directory}", BOLD))
+        say_table({name: _about(path) for name, path in names.items()}, indent="  ")
+        return 0
+    if arguments.name not in names:
+        raise UserError(f"no benchmark {arguments.name!r}; there is {', '.join(names)}")
+    result = _measure(directory, arguments.name, quick=arguments.quick)
+    if arguments.json:
+        say(json.dumps(result))
+    else:
+        say_table(result)
+    return 0
+
+
+def find_benchmarks() -> Path:
+    """Return the directory of benchmarks: next to the source, or in the current directory."""
+    for root in (Path(rollart.__file__).parents[2], Path.cwd()):
+        if any((root / "benchmarks").glob("[a-z]*.py")):
+            return root / "benchmarks"
+    raise UserError(
+        "no benchmarks here: they come with the source checkout, not with the package; "
+        "run this in the checkout's directory"
+    )
+
+
+def _measure(directory: Path, name: str, *, quick: bool) -> Mapping[str, Any]:
+    root = str(directory.parent)
+    if root not in sys.path:
+        sys.path.append(root)
+    start = time.monotonic()
+    with contextlib.redirect_stdout(sys.stderr):
+        result: Mapping[str, Any] = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+    sys.stderr.write(f"{name}: {time.monotonic() - start:.1f} s\n")
+    return result
+
+
+def _about(path: Path) -> str:
+    """Return the first line of a benchmark's docstring, without running it."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]

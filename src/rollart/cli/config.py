@@ -1,0 +1,28 @@
+"""`rollart config`: see, check and understand a config."""
+
+from argparse import Namespace
+
+from rollart.cli.plan import describe_plan
+from rollart.cli.printing import GREEN, paint, say
+from rollart.config import add_import_paths, check_names, dump_toml, explain, load_config
+
+
+def run(arguments: Namespace) -> int:
+    """Show, check or explain."""
+    match arguments.action:
+        case "show":
+            say(dump_toml(load_config(arguments.config, arguments.overrides)).rstrip())
+        case "check":
+            _check(arguments)
+        case _:
+            named = arguments.config
+            say(explain(arguments.key, None if named is None else load_config(named)))
+    return 0
+
+
+def _check(arguments: Namespace) -> None:
+    config = load_config(arguments.config, arguments.overrides)
+    add_import_paths(config)
+    check_names(config)
+    say(f"{paint('valid:', GREEN)} {arguments.config}\n")
+    say(describe_plan(config, resume=None))

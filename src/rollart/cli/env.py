@@ -1,0 +1,56 @@
+"""`rollart env try`: an environment played without a model."""
+
+import asyncio
+import sys
+import textwrap
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+
+from rollart.cli.printing import BOLD, DIM, paint, say
+from rollart.config import parse_override
+from rollart.envs.loading import make_env
+from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
+from rollart.errors import EnvError, UserError
+from rollart.types import Json
+
+
+def run(arguments: Namespace) -> int:
+    """Play episodes, show each turn, sum up."""
+    sys.path.insert(0, str(Path.cwd()))
+    if arguments.episodes < 1 or arguments.max_turns < 1:
+        raise UserError("--episodes and --max-turns must be at least 1")
+    options = dict(parse_override(each) for each in arguments.option)
+    player = RandomPlayer() if arguments.player == "random" else NoisyPlayer(noise=0.0)
+    plays = [
+        _play(arguments, options, player, seed=arguments.seed + index)
+        for index in range(arguments.episodes)
+    ]
+    count = len(plays)
+    say(
+        f"{paint(arguments.name, BOLD)}: {count} episodes by the {arguments.player} player, "
+        f"success {sum(each.success for each in plays) / count:.1%}, "
+        f"reward {sum(sum(each.rewards) for each in plays) / count:.3f}, "
+        f"{sum(len(each.actions) for each in plays) / count:.1f} turns"
+    )
+    return 0
+
+
+def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
+    env = make_env(arguments.name, options=options)
+    try:
+        result = asyncio.run(play(env, player, seed=seed, max_turns=arguments.max_turns))
+    except EnvError as error:
+        raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
+    if arguments.episodes <= 10:
+        _show(result, seed)
+    return result
+
+
+def _show(result: Play, seed: int) -> None:
+    say(paint(f"episode with seed {seed}", BOLD))
+    for turn, action in enumerate(result.actions):
+        say(textwrap.indent(result.observations[turn], "    "))
+        say(f"{paint('>', DIM)} {action}   {paint(f'reward {result.rewards[turn]:g}', DIM)}")
+    say(textwrap.indent(result.observations[-1], "    "))
+    say(f"{result.stop}, {'success' if result.success else 'no success'}\n")

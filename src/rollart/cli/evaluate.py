@@ -1,0 +1,27 @@
+"""`rollart eval`: a trained model on held-out episodes."""
+
+import json
+from argparse import Namespace
+from pathlib import Path
+
+from rollart.cli.printing import say, say_table
+from rollart.errors import UserError
+
+
+def run(arguments: Namespace) -> int:
+    """Evaluate and print the figures."""
+    path = Path(arguments.path)
+    if not path.exists():
+        raise UserError(f"{path}: no such run or checkpoint")
+    if arguments.episodes is not None and arguments.episodes < 1:
+        raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
+    if arguments.temperature is not None and arguments.temperature < 0:
+        raise UserError(f"--temperature {arguments.temperature}: must be at least 0")
+    from rollart.build import evaluate  # noqa: PLC0415 loads torch
+
+    figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)
+    if arguments.json:
+        say(json.dumps(figures))
+    else:
+        say_table(figures)
+    return 0

@@ -1,0 +1,62 @@
+"""The entry point: parse, run one command, turn whatever happens into an exit code.
+
+0 done, 1 a bug, 2 the user can fix it (one message, no traceback), 130 interrupted. With
+ROLLART_DEBUG set every error keeps its traceback.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from rollart.cli.parser import parse
+from rollart.cli.printing import complain
+from rollart.errors import UserError
+
+EXTRAS = {
+    "torch": "train",
+    "transformers": "train",
+    "tokenizers": "train",
+    "safetensors": "train",
+    "tensorboardX": "train",
+    "matplotlib": "train",
+    "trl": "bench",
+}
+"""Which extra brings a package that a command may miss."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code."""
+    if os.environ.get("ROLLART_DEBUG"):
+        return _run(argv)
+    try:
+        return _run(argv)
+    except KeyboardInterrupt:
+        complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Exception as error:
+        return _explain(error)
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    arguments = parse(sys.argv[1:] if argv is None else argv)
+    command = importlib.import_module(arguments.module)
+    return command.run(arguments)
+
+
+def _explain(error: Exception) -> int:
+    """Say what went wrong, and whose turn it is."""
+    if isinstance(error, UserError):
+        complain(str(error))
+        return 2
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        package = error.name.partition(".")[0]
+        if package in EXTRAS:
+            complain(f"this needs {package}: pip install 'rollart[{EXTRAS[package]}]'")
+            return 2
+    complain(f"{type(error).__name__}: {error}")
+    sys.stderr.write("This is a bug in rollart. Set ROLLART_DEBUG=1 to see where it happened.\n")
+    return 1

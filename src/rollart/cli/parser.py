@@ -1,0 +1,176 @@
+"""Arguments: what each command takes. Imports nothing of the program, so help is instant."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeAlias
+
+from rollart import __version__
+from rollart.cli.printing import BOLD, paint
+from rollart.errors import UserError
+
+if TYPE_CHECKING:
+    Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # pyright: ignore[reportPrivateUsage]
+
+_HELP = """\
+{usage}: rollart COMMAND ...
+
+Train language-model agents with reinforcement learning, on a laptop or a cluster.
+
+{start}
+  rollart doctor                              what this machine can run
+  rollart train examples/quickstart.toml      train an agent; files go to runs/quickstart/
+  rollart eval runs/quickstart                play held-out episodes with the result
+
+{commands}
+  train CONFIG [key=value ...]     train; --resume DIR goes on, --dry-run only shows the plan
+  eval RUN_OR_CHECKPOINT           measure success on held-out episodes
+  replay RUN                       re-feed a run's log; check that every trajectory ended once
+  config show|check|explain        see, check and understand a config
+  env try NAME                     play an environment without a model
+  bench [NAME]                     run a benchmark; without a name, list them
+  doctor                           what this machine can run, and why not
+
+{options}
+  -h, --help                       this text; after a command, its own help
+  --version                        the version
+
+Errors you can fix are one line and exit code 2. ROLLART_DEBUG=1 shows tracebacks.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser that reports mistakes as the rest of the program does."""
+
+    def error(self, message: str) -> NoReturn:
+        """Report a wrong command line."""
+        raise UserError(f"{message}\ntry: {self.prog} --help")
+
+
+class _TopParser(_Parser):
+    """The parser of `rollart` itself, with its own help text."""
+
+    def format_help(self) -> str:
+        """Return the help text."""
+        words = {"usage": "usage", "start": "start", "commands": "commands", "options": "options"}
+        return _HELP.format(**{name: paint(word, BOLD) for name, word in words.items()})
+
+
+def parse(argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; `key=value` may stand anywhere after the command."""
+    parser = _build()
+    if not argv:
+        sys.stdout.write(parser.format_help())
+        raise SystemExit(0)
+    arguments, rest = parser.parse_known_args(argv)
+    wrong = [each for each in rest if "=" not in each or each.startswith("-")]
+    if wrong or (rest and not hasattr(arguments, "overrides")):
+        raise UserError(f"unknown argument {(wrong or rest)[0]!r}\ntry: rollart --help")
+    if rest:
+        arguments.overrides = [*arguments.overrides, *rest]
+    return arguments
+
+
+def _build() -> argparse.ArgumentParser:
+    parser = _TopParser(prog="rollart")
+    parser.add_argument("--version", action="version", version=f"rollart {__version__}")
+    commands = parser.add_subparsers(
+        dest="command", required=True, parser_class=_Parser, metavar="COMMAND"
+    )
+    _add_train(commands)
+    _add_eval(commands)
+    _add_replay(commands)
+    _add_config(commands)
+    _add_env(commands)
+    _add_bench(commands)
+    about = "Say what this machine can run, and why not."
+    doctor = commands.add_parser("doctor", description=about)
+    doctor.add_argument("--json", action="store_true", help="print one JSON object")
+    doctor.set_defaults(module="rollart.cli.doctor")
+    return parser
+
+
+def _add_overrides(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="change a key, e.g. run.steps=50"
+    )
+
+
+def _add_train(commands: "Commands") -> None:
+    train = commands.add_parser("train", description="Train an agent as a config file says.")
+    train.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file, see examples/")
+    _add_overrides(train)
+    train.add_argument("--resume", metavar="DIR", help="go on from the run in this directory")
+    train.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
+    train.set_defaults(module="rollart.cli.train")
+
+
+def _add_eval(commands: "Commands") -> None:
+    about = "Measure a trained model on held-out episodes."
+    evaluate = commands.add_parser("eval", description=about)
+    evaluate.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="a run or a checkpoint in it")
+    _add_overrides(evaluate)
+    evaluate.add_argument("--episodes", type=int, help="how many (default: the config's)")
+    evaluate.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
+    evaluate.add_argument("--json", action="store_true", help="print one JSON object")
+    evaluate.set_defaults(module="rollart.cli.evaluate")
+
+
+def _add_replay(commands: "Commands") -> None:
+    about = (
+        "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
+        "that every trajectory ended exactly once and that the staleness bound was kept."
+    )
+    replay = commands.add_parser("replay", description=about)
+    replay.add_argument("directory", metavar="RUN", help="a run's directory")
+    replay.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
+    replay.add_argument("--json", action="store_true", help="print one JSON object")
+    replay.set_defaults(module="rollart.cli.replay")
+
+
+def _add_config(commands: "Commands") -> None:
+    config = commands.add_parser("config", description="See, check and understand a config.")
+    actions = config.add_subparsers(
+        dest="action", required=True, parser_class=_Parser, metavar="show|check|explain"
+    )
+    for name, about in (
+        ("show", "Print the complete config, defaults and overrides included, as TOML."),
+        ("check", "Say whether a config is valid and its environments exist."),
+    ):
+        action = actions.add_parser(name, description=about)
+        action.add_argument("config", metavar="CONFIG", help="a TOML file")
+        _add_overrides(action)
+    explain = actions.add_parser("explain", description="Say what a key or a section means.")
+    explain.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")
+    explain.add_argument("--config", metavar="FILE", help="also show the key's value in this file")
+    config.set_defaults(module="rollart.cli.config")
+
+
+def _add_env(commands: "Commands") -> None:
+    env = commands.add_parser("env", description="Work with environments.")
+    actions = env.add_subparsers(dest="action", required=True, parser_class=_Parser, metavar="try")
+    about = "Play an environment without a model, and check that it keeps the contract."
+    attempt = actions.add_parser("try", description=about)
+    attempt.add_argument("name", metavar="NAME", help="a shipped environment, or module:Class")
+    attempt.add_argument("--seed", type=int, default=0, help="of the first episode (default 0)")
+    attempt.add_argument("--episodes", type=int, default=1, help="how many (default 1)")
+    attempt.add_argument("--max-turns", type=int, default=20, help="per episode (default 20)")
+    attempt.add_argument(
+        "--option", action="append", default=[], metavar="k=v", help="an option of the class"
+    )
+    attempt.add_argument(
+        "--player",
+        choices=("random", "scripted"),
+        default="random",
+        help="random (default), or scripted: takes the environment's own suggestions",
+    )
+    env.set_defaults(module="rollart.cli.env")
+
+
+def _add_bench(commands: "Commands") -> None:
+    about = "Run a benchmark of the source checkout; without a name, list them."
+    bench = commands.add_parser("bench", description=about)
+    bench.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
+    bench.add_argument("--json", action="store_true", help="last line is one JSON object")
+    bench.add_argument("--quick", action="store_true", help="a short run, figures less exact")
+    bench.set_defaults(module="rollart.cli.bench")

@@ -1,0 +1,111 @@
+"""The plan: what a config will do, in words and numbers, before anything is done."""
+
+from pathlib import Path
+
+from rollart.config import Config
+from rollart.control.modes import Mode
+
+_UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
+_BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is trained"}
+
+
+def describe_plan(config: Config, *, resume: Path | None) -> str:
+    """Return the plan as text."""
+    where = f"goes on in {resume}" if resume else f"new run in {config.run.path}"
+    lines = [
+        f"{config.run.name}: {config.run.steps} steps, {where}",
+        "",
+        *_rows(
+            {
+                "model": _describe_model(config),
+                "tasks": _describe_tasks(config),
+                "batch": _describe_batch(config),
+                "slots": _describe_slots(config),
+                "engine": f"{config.engine.replicas} x {config.engine.name}",
+                "evaluation": _describe_evaluation(config),
+                "checkpoints": _describe_checkpoints(config),
+            }
+        ),
+        "",
+        f"mode {config.mode.name}",
+        *_rows(_describe_mode(config)),
+    ]
+    return "\n".join(lines)
+
+
+def most_attempts(config: Config) -> int:
+    """Return how many attempts the mode ever has in flight or waiting to train."""
+    rule = config.mode.staleness(config.staleness)
+    groups = rule.free_groups(0, groups_per_step=config.batching.groups_per_step)
+    members = config.redundancy.members(config.batching.group_size)
+    return (groups + config.redundancy.extra_groups) * members
+
+
+def _rows(values: dict[str, str]) -> list[str]:
+    width = max(len(name) for name in values)
+    return [f"  {name:<{width}}  {value}" for name, value in values.items()]
+
+
+def _describe_model(config: Config) -> str:
+    model = config.model
+    if model.tiny_size is not None:
+        start = f"warm start of {model.warm_start_episodes} plays" if model.warm_start else "random"
+        return f"{model.path}, about {model.tiny_size} parameters, {start}"
+    directory = Path(model.path)
+    if not directory.is_dir():
+        return f"{model.path} from the model hub"
+    size = sum(each.stat().st_size for each in directory.glob("*.safetensors"))
+    return f"{model.path}, {size / 1e6:,.0f} MB of weights"
+
+
+def _describe_tasks(config: Config) -> str:
+    total = sum(task.weight for task in config.tasks.values())
+    return ", ".join(
+        f"{name} ({task.env}, {task.weight / total:.0%}, at most {task.max_turns} turns)"
+        for name, task in config.tasks.items()
+    )
+
+
+def _describe_batch(config: Config) -> str:
+    groups, size = config.batching.groups_per_step, config.batching.group_size
+    text = f"{groups} groups of {size} = {config.attempts_per_step} trajectories a step"
+    extra = config.redundancy.extra_members
+    return text + (f"; {extra} extra attempts a group" if extra else "")
+
+
+def _describe_slots(config: Config) -> str:
+    slots, most = config.run.environments, most_attempts(config)
+    text = f"{slots} environments at once; the schedule ever uses at most {most}"
+    return text + ("; the rest stay idle" if slots > most else "")
+
+
+def _describe_evaluation(config: Config) -> str:
+    run = config.run
+    if not run.evaluate_episodes:
+        return "none"
+    often = f", and every {run.evaluate_every} steps" if run.evaluate_every else ""
+    return f"{run.evaluate_episodes} held-out episodes before and after{often}"
+
+
+def _describe_checkpoints(config: Config) -> str:
+    run = config.run
+    often = f"every {run.checkpoint_every} steps and at the end" if run.checkpoint_every else "end"
+    return f"{often}; newest {run.keep_checkpoints} kept"
+
+
+def _describe_mode(config: Config) -> dict[str, str]:
+    mode: Mode = config.mode
+    rule = mode.staleness(config.staleness)
+    starts = (
+        "batch by batch"
+        if mode.admission == "iteration"
+        else "whenever the window of outstanding groups has room"
+    )
+    return {
+        "rollout": "lock-step" if mode.lockstep else "trajectory by trajectory",
+        "groups start": starts,
+        "rewards": "as each trajectory ends" if mode.score == "at_once" else "after the batch",
+        "weights change": _UPDATES[mode.update],
+        "staleness": f"at most {rule.alpha}, {_BOUNDS[mode.bound]}",
+        "routing": "by task domain" if mode.affinity else "by load",
+    }

@@ -1,0 +1,41 @@
+"""Printing: plain text to the terminal, coloured only where a person looks."""
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import IO, Any, cast
+
+BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+
+
+def say(text: str = "") -> None:
+    """Write a line to standard output."""
+    sys.stdout.write(text + "\n")
+
+
+def complain(message: str) -> None:
+    """Write one error to standard error."""
+    sys.stderr.write(f"{paint('error:', RED, file=sys.stderr)} {message}\n")
+
+
+def paint(text: str, code: str, *, file: IO[str] | None = None) -> str:
+    """Colour text if it goes to a terminal that wants colours."""
+    stream = sys.stdout if file is None else file
+    if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{code}m{text}\x1b[0m"
+
+
+def say_table(values: Mapping[str, object], *, indent: str = "") -> None:
+    """Write names and values in two columns; nested tables are indented."""
+    width = max((len(name) for name in values), default=0)
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            say(f"{indent}{name}")
+            say_table(cast("Mapping[str, Any]", value), indent=indent + "  ")
+        else:
+            say(f"{indent}{paint(name.ljust(width), DIM)}  {_show(value)}")
+
+
+def _show(value: object) -> str:
+    return f"{value:,.4g}" if isinstance(value, float) else str(value)

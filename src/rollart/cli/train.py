@@ -1,0 +1,41 @@
+"""`rollart train`: a config in, a run's directory out."""
+
+from argparse import Namespace
+from pathlib import Path
+
+from rollart.cli.plan import describe_plan
+from rollart.cli.printing import say
+from rollart.config import Config, add_import_paths, check_names, load_config
+from rollart.errors import UserError
+
+CONFIG = "config.toml"
+"""The resolved config in a run's directory."""
+
+
+def run(arguments: Namespace) -> int:
+    """Train, or show what would be trained."""
+    resume = None if arguments.resume is None else Path(arguments.resume)
+    config = read_config(arguments.config, arguments.overrides, resume=resume)
+    add_import_paths(config)
+    check_names(config)
+    if arguments.dry_run:
+        say(describe_plan(config, resume=resume))
+        return 0
+    from rollart.build import train  # noqa: PLC0415 loads torch
+
+    return train(config, resume=resume)
+
+
+def read_config(named: str | None, overrides: list[str], *, resume: Path | None) -> Config:
+    """Load the named config, or else the one of the run that is resumed."""
+    if resume is not None and not resume.is_dir():
+        raise UserError(f"--resume {resume}: no such directory")
+    if named is not None and "=" in named and not Path(named).exists():
+        named, overrides = None, [named, *overrides]
+    if named is not None:
+        return load_config(named, overrides)
+    if resume is None:
+        raise UserError("name a config file: rollart train examples/quickstart.toml")
+    if not (resume / CONFIG).exists():
+        raise UserError(f"--resume {resume}: holds no {CONFIG}, so it is not a run's directory")
+    return load_config(resume / CONFIG, overrides)

@@ -1,0 +1,35 @@
+"""Checking what a config names: its environments and parsers are looked up before a run starts."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from rollart.config.schema import Config
+from rollart.envs.loading import make_env
+from rollart.errors import ConfigError
+
+
+def check_names(config: Config) -> None:
+    """Make each task's environment once and find its parser."""
+    for name, task in config.tasks.items():
+        try:
+            make_env(task.env, options=task.options)
+        except ConfigError as error:
+            field = f"tasks.{name}." + error.field.removeprefix("env.").replace("name", "env")
+            raise ConfigError(field, error.value, error.fix) from error
+        if task.parser:
+            find_parser(task.parser, field=f"tasks.{name}.parser")
+
+
+def find_parser(target: str, *, field: str) -> Callable[[str], Any]:
+    """Return the function called `module:function`."""
+    module_name, _, function_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        fix = f"no module {error.name}; put it next to the config or set run.import_paths"
+        raise ConfigError(field, target, fix) from error
+    found = getattr(module, function_name, None)
+    if not callable(found):
+        raise ConfigError(field, target, f"{module_name} has no function {function_name}")
+    return found
