@@ -1,20 +1,29 @@
 """Random event orders: whatever the order, the invariants hold and the run ends."""
 
+import json
+from dataclasses import replace
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import World
 
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
-from rollart.control.modes import MODES
+from rollart.control.modes import AREAL, MODES, ONE_OFF, ROLLART, SYNC, SYNC_PLUS
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import buffered, restore, take_snapshot
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
+from rollart.events import Drop, StopRequested
+
+ITERATIONS = (SYNC, SYNC_PLUS, ONE_OFF)
+QUICK = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
 
 rules = st.builds(
     Rules,
@@ -51,17 +60,17 @@ worlds = st.fixed_dictionaries(
         "scored_by_env": st.sampled_from([0.0, 0.5, 1.0]),
     }
 )
+seeds = st.integers(0, 10_000)
 
 
-@settings(max_examples=300, deadline=None)
-@given(worlds, st.integers(0, 10_000))
-def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(options, seed):
-    world = World(random=Random(seed), **options).run()
-    rules = options["rules"]
-    assert len(world.trained) == rules.steps
-    assert {len(ends) for ends in world.ends.values()} <= {1}
-    alpha = world.scheduler.bound.alpha
-    allowed = alpha + (1 if world.scheduler.bound.counting == "serving" else 0)
+def with_rules(options, **changes):
+    """Return the options with some rules replaced."""
+    return options | {"rules": replace(options["rules"], **changes)}
+
+
+def assert_nothing_trained_is_too_old(world):
+    rules, bound = world.rules, world.scheduler.bound
+    allowed = bound.alpha + (1 if bound.counting == "serving" else 0)
     for train in world.trained:
         ages = [train.version - world.born[id_] for group in train.groups for id_ in group]
         assert max(ages) <= train.staleness
@@ -69,10 +78,141 @@ def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(option
             assert train.staleness <= allowed
 
 
-@settings(max_examples=50, deadline=None)
-@given(worlds, st.integers(0, 10_000))
+def reasons(world):
+    """Return why finished work was dropped, in order."""
+    return [c.reason for _, _, commands in world.log for c in commands if isinstance(c, Drop)]
+
+
+@settings(QUICK, max_examples=200)
+@given(worlds, seeds)
+def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(options, seed):
+    world = World(random=Random(seed), **options).run()
+    assert [train.version for train in world.trained] == list(range(options["rules"].steps))
+    assert {len(ends) for ends in world.ends.values()} == {1}
+    assert_nothing_trained_is_too_old(world)
+
+
+@QUICK
+@given(worlds, seeds)
 def test_the_same_events_give_the_same_commands(options, seed):
     world = World(random=Random(seed), **options).run()
     again = Scheduler(options["rules"])
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands
+
+
+@QUICK
+@given(worlds, seeds, st.integers(1, 5))
+def test_environments_hung_until_they_time_out_do_not_stop_a_run(options, seed, hung):
+    slots = 2 * hung + options["slots"]
+    options = options | {"slots": slots, "hung": frozenset(range(0, 2 * hung, 2))}
+    world = World(random=Random(seed), **options).run()
+    assert len(world.trained) == options["rules"].steps
+    assert {len(ends) for ends in world.ends.values()} == {1}
+
+
+@QUICK
+@given(worlds, seeds, st.integers(1, 4), st.sampled_from([AREAL, ROLLART]))
+def test_environments_hung_for_ever_are_not_awaited_when_others_can_fill_the_batch(
+    options, seed, hung, mode
+):
+    rules = options["rules"]
+    options = with_rules(
+        options,
+        mode=mode,
+        staleness=replace(rules.staleness, at_bound="drop"),
+        redundancy=replace(rules.redundancy, extra_groups=hung),
+    )
+    options |= {"slots": hung + options["slots"], "hung": frozenset(range(hung))}
+    world = World(random=Random(seed), has_timeouts=False, **options)
+    assert len(world.run().trained) == rules.steps
+
+
+@QUICK
+@given(worlds, seeds, st.integers(0, 3))
+def test_a_run_that_waits_at_the_bound_never_loses_work_to_age(options, seed, alpha):
+    rules = options["rules"]
+    options = with_rules(
+        options,
+        batching=replace(rules.batching, order="oldest"),
+        staleness=replace(rules.staleness, at_bound="wait", alpha=alpha),
+        redundancy=replace(rules.redundancy, extra_groups=0),
+    )
+    world = World(random=Random(seed), **options).run()
+    assert "stale" not in reasons(world)
+    assert not any("stale" in ends for ends in world.ends.values())
+
+
+@QUICK
+@given(worlds, seeds, st.sampled_from(ITERATIONS))
+def test_a_batch_holds_the_groups_of_one_iteration(options, seed, mode):
+    world = World(random=Random(seed), **with_rules(options, mode=mode)).run()
+    trained = [
+        [world.launched[group[0]].group for group in train.groups] for train in world.trained
+    ]
+    assert trained == [sorted(batch) for batch in trained]
+    for batch, following in zip(trained, trained[1:], strict=False):
+        assert batch[-1] < following[0]
+
+
+@QUICK
+@given(worlds, seeds, st.sampled_from(ITERATIONS))
+def test_no_attempt_sees_weights_change_where_engines_change_them_idle(options, seed, mode):
+    world = World(random=Random(seed), **with_rules(options, mode=mode)).run()
+    assert world.disturbed == set()
+
+
+@QUICK
+@given(worlds, seeds, st.sampled_from([SYNC, SYNC_PLUS]))
+def test_synchronous_modes_train_on_policy(options, seed, mode):
+    world = World(random=Random(seed), **with_rules(options, mode=mode)).run()
+    assert [train.staleness for train in world.trained] == [0] * options["rules"].steps
+
+
+def resume(first, record, options, seed):
+    """Return a world that goes on from a snapshot, with the buffer it counts on."""
+    kept = buffered(record)
+    return World(
+        random=Random(seed + 1),
+        scheduler=restore(options["rules"], record),
+        ends={id_: [] for id_ in kept},
+        born={id_: first.born[id_] for id_ in kept},
+        launched={id_: first.launched[id_] for id_ in kept},
+        **options,
+    )
+
+
+def assert_two_halves_make_one_run(first, second, steps):
+    done = second.rules.steps - len(second.trained)
+    halves = [*first.trained[:done], *second.trained]
+    assert [train.version for train in halves] == list(range(steps))
+    ids = [id_ for train in halves for group in train.groups for id_ in group]
+    assert len(ids) == len(set(ids))
+    launches = first.launched | second.launched
+    groups = [launches[group[0]].group for train in halves for group in train.groups]
+    assert len(groups) == len(set(groups))
+    assert {len(ends) for ends in second.ends.values()} <= {1}
+    assert_nothing_trained_is_too_old(second)
+
+
+@settings(QUICK, max_examples=120)
+@given(worlds, seeds, st.integers(0, 300))
+def test_a_snapshot_between_any_two_events_makes_the_same_run_whole(options, seed, events):
+    first = World(random=Random(seed), **options).play(events)
+    record = json.loads(json.dumps(take_snapshot(first.scheduler)))
+    second = resume(first, record, options, seed).run()
+    assert_two_halves_make_one_run(first, second, options["rules"].steps)
+
+
+@settings(QUICK, max_examples=120)
+@given(worlds, seeds, st.integers(0, 300))
+def test_an_interrupted_run_keeps_what_it_resumes_from_and_ends_the_rest(options, seed, events):
+    first = World(random=Random(seed), **options).play(events)
+    first.send(StopRequested())
+    first.run()
+    record = json.loads(json.dumps(take_snapshot(first.scheduler)))
+    kept = set(buffered(record))
+    assert {id_ for id_, ends in first.ends.items() if not ends} == kept
+    assert {len(ends) for id_, ends in first.ends.items() if id_ not in kept} <= {1}
+    second = resume(first, record, options, seed).run()
+    assert_two_halves_make_one_run(first, second, options["rules"].steps)

@@ -37,6 +37,7 @@ from rollart.types import (
     EngineId,
     EngineInfo,
     Failure,
+    FailureKind,
     TrajectoryId,
     TrajectoryInfo,
     Version,
@@ -55,6 +56,9 @@ class World:
     score_failure_rate: float = 0.0
     scored_by_env: float = 1.0
     hung: frozenset[int] = frozenset()
+    """Slots whose environment never answers."""
+    has_timeouts: bool = True
+    """Whether a hung attempt fails after a while, instead of hanging until it is cancelled."""
     scheduler: Scheduler | None = None
     now: float = 0.0
     steps: int = 0
@@ -62,6 +66,9 @@ class World:
     ends: dict[TrajectoryId, list[str]] = field(default_factory=dict)
     trained: list[Train] = field(default_factory=list)
     born: dict[TrajectoryId, Version] = field(default_factory=dict)
+    launched: dict[TrajectoryId, Launch] = field(default_factory=dict)
+    disturbed: set[TrajectoryId] = field(default_factory=set)
+    """Attempts that ran while an engine changed its weights."""
     halted: str | None = None
 
     def __post_init__(self) -> None:
@@ -87,6 +94,7 @@ class World:
             case Launch():
                 assert command.id not in self.ends
                 self.ends[command.id] = []
+                self.launched[command.id] = command
                 self.running[command.id] = command
             case Cancel():
                 outruns = self.random.random() < 0.3
@@ -127,27 +135,42 @@ class World:
     def step(self) -> None:
         """Let one thing happen."""
         self.now += self.random.random()
-        able = [id_ for id_, launch in self.running.items() if launch.slot not in self.hung]
-        pick = self.random.randrange(len(self.pending) + len(able))
-        if pick < len(self.pending):
-            event = self.pending.pop(pick)
-            if isinstance(event, EngineUpdated):
-                self.held[event.engine] = event.version
-            self.send(event)
+        able = [id_ for id_, launch in self.running.items() if not self.hangs(launch)]
+        hanging = [id_ for id_ in self.running if id_ not in able] if self.has_timeouts else []
+        choices = len(self.pending) + len(able)
+        if hanging and (not choices or self.random.random() < 0.05):
+            self.fail(self.random.choice(hanging), kind="env_timeout")
             return
-        self.advance(able[pick - len(self.pending)])
+        assert choices, "nothing can happen: the run is stuck"
+        pick = self.random.randrange(choices)
+        if pick >= len(self.pending):
+            self.advance(able[pick - len(self.pending)])
+            return
+        event = self.pending.pop(pick)
+        if isinstance(event, EngineUpdated):
+            self.held[event.engine] = event.version
+            self.disturbed.update(self.running)
+        self.send(event)
+
+    def hangs(self, launch: Launch) -> bool:
+        """Say whether an attempt never answers: some hang in reset, the others after a turn."""
+        return launch.slot in self.hung and (launch.id % 2 == 0 or launch.id in self.born)
+
+    def fail(self, id_: TrajectoryId, *, kind: FailureKind) -> None:
+        launch = self.running.pop(id_)
+        failure = Failure(kind=kind, message=f"slot {launch.slot} failed")
+        self.ends[id_].append("failed")
+        self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=3))
 
     def advance(self, id_: TrajectoryId) -> None:
         if id_ not in self.born:
             self.born[id_] = self.random.choice(list(self.held.values()))
             self.send(TrajectoryBorn(id=id_, version=self.born[id_]))
             return
-        launch = self.running.pop(id_)
         if self.random.random() < self.failure_rate:
-            failure = Failure(kind="env_error", message=f"slot {launch.slot} crashed")
-            self.ends[id_].append("failed")
-            self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=3))
+            self.fail(id_, kind="env_error")
             return
+        del self.running[id_]
         by_env = self.random.random() < self.scored_by_env
         reward = float(self.random.randint(0, 1)) if by_env else None
         info = TrajectoryInfo(
@@ -166,6 +189,13 @@ class World:
         while not self.scheduler.done:
             self.steps += 1
             assert self.steps < limit, "the run does not end"
-            assert self.pending or self.running, "nothing can happen: the run is stuck"
+            self.step()
+        return self
+
+    def play(self, events: int) -> "World":
+        """Play at most this many events."""
+        for _ in range(events):
+            if self.scheduler.done:
+                break
             self.step()
         return self

@@ -114,7 +114,7 @@ class Scheduler:
             return "the optimizer"
         if missing > 0:
             return f"{missing} of {self.rules.batching.groups_per_step} groups"
-        return "weights" if self._hold_until is None else "work about to expire"
+        return "work about to expire" if self._should_hold() else "weights"
 
     def is_fresh(self, born: Version) -> bool:
         """Say whether work born of `born` may still train, where the mode holds the bound."""
@@ -130,8 +130,8 @@ class Scheduler:
         self._note(event, now)
         self._train(now)
         self._sync()
-        self._score_finished()
         self._fill(now)
+        self._score_finished()
         return self._out
 
     def _note(self, event: Event, now: float) -> None:  # noqa: PLR0912
@@ -173,6 +173,8 @@ class Scheduler:
     # --- launching --------------------------------------------------------------------------
 
     def _fill(self, now: float) -> None:
+        if self.rules.mode.update == "idle" and self.syncer.active:
+            return
         while self.ending is None:
             while self.queue and self.queue[0][1] not in self.queue[0][0].queued:
                 self.queue.popleft()
@@ -387,7 +389,7 @@ class Scheduler:
             or self._holds(now)
         ):
             return
-        batch = [self.groups[group] for group in self.ready.take(self._is_ready)]
+        batch = [self.groups[group] for group in sorted(self.ready.take(self._is_ready))]
         ages = [self.optimizer - cast("Version", group.born) for group in batch]
         for group in batch:
             self.ready_ages.remove(group.id, born=cast("Version", group.born))
@@ -405,13 +407,8 @@ class Scheduler:
 
     def _holds(self, now: float) -> bool:
         """Say whether the step waits for running work that it would make too old."""
-        oldest = self.rolling_ages.oldest
-        if (
-            self.bound.at_bound == "drop"
-            or self.rules.mode.bound == "start"
-            or oldest is None
-            or not self.bound.expires_next(oldest, optimizer=self.optimizer, served=self.served)
-        ):
+        if not self._should_hold():
+            self._hold_until = None
             return False
         if self.bound.at_bound == "wait":
             return True
@@ -421,6 +418,18 @@ class Scheduler:
             return False
         self._wake(self._hold_until)
         return True
+
+    def _should_hold(self) -> bool:
+        return (
+            self.bound.at_bound != "drop"
+            and self.rules.mode.bound == "always"
+            and self.bound.should_hold(
+                rolling=self.rolling_ages,
+                ready=self.ready_ages,
+                optimizer=self.optimizer,
+                groups_per_step=self.rules.batching.groups_per_step,
+            )
+        )
 
     def _step_finished(self, version: Version) -> None:
         self.optimizer = version

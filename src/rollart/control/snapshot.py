@@ -77,24 +77,24 @@ def restore(rules: Rules, record: SchedulerRecord) -> Scheduler:
 
 
 def _restore_group(scheduler: Scheduler, saved: GroupRecord) -> None:
-    born = None if saved["born"] is None else Version(saved["born"])
     group = Group(
         id=GroupId(saved["id"]),
         state="ready" if saved["complete"] else "rolling",
-        born=born,
+        born=None if saved["born"] is None else Version(saved["born"]),
         queued=dict(saved["queued"]),
         scored={member: (TrajectoryId(id_), reward) for member, id_, reward in saved["scored"]},
     )
     scheduler.groups[group.id] = group
-    scheduler.queue.extend((group, member) for member in group.queued)
-    ages = scheduler.ready_ages if saved["complete"] else scheduler.rolling_ages
-    if born is not None:
-        ages.add(group.id, born=born)
-    if saved["complete"] and born is not None:
-        scheduler.ready.push(group.id, born=born)
-        scheduler.admission.ready += 1
-    else:
+    if not saved["complete"]:
         scheduler.admission.rolling += 1
+        scheduler.queue.extend((group, member) for member in group.queued)
+        if group.born is not None:
+            scheduler.rolling_ages.add(group.id, born=group.born)
+        return
+    assert group.born is not None
+    scheduler.admission.ready += 1
+    scheduler.ready.push(group.id, born=group.born)
+    scheduler.ready_ages.add(group.id, born=group.born)
 
 
 def buffered(record: SchedulerRecord) -> list[TrajectoryId]:

@@ -54,9 +54,19 @@ class Staleness:
         """Say whether a step may start: the paper's counting needs the engines one step behind."""
         return self.counting == "optimizer" or optimizer - served <= 1
 
-    def expires_next(self, born: Version, *, optimizer: Version, served: Version) -> bool:
-        """Say whether one more version makes work born of `born` too old."""
-        return self.judge(optimizer=optimizer, served=served) + 1 - born > self.alpha
+    def should_hold(
+        self, *, rolling: "Ages", ready: "Ages", optimizer: Version, groups_per_step: int
+    ) -> bool:
+        """Say whether a step from `optimizer` would spoil running work that waiting can save.
+
+        Work born of `v` may train until `v + alpha`. If more of it runs than the steps after this
+        one can take by then, and this batch has room for more of it, the step had better wait.
+        """
+        return any(
+            rolling.count(until=born) > (born + self.alpha - optimizer) * groups_per_step
+            and ready.count(until=born) < groups_per_step
+            for born in rolling.versions
+        )
 
 
 class Ages:
@@ -77,9 +87,13 @@ class Ages:
             del self._by_born[born]
 
     @property
-    def oldest(self) -> Version | None:
-        """The oldest version any group was born of."""
-        return min(self._by_born, default=None)
+    def versions(self) -> list[Version]:
+        """The versions that groups were born of, in no order."""
+        return list(self._by_born)
+
+    def count(self, *, until: Version) -> int:
+        """Return how many groups were born of a version or an older one."""
+        return sum(len(groups) for born, groups in self._by_born.items() if born <= until)
 
     def older_than(self, version: int) -> list[GroupId]:
         """Return the groups born before a version, in id order."""

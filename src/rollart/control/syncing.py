@@ -28,6 +28,8 @@ class Syncer:
 
     def __init__(self, rule: Syncing) -> None:
         self._rule = rule
+        self.served = Version(0)
+        """The oldest version any engine serves."""
         self._held: dict[EngineId, Version] = {}
         self._target: Version | None = None
         self._waiting: deque[EngineId] = deque()
@@ -36,11 +38,7 @@ class Syncer:
     def join(self, engines: Iterable[EngineInfo]) -> None:
         """Learn of engines and the versions they hold."""
         self._held.update({engine.id: engine.version for engine in engines})
-
-    @property
-    def served(self) -> Version:
-        """The oldest version any engine serves."""
-        return min(self._held.values(), default=Version(0))
+        self.served = min(self._held.values())
 
     @property
     def active(self) -> bool:
@@ -64,6 +62,7 @@ class Syncer:
     def updated(self, engine: EngineId, version: Version) -> list[Command]:
         """Answer an engine that has loaded the version; `active` turns false after the last."""
         self._held[engine] = version
+        self.served = min(self._held.values())
         self._loading.discard(engine)
         resumed: list[Command] = [Resume(engine=engine)]
         if self._waiting:
@@ -74,6 +73,7 @@ class Syncer:
 
     def check(self) -> None:
         """Assert that the protocol's state is whole."""
+        assert self.served == min(self._held.values(), default=self.served)
         assert self.active == bool(self._loading or self._waiting)
         assert not self._loading & set(self._waiting)
         assert self._rule.order == "rolling" or not self._waiting
