@@ -1,5 +1,6 @@
 """Random event orders: whatever the order, the invariants hold and the run ends."""
 
+import itertools
 import json
 from dataclasses import replace
 from random import Random
@@ -151,7 +152,7 @@ def test_a_batch_holds_the_groups_of_one_iteration(options, seed, mode):
         [world.launched[group[0]].group for group in train.groups] for train in world.trained
     ]
     assert trained == [sorted(batch) for batch in trained]
-    for batch, following in zip(trained, trained[1:], strict=False):
+    for batch, following in itertools.pairwise(trained):
         assert batch[-1] < following[0]
 
 
