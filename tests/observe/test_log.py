@@ -15,9 +15,13 @@ BORN = TrajectoryBorn(id=1, version=0)
 LAUNCH = Launch(id=1, group=2, member=3, attempt=0, task=4, slot=5, seed=2**62)
 
 
+STEPS = st.builds(StepFinished, metrics=st.dictionaries(st.text(), st.floats()))
+EVENTS = st.one_of(STEPS if cls is StepFinished else st.from_type(cls) for cls in get_args(Event))
+
+
 @given(
     time_s=st.floats(allow_nan=False, allow_infinity=False),
-    event=st.from_type(Event),
+    event=EVENTS,
     commands=st.lists(st.from_type(Command), max_size=4),
 )
 def test_every_event_and_command_comes_back_exactly(tmp_path_factory, time_s, event, commands):

@@ -1,5 +1,6 @@
 """`rollart doctor`: what this machine can run, and why not. Looks; changes nothing."""
 
+import importlib
 import importlib.metadata
 import json
 import os
@@ -102,7 +103,7 @@ def _space(name: str, path: Path, *, need_gib: float) -> Finding:
 
 def _torch() -> list[Finding]:
     try:
-        import torch  # noqa: PLC0415 heavy, and may be missing
+        torch: Any = importlib.import_module("torch")
     except ImportError as error:
         detail = f"{error}: pip install torch, then 'rollart[train]'"
         return [Finding(name="torch", state="missing", detail=detail)]
@@ -112,7 +113,7 @@ def _torch() -> list[Finding]:
         found.append(Finding(name="cuda", state="missing", detail=f"{why}; device = cpu works"))
         return [*found, _number_format()]
     for index in range(torch.cuda.device_count()):
-        properties: Any = torch.cuda.get_device_properties(index)
+        properties = torch.cuda.get_device_properties(index)
         detail = f"{properties.name}, {properties.total_memory / _GIB:.0f} GiB"
         found.append(Finding(name=f"cuda:{index}", state="ok", detail=detail))
     return [*found, Finding(name="numbers", state="ok", detail="bfloat16 is fast on these GPUs")]

@@ -1,0 +1,140 @@
+import pytest
+
+from rollart.events import (
+    Cancel,
+    Drop,
+    Launch,
+    Publish,
+    Resume,
+    RunStarted,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+    Woke,
+)
+from rollart.observe.ledger import Ledger
+from rollart.observe.metrics import Metrics, Status
+from rollart.types import EngineInfo, Failure, TrajectoryInfo
+
+
+def launch(id_: int) -> Launch:
+    return Launch(id=id_, group=0, member=id_, attempt=0, task=0, slot=id_, seed=0)
+
+
+def finished(id_: int, *, reward: float | None = 1.0, born: int = 0) -> TrajectoryFinished:
+    info = TrajectoryInfo(
+        id=id_,
+        born=born,
+        reward=reward,
+        success=bool(reward),
+        turns=2,
+        sampled_tokens=10,
+        stop="terminated",
+    )
+    return TrajectoryFinished(info=info)
+
+
+STARTED = RunStarted(engines=(EngineInfo(id="e0", pool="default", version=0),), slots=4)
+FAILED = TrajectoryFailed(
+    id=2, failure=Failure(kind="env_timeout", message="hung"), sampled_tokens=3
+)
+
+RUN = [
+    (0.0, STARTED, [launch(0), launch(1), launch(2), launch(3)]),
+    (1.0, finished(0), []),
+    (1.0, FAILED, [launch(4)]),
+    (2.0, finished(1, reward=None), []),
+    (2.0, TrajectoryScored(id=1, reward=0.5), [Cancel(id=3, reason="surplus")]),
+    (2.0, TrajectoryCancelled(id=3, sampled_tokens=4), []),
+    (3.0, finished(4), [Drop(ids=(4,), reason="stale")]),
+    (3.0, Woke(), [Train(version=0, groups=((0, 1),), staleness=0), Suspend(engine="e0")]),
+    (3.5, Woke(), [Resume(engine="e0")]),
+    (4.0, StepFinished(version=1, metrics={"loss": 0.25}), [Publish(version=1)]),
+]
+
+
+def test_a_run_folds_into_one_row_per_step():
+    metrics = Metrics()
+    rows = [metrics.add(*record) for record in RUN]
+    assert [row for row in rows if row is not None] == [
+        {
+            "step": 1,
+            "time_s": 4.0,
+            "trajectories": 2,
+            "groups": 1,
+            "reward_mean": 0.75,
+            "success_rate": 0.5,
+            "turns_mean": 2.0,
+            "trained_tokens": 20,
+            "staleness_mean": 0.0,
+            "staleness_max": 0,
+            "tokens": 37,
+            "tokens_per_s": 9.25,
+            "wasted_tokens": 17,
+            "wasted/cancelled:surplus": 4,
+            "wasted/dropped:stale": 10,
+            "wasted/failed:env_timeout": 3,
+            "trajectories_per_s": 0.5,
+            "step_s": 4.0,
+            "train_s": 1.0,
+            "trainer_wait_s": 3.0,
+            "engines_suspended_s": 0.5,
+            "slots_busy": pytest.approx((4 + 3 + 1) / 16),
+            "launched": 5,
+            "finished": 3,
+            "failed": 1,
+            "cancelled": 1,
+            "dropped": 1,
+            "trainer/loss": 0.25,
+        }
+    ]
+    metrics.ledger.check()
+
+
+def test_each_row_counts_from_the_step_before():
+    metrics = Metrics()
+    for record in RUN:
+        metrics.add(*record)
+    metrics.add(5.0, Woke(), [launch(5)])
+    metrics.add(6.0, finished(5, born=0), [Train(version=1, groups=((5,),), staleness=1)])
+    row = metrics.add(8.0, StepFinished(version=2), [])
+    assert row is not None
+    assert (row["step"], row["tokens"], row["step_s"], row["wasted_tokens"]) == (2, 10, 4.0, 0)
+    assert (row["staleness_mean"], row["staleness_max"]) == (1.0, 1)
+
+
+def test_the_status_says_what_is_going_on():
+    metrics = Metrics()
+    for record in RUN[:8]:
+        metrics.add(*record)
+    assert metrics.status == Status(
+        step=0, running=0, slots=4, waiting=0, engines=1, suspended=1, training_since_s=3.0
+    )
+
+
+def test_the_ledger_books_every_token_once():
+    ledger = Ledger()
+    for _, event, commands in RUN:
+        ledger.add(event, commands)
+        ledger.check()
+    assert ledger.sampled == 37
+    assert ledger.trained == 20
+    assert dict(ledger.wasted) == {
+        "failed:env_timeout": 3,
+        "cancelled:surplus": 4,
+        "dropped:stale": 10,
+    }
+
+
+def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
+    ledger = Ledger()
+    ledger.add(Woke(), [Cancel(id=0, reason="stale")])
+    ledger.add(finished(0), [Drop(ids=(0,), reason="stale")])
+    ledger.add(Woke(), [Cancel(id=2, reason="stale")])
+    ledger.add(FAILED, [])
+    ledger.check()
+    assert dict(ledger.wasted) == {"dropped:stale": 10, "failed:env_timeout": 3}

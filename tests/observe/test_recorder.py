@@ -1,0 +1,218 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from rollart.errors import StorageError, UserError
+from rollart.events import (
+    Launch,
+    Publish,
+    Published,
+    Resume,
+    RunStarted,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFinished,
+    Woke,
+)
+from rollart.observe.log import LogHeader, read_log
+from rollart.observe.metrics import Metrics, Status
+from rollart.observe.plots import moving_average
+from rollart.observe.progress import Progress, waits
+from rollart.observe.recorder import Recorder
+from rollart.observe.samples import render_trajectory
+from rollart.observe.summary import write_summary
+from rollart.observe.trace import write_trace
+from rollart.observe.trackers import JsonlTracker, read_rows
+from rollart.types import EngineInfo, Task, Trajectory, TrajectoryInfo, Turn
+
+TRAJECTORY = Trajectory(
+    id=7,
+    group=2,
+    task=Task(id=5, env="lake", domain="lake", seed=9),
+    turns=(
+        Turn(
+            prompt_tokens=(1, 2),
+            tokens=(3, 4),
+            logprobs=(-0.5, -0.25),
+            versions=(0, 1),
+            observation="a1\nholes b2",
+            action="down",
+            reward=1.0,
+        ),
+    ),
+    stop="terminated",
+    success=True,
+    reward=1.0,
+)
+
+
+def record_run(recorder: Recorder) -> None:
+    engines = (EngineInfo(id="e0", pool="default", version=0),)
+    launches = [
+        Launch(id=each, group=0, member=each, attempt=0, task=0, slot=each, seed=0)
+        for each in range(3)
+    ]
+    recorder.record(0.0, RunStarted(engines=engines, slots=3), launches)
+    for each in range(2):
+        info = TrajectoryInfo(
+            id=each,
+            born=0,
+            reward=1.0,
+            success=True,
+            turns=1,
+            sampled_tokens=2,
+            stop="terminated",
+        )
+        recorder.record(1.0, TrajectoryFinished(info=info), [])
+    recorder.record(1.0, Woke(), [Train(version=0, groups=((0, 1),), staleness=0)])
+    recorder.record(1.5, TrajectoryCancelled(id=2, sampled_tokens=1), [])
+    recorder.record(2.0, StepFinished(version=1), [Publish(version=1)])
+    recorder.record(2.1, Published(version=1), [Suspend(engine="e0")])
+    recorder.record(2.2, Woke(), [Resume(engine="e0")])
+
+
+def test_a_run_leaves_its_directory_behind(tmp_path: Path):
+    shown = io.StringIO()
+    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=1, file=shown)
+    recorder.progress.start()
+    recorder.evaluation(0, {"success_rate": 0.25})
+    record_run(recorder)
+    recorder.evaluation(1, {"success_rate": 0.75})
+    recorder.samples(1, [TRAJECTORY])
+    recorder.close()
+    recorder.finish({"success_before": 0.25, "success_after": 0.75})
+    rows = read_rows(tmp_path / "metrics.jsonl")
+    assert [row["step"] for row in rows] == [0, 1, 1]
+    assert json.loads((tmp_path / "summary.json").read_text())["success_after"] == 0.75
+    assert (tmp_path / "learning_curve.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / "samples" / "step-000001-7.txt").read_text() == render_trajectory(TRAJECTORY)
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert len(read_log(tmp_path / "events.jsonl")[0].records) == 8
+    assert shown.getvalue() == (
+        "evaluation at step 0: success_rate 0.250\n"
+        "step 1/1  reward 1.000  success 100.0%  1.0 trajectories/s  2 tokens/s  "
+        "staleness 0.00 (max 0)  step 2.00 s (train 1.00 s)  wasted 1 tokens\n"
+        "evaluation at step 1: success_rate 0.750\n"
+    )
+
+
+def test_a_trajectory_reads_as_text():
+    assert render_trajectory(TRAJECTORY) == (
+        "trajectory 7 of group 2: succeeded\n"
+        "task 5 (lake, seed 9)  reward 1  stop terminated  1 turns  2 tokens  weights 0 to 1\n\n"
+        "turn 1\n    a1\n    holes b2\n> 'down'   reward 1, 2 tokens\n"
+    )
+
+
+def test_a_resumed_run_drops_the_rows_of_steps_it_makes_again(tmp_path: Path):
+    path = tmp_path / "metrics.jsonl"
+    first = JsonlTracker(path)
+    for step in range(1, 5):
+        first.add({"step": step, "reward_mean": 0.5})
+    first.close()
+    with path.open("a") as file:
+        file.write('{"step": 5, "rew')
+    second = JsonlTracker(path, resume_step=2)
+    second.add({"step": 3, "reward_mean": 0.75})
+    second.close()
+    assert read_rows(path) == [
+        {"step": 1, "reward_mean": 0.5},
+        {"step": 2, "reward_mean": 0.5},
+        {"step": 3, "reward_mean": 0.75},
+    ]
+
+
+def test_what_cannot_be_written_or_read_is_named(tmp_path: Path):
+    blocked = tmp_path / "file"
+    blocked.write_text("rubbish\n")
+    with pytest.raises(StorageError, match="the summary cannot be written"):
+        write_summary(blocked / "summary.json", {})
+    with pytest.raises(StorageError, match="metrics cannot be written"):
+        JsonlTracker(blocked / "metrics.jsonl")
+    with pytest.raises(UserError, match="file:1: not a row of metrics"):
+        read_rows(blocked)
+    with pytest.raises(UserError, match="no such file; is this a run's directory"):
+        read_rows(tmp_path / "metrics.jsonl")
+
+
+def test_the_live_panel_shows_every_part(tmp_path: Path):
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    shown = Terminal()
+    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=3, file=shown)
+    recorder.progress.start()
+    record_run(recorder)
+    recorder.progress.warn("disk is nearly full")
+    recorder.close()
+    text = shown.getvalue()
+    for words in ("trainer", "engines", "slots", "wasted", "warning: disk is nearly full"):
+        assert words in text
+
+
+def test_each_part_says_what_it_waits_for():
+    waiting = Status(
+        step=0, running=2, slots=4, waiting=3, engines=2, suspended=0, training_since_s=None
+    )
+    assert waits(waiting, 1.0) == [
+        ("trainer", "waits for groups; 3 trajectories in the buffer"),
+        ("engines", "2 serve"),
+        ("slots", "2 of 4 busy; 2 wait for work to be admitted"),
+    ]
+    busy = Status(
+        step=0, running=4, slots=4, waiting=0, engines=2, suspended=1, training_since_s=0.5
+    )
+    assert waits(busy, 2.0) == [
+        ("trainer", "trains for 1.5 s"),
+        ("engines", "1 of 2 change weights"),
+        ("slots", "4 of 4 busy"),
+    ]
+
+
+def test_the_time_left_follows_from_the_steps_made():
+    shown = io.StringIO()
+    progress = Progress(Metrics(), steps=10, title="demo", file=shown)
+    row = dict.fromkeys(
+        [
+            "reward_mean",
+            "success_rate",
+            "trajectories_per_s",
+            "tokens_per_s",
+            "staleness_mean",
+            "staleness_max",
+            "step_s",
+            "train_s",
+            "wasted_tokens",
+        ],
+        0.0,
+    )
+    progress.step(row | {"step": 1, "time_s": 10.0})
+    progress.step(row | {"step": 2, "time_s": 20.0})
+    assert "left" not in shown.getvalue().splitlines()[0]
+    assert shown.getvalue().splitlines()[1].endswith("1:20 left")
+
+
+def test_a_log_becomes_a_timeline(tmp_path: Path):
+    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=1, file=io.StringIO())
+    record_run(recorder)
+    recorder.close()
+    write_trace(tmp_path / "trace.json", read_log(tmp_path / "events.jsonl")[0].records)
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    bars = [(each["name"], each["ts"], each["dur"]) for each in events if each["ph"] == "X"]
+    assert bars == [
+        ("0 finished", 0, 1_000_000),
+        ("1 finished", 0, 1_000_000),
+        ("2 cancelled", 0, 1_500_000),
+        ("step 1", 1_000_000, 1_000_000),
+        ("publish 1", 2_000_000, 100_000),
+        ("update e0", 2_100_000, 100_000),
+    ]
+
+
+def test_a_moving_average_looks_back_only():
+    assert moving_average([1, 3, 5, 7], window=2) == [1.0, 2.0, 4.0, 6.0]
