@@ -93,8 +93,8 @@ class FrozenLake:
         return path[0]
 
     def drawing(self) -> str:
-        """Return the lake as lines: `.` ice, `O` hole, `G` goal, `@` player."""
-        signs = dict.fromkeys(self._holes, "O") | {self._goal: "G", self._player: "@"}
+        """Return the lake as lines: `.` ice, `#` hole, `*` goal, `@` player."""
+        signs = dict.fromkeys(self._holes, "#") | {self._goal: "*", self._player: "@"}
         squares = range(self._size)
         return "\n".join("".join(signs.get((r, c), ".") for c in squares) for r in squares)
 

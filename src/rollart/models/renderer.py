@@ -52,8 +52,9 @@ class ChatRenderer:
     def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
         self._tokenizer = tokenizer
         self._backend = tokenizer.backend_tokenizer
-        self._template = tokenizer.chat_template or PLAIN_TEMPLATE
-        if not tokenizer.chat_template and tokenizer.eos_token is None:
+        template = tokenizer.chat_template
+        self._template = template if isinstance(template, str) else PLAIN_TEMPLATE
+        if not template and tokenizer.eos_token is None:
             raise ModelError("the tokenizer has neither a chat template nor an end-of-text token")
         self._specials = tuple(tokenizer.get_added_vocab())
         user = {"role": "user", "content": _FIRST}

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from rollart.errors import ConfigError
+from rollart.models.tokenizer import END, PAD
 from rollart.models.writing import written_whole
 
 _ROPE_BASE = 10_000.0
@@ -25,13 +26,14 @@ class Shape:
     heads: int
     kv_heads: int
     inner: int
+    head: int
 
 
 SHAPES = {
-    "0.3M": Shape(width=96, layers=2, heads=4, kv_heads=2, inner=256),
-    "1M": Shape(width=160, layers=3, heads=5, kv_heads=5, inner=384),
-    "5M": Shape(width=256, layers=6, heads=8, kv_heads=4, inner=704),
-    "20M": Shape(width=448, layers=8, heads=14, kv_heads=7, inner=1344),
+    "0.3M": Shape(width=96, layers=2, heads=4, kv_heads=2, inner=256, head=24),
+    "1M": Shape(width=160, layers=3, heads=5, kv_heads=5, inner=384, head=32),
+    "5M": Shape(width=256, layers=6, heads=8, kv_heads=4, inner=704, head=32),
+    "20M": Shape(width=448, layers=8, heads=14, kv_heads=7, inner=1344, head=32),
 }
 
 
@@ -57,14 +59,14 @@ def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qw
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.kv_heads,
-        head_dim=shape.width // shape.heads,
+        head_dim=shape.head,
         max_position_embeddings=tokenizer.model_max_length,
         rope_parameters={"rope_type": "default", "rope_theta": _ROPE_BASE},
         initializer_range=shape.width**-0.5,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.convert_tokens_to_ids(END),
+        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

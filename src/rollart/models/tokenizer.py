@@ -49,7 +49,7 @@ def build_tokenizer(
     backend.decoder = ByteLevelDecoder()
     trainer = BpeTrainer(
         vocab_size=vocabulary,
-        min_frequency=2,
+        min_frequency=1,
         special_tokens=[AddedToken(token, special=True) for token in SPECIAL_TOKENS],
         initial_alphabet=sorted(ByteLevel.alphabet()),
         show_progress=False,

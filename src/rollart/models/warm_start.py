@@ -6,7 +6,7 @@ the same weights.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 
@@ -25,6 +25,7 @@ _FLOOR = 0.05
 _BETAS = (0.9, 0.98)
 _LARGEST_NORM = 1.0
 _IGNORED = -100
+_PARTS = 2
 
 Progress = Callable[[int, int, float], None]
 """Told after each optimizer step: steps done, steps in all, the step's loss."""
@@ -68,12 +69,11 @@ def train(
     for step, batch in enumerate(batches):
         for group in optimizer.param_groups:
             group["lr"] = options.warm_start_learning_rate * _schedule(step, len(batches))
-        loss = _loss(model, batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss = _accumulate(model, batch)
         torch.nn.utils.clip_grad_norm_(model.parameters(), _LARGEST_NORM)
         optimizer.step()
-        on_progress(step + 1, len(batches), loss.item())
+        on_progress(step + 1, len(batches), loss)
     model.eval()
 
 
@@ -88,17 +88,18 @@ def _schedule(step: int, steps: int) -> float:
 
 def _batches(
     demonstrations: Sequence[Demonstration], options: ModelOptions, random: Random
-) -> Iterator[Batch]:
-    """Yield the plays once, in batches of like lengths and in random order."""
-    order = sorted(demonstrations, key=lambda play: (len(play.tokens), random.random()))
-    groups: list[list[Demonstration]] = [[]]
+) -> list[list[Demonstration]]:
+    """Deal the plays once, in random order, into batches of about as many tokens each."""
+    order = random.sample(demonstrations, len(demonstrations))
+    batches: list[list[Demonstration]] = [[]]
+    room = options.warm_start_batch_tokens
     for play in order:
-        if (len(groups[-1]) + 1) * len(play.tokens) > options.warm_start_batch_tokens:
-            groups.append([])
-        groups[-1].append(play)
-    groups = [group for group in groups if group]
-    random.shuffle(groups)
-    return (_pad(group) for group in groups)
+        if batches[-1] and room < len(play.tokens):
+            batches.append([])
+            room = options.warm_start_batch_tokens
+        batches[-1].append(play)
+        room -= len(play.tokens)
+    return batches
 
 
 def _pad(plays: Sequence[Demonstration]) -> Batch:
@@ -114,10 +115,27 @@ def _pad(plays: Sequence[Demonstration]) -> Batch:
     return tokens, targets
 
 
+def _accumulate(model: PreTrainedModel, batch: list[Demonstration]) -> float:
+    """Add the batch's gradient; return its mean loss.
+
+    A batch is dealt at random but run in parts of like lengths, which spares most padding.
+    """
+    plays = sorted(batch, key=lambda play: len(play.tokens))
+    size = math.ceil(len(plays) / _PARTS)
+    chosen = sum(sum(play.sampled) for play in plays)
+    mean = 0.0
+    for first in range(0, len(plays), size):
+        loss = _loss(model, _pad(plays[first : first + size])) / chosen
+        loss.backward()
+        mean += loss.item()
+    return mean
+
+
 def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """Return the mean loss; logits are made only where there is something to predict."""
+    """Return the summed loss; logits are made only where there is something to predict."""
     tokens, targets = batch
     hidden: Tensor = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     chosen = targets != _IGNORED
-    logits: Tensor = model.get_output_embeddings()(hidden[chosen])
-    return cross_entropy(logits, targets[chosen])
+    head = model.get_output_embeddings()
+    assert head is not None
+    return cross_entropy(head(hidden[chosen]), targets[chosen], reduction="sum")

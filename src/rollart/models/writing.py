@@ -4,10 +4,9 @@ Everything is written to a sibling directory first and renamed when complete, so
 second writer or a later run never meets half a checkpoint.
 """
 
-import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rollart.errors import StorageError
 
 
 @contextmanager
-def written_whole(directory: Path) -> Iterator[Path]:
+def written_whole(directory: Path) -> Generator[Path]:
     """Give a directory to write to; it becomes `directory` on leaving, or nothing does."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
@@ -36,8 +35,8 @@ def _replace(draft: Path, directory: Path) -> None:
     draft.chmod(0o755)
     old = draft.with_name(f"{draft.name}.old")
     if directory.exists():
-        os.replace(directory, old)
+        directory.replace(old)
     try:
-        os.replace(draft, directory)
+        draft.replace(directory)
     finally:
         shutil.rmtree(old, ignore_errors=True)

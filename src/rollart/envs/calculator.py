@@ -1,0 +1,125 @@
+"""Calculator: arithmetic problems, and a calculator that may be asked before answering.
+
+The agent writes `calc: 12*7` and reads the result, or `answer: 84` and the episode ends; the
+reward is 1 for the right answer. The last of `max_turns` turns must be an answer. Problems with
+more terms take more steps by hand, yet one call of the calculator settles any.
+"""
+
+from collections.abc import Mapping
+from fractions import Fraction
+from random import Random
+
+from rollart.envs.arithmetic import ArithmeticsError, compute, show
+from rollart.errors import ConfigError
+from rollart.types import Json
+
+_WORDS = {"+": "plus", "-": "minus", "*": "times"}
+_FEWEST_TURNS, _MOST_TURNS = 2, 4
+_MOST_TERMS, _MOST_DIGITS = 5, 6
+_HINT = "write calc: or answer:"
+
+
+class Calculator:
+    """A problem in words or signs; 1 for the right answer."""
+
+    system_prompt = "Write calc: 2+3 to compute, then answer: 5"
+    inline = True
+
+    def __init__(
+        self, *, terms: int = 2, digits: int = 2, words: bool = True, max_turns: int = 4
+    ) -> None:
+        _check("terms", terms, 2, _MOST_TERMS)
+        _check("digits", digits, 1, _MOST_DIGITS)
+        _check("max_turns", max_turns, _FEWEST_TURNS, _MOST_TURNS)
+        self._terms = terms
+        self._digits = digits
+        self._words = words
+        self._max_turns = max_turns
+        self._turns = 0
+        self._expression = "0"
+        self._result: str | None = None
+        """What the calculator said of the whole problem, if it was asked."""
+
+    def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
+        """Pose the seed's problem, or the one `task` names as `expression`."""
+        random = Random(seed)
+        given = task.get("expression")
+        self._expression = self._draw(random) if given is None else str(given)
+        try:
+            compute(self._expression)
+        except ArithmeticsError as problem:
+            raise ConfigError("task.expression", given, f"{problem}") from None
+        self._turns = 0
+        self._result = None
+        in_words = self._words and given is None and random.random() < 0.5
+        return self._pose(in_words=in_words), self._info(success=False)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
+        """Compute or judge; anything else is told and costs the turn."""
+        self._turns += 1
+        verb, _, text = action.strip().partition(":")
+        match verb.strip().lower():
+            case "answer":
+                return self._judge(text)
+            case "calc":
+                observation = self._compute(text)
+            case _:
+                observation = _HINT
+        truncated = self._turns >= self._max_turns
+        return observation, 0.0, False, truncated, self._info(success=False)
+
+    def suggest(self) -> str:
+        """Return a call of the calculator, then its result as the answer."""
+        if self._result is None and self._turns < self._max_turns - 1:
+            return f"calc: {self._expression}"
+        return f"answer: {self._result or show(compute(self._expression))}"
+
+    def _draw(self, random: Random) -> str:
+        numbers = [random.randrange(1, 10**self._digits) for _ in range(self._terms)]
+        signs = [random.choice("+-*") for _ in numbers[1:]]
+        pairs = zip(signs, numbers[1:], strict=True)
+        return str(numbers[0]) + "".join(f"{sign}{number}" for sign, number in pairs)
+
+    def _pose(self, *, in_words: bool) -> str:
+        if not in_words:
+            return f"{self._expression} = ?"
+        text = self._expression
+        for sign, word in _WORDS.items():
+            text = text.replace(sign, f" {word} ")
+        return f"What is {text}?"
+
+    def _compute(self, text: str) -> str:
+        try:
+            value = compute(text)
+        except ArithmeticsError as problem:
+            return f"error: {problem}"
+        if value == compute(self._expression):
+            self._result = show(value)
+        return show(value)
+
+    def _judge(self, text: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
+        wanted = show(compute(self._expression))
+        success = _number(text) == wanted
+        observation = "right" if success else f"wrong: {wanted}"
+        return observation, float(success), True, False, self._info(success=success)
+
+    def _info(self, *, success: bool) -> dict[str, Json]:
+        guess = show(compute(self._expression) + 1)
+        actions: list[Json] = [f"calc: {self._expression}", f"answer: {guess}"]
+        if self._result is not None:
+            actions.append(f"answer: {self._result}")
+        return {"actions": actions, "success": success}
+
+
+def _number(text: str) -> str | None:
+    """Return a plain number in its one spelling, None if the text is none."""
+    try:
+        return show(Fraction(text.strip()))
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def _check(name: str, value: Json, least: int, most: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        fix = f"must be a whole number from {least} to {most}"
+        raise ConfigError(f"env.options.{name}", value, fix)
