@@ -8,7 +8,7 @@ from pathlib import Path
 
 from transformers import AutoTokenizer
 
-from benchmarks.trl_sides.number_guess_standin import NumberGuess
+from rollart.envs.number_guess import NumberGuess
 from rollart.models.renderer import ChatRenderer
 
 GROUPS = 4
@@ -17,18 +17,18 @@ TRAJECTORIES_PER_STEP = GROUPS * GROUP_SIZE
 MAX_TURNS = 4
 MAX_TOKENS = 4
 """Most tokens one turn may sample: a two-digit guess, its end, and one to spare."""
-LEARNING_RATE = 1e-3
+LEARNING_RATE = 3e-4
 MAX_GRAD_NORM = 1.0
 TASKS = 4096
 """How many tasks (seeds of the hidden number) there are."""
 WARM_UP_STEPS = 3
-"""Optimizer steps at the start of a measurement that do not count towards its rate."""
+"""Optimizer steps at the start of a measurement that do not count towards its rate; at most a quarter of them."""
 SYSTEM = NumberGuess.system_prompt
 
 
 def make_env() -> NumberGuess:
     """Return a fresh game."""
-    return NumberGuess()
+    return NumberGuess(guesses=MAX_TURNS)
 
 
 def make_renderer(checkpoint: Path) -> ChatRenderer:

@@ -210,9 +210,7 @@ def main() -> None:
     renderer = game.make_renderer(arguments.checkpoint)
     rollout = Rollout(record, renderer, cached=arguments.rollout == "cached")
     rows = [{"prompt": str(seed)} for seed in range(game.TASKS)]
-    side.train(
-        arguments, record, rows=rows, options={}, reward_funcs=earned, rollout_func=rollout
-    )
+    side.train(arguments, record, rows=rows, options={}, reward_funcs=earned, rollout_func=rollout)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,8 @@ class Record:
         """Return the run as JSON values; the rate is the median over steps after warm-up."""
         marks = [self.began_s, *self.ended_s]
         durations_s = [after - before for before, after in zip(marks, marks[1:], strict=False)]
-        counted_s = durations_s[game.WARM_UP_STEPS :] or durations_s
+        warm_up = min(game.WARM_UP_STEPS, len(durations_s) // 4)
+        counted_s = durations_s[warm_up:]
         cpu_s = [b - a for a, b in zip(self.cpu_s, self.cpu_s[1:], strict=False)]
         per_trajectory = {
             f"{name}_per_trajectory": round(count / self.trajectories, 2)
@@ -55,7 +56,7 @@ class Record:
             "steps": len(self.ended_s),
             "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.median(counted_s),
             "step_s": statistics.median(counted_s),
-            "step_cpu_s": statistics.median(cpu_s[game.WARM_UP_STEPS :] or cpu_s),
+            "step_cpu_s": statistics.median(cpu_s[warm_up:]),
             **per_trajectory,
             "reward": [round(reward, 4) for reward in self.rewards],
             "wall_s": [round(end - self.began_s, 4) for end in self.ended_s],
