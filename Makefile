@@ -1,0 +1,47 @@
+# make quickstart   from nothing to a trained agent
+# make test         everything that must hold for a change
+# make lint         format, lint and types only
+# make bench        every benchmark, figures as JSON
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+CONFIG ?= examples/quickstart.toml
+BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
+
+.PHONY: quickstart test lint docs bench install install-dev install-bench
+.DELETE_ON_ERROR:
+
+quickstart:
+	@scripts/quickstart.sh "$(MAKE)" "$(BIN)" "$(CONFIG)"
+
+test: lint docs
+	OMP_NUM_THREADS=1 $(BIN)/pytest --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+
+lint: install-dev
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+docs: install-dev
+	$(BIN)/python scripts/check_docs.py
+
+bench: install-bench
+	@for name in $(BENCHMARKS); do $(BIN)/rollart bench $$name --json || exit 1; done
+
+install: $(VENV)/train.stamp
+install-dev: $(VENV)/dev.stamp
+install-bench: $(VENV)/bench.stamp
+
+# torch comes first and pinned: left to the resolver it may bring gigabytes of GPU packages.
+$(VENV)/torch.stamp:
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing torch"
+	@$(PIP) install torch==2.13.0
+	@touch $@
+
+$(VENV)/%.stamp: $(VENV)/torch.stamp pyproject.toml
+	@echo "installing rollart[$*]"
+	@$(PIP) install -e '.[$*]'
+	@touch $@

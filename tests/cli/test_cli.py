@@ -1,0 +1,222 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollart import __version__
+from rollart.cli import main
+from rollart.cli.doctor import examine
+from rollart.cli.parser import parse
+from rollart.cli.plan import most_attempts
+from rollart.config import load_config
+from rollart.errors import UserError
+
+ROOT = Path(__file__).parent.parent.parent
+QUICKSTART = str(ROOT / "examples" / "quickstart.toml")
+
+
+@pytest.fixture
+def lines(capsys):
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_help_names_every_command(capsys):
+    for argv in ([], ["--help"]):
+        with pytest.raises(SystemExit) as caught:
+            main(argv)
+        assert caught.value.code == 0
+        text = capsys.readouterr().out
+        for name in ("train", "eval", "replay", "config", "env", "bench", "doctor"):
+            assert f"\n  {name}" in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["train", "eval", "replay", "config show", "config check", "config explain", "env try"],
+)
+def test_every_command_has_its_own_help(capsys, command):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    assert capsys.readouterr().out.startswith(f"usage: rollart {command}")
+
+
+def test_the_version_is_printed():
+    command = [sys.executable, "-c", "from rollart.cli import main; main(['--version'])"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout == f"rollart {__version__}\n"
+
+
+def test_overrides_may_stand_before_and_after_options():
+    arguments = parse(["train", "a.toml", "run.steps=1", "--dry-run", "run.seed=2"])
+    assert arguments.overrides == ["run.steps=1", "run.seed=2"]
+    with pytest.raises(UserError, match="unknown argument '--drie'"):
+        parse(["train", "a.toml", "--drie"])
+    with pytest.raises(UserError, match="unknown argument 'a=b'"):
+        parse(["doctor", "a=b"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["trian"], "invalid choice: 'trian'"),
+        (["train"], "name a config file"),
+        (["train", "no.toml"], "no.toml: no such config file"),
+        (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),
+        (["train", QUICKSTART, "run.steps=many"], "run.steps = 'many': must be a whole number"),
+        (["train", QUICKSTART, "tasks.lake.env=pond"], "tasks.lake.env = 'pond': "),
+        (["train", QUICKSTART, "tasks.lake.options.sise=4"], "tasks.lake.options.sise = 4: "),
+        (["train", QUICKSTART, "tasks.lake.parser=os:nope"], "os has no function nope"),
+        (["train", QUICKSTART, "tasks.lake.parser=nope:f"], "no module nope; put it next to"),
+        (["train", "--resume", "no-such-run"], "--resume no-such-run: no such directory"),
+        (["train", "--resume", str(ROOT)], "holds no config.toml, so it is not a run's directory"),
+        (["eval", "no-such-run"], "no-such-run: no such run or checkpoint"),
+        (["eval", str(ROOT), "--episodes", "0"], "--episodes 0: must be at least 1"),
+        (["eval", str(ROOT), "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
+        (["eval", str(ROOT), "--episodes", "x"], "invalid int value: 'x'"),
+        (["replay", "no-such-run"], "no-such-run: no such directory"),
+        (["config", "explain", "run.stepz"], "no key 'run.stepz'"),
+        (["env", "try", "frozen_lak"], "did you mean frozen_lake?"),
+        (["env", "try", "frozen_lake", "--option", "size"], "write it as section.key=value"),
+        (["env", "try", "frozen_lake", "--episodes", "0"], "must be at least 1"),
+        (["bench", "nope"], "no benchmark 'nope'; there is"),
+    ],
+)
+def test_a_mistake_is_one_message_and_exit_code_2(lines, argv, message):
+    code, out, err = lines(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = lines("train", QUICKSTART, "--dry-run", "run.mode=sync", "run.steps=3")
+    assert (code, err) == (0, "")
+    assert "quickstart: 3 steps, new run in runs/quickstart" in out
+    assert "lock-step" in out
+    assert "staleness       at most 0" in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_counts_what_the_schedule_can_use():
+    config = load_config(
+        QUICKSTART,
+        [
+            "run.mode=rollart",
+            "staleness.alpha=2",
+            "batching.groups_per_step=3",
+            "batching.group_size=4",
+            "redundancy.extra_groups=1",
+            "redundancy.extra_members=1",
+        ],
+    )
+    assert most_attempts(config) == (3 * 3 + 1) * 5
+
+
+def test_a_run_is_resumed_with_its_own_config_and_overrides(lines, tmp_path):
+    _, shown, _ = lines("config", "show", QUICKSTART, "run.steps=7")
+    (tmp_path / "config.toml").write_text(shown)
+    code, out, _ = lines("train", "--resume", str(tmp_path), "run.seed=5", "--dry-run")
+    assert code == 0
+    assert out.startswith(f"quickstart: 7 steps, goes on in {tmp_path}\n")
+
+
+def test_a_shown_config_is_complete_and_loads(lines, tmp_path):
+    _, shown, _ = lines("config", "show", QUICKSTART)
+    path = tmp_path / "shown.toml"
+    path.write_text(shown)
+    assert load_config(path) == load_config(QUICKSTART)
+
+
+def test_a_checked_config_is_called_valid(lines):
+    code, out, _ = lines("config", "check", QUICKSTART)
+    assert code == 0
+    assert out.startswith(f"valid: {QUICKSTART}\n")
+
+
+def test_a_key_is_explained(lines):
+    code, out, _ = lines("config", "explain", "staleness.alpha", "--config", QUICKSTART)
+    assert code == 0
+    assert out.startswith("staleness.alpha\n  Most optimizer steps a trajectory may lag")
+
+
+def test_an_environment_is_played_by_a_scripted_player(lines):
+    code, out, _ = lines("env", "try", "frozen_lake", "--player", "scripted", "--episodes", "2")
+    assert code == 0
+    assert "frozen_lake: 2 episodes by the scripted player, success 100.0%" in out
+
+
+def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, monkeypatch):
+    (tmp_path / "rubbish_env.py").write_text(
+        "class Rubbish:\n"
+        "    def reset(self, seed, task):\n        return 'hello', {}\n"
+        "    def step(self, action):\n        return 'x', float('nan'), False, False, {}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, _, err = lines("env", "try", "rubbish_env:Rubbish")
+    assert code == 2
+    assert "breaks the Env contract: step() must return a finite reward" in err
+
+
+def test_doctor_says_what_this_machine_can_run(lines):
+    code, out, _ = lines("doctor", "--json")
+    assert code == 0
+    names = [each["name"] for each in json.loads(out)]
+    assert names == [each.name for each in examine()]
+    assert {"python", "cores", "memory", "torch", "ray", "bubblewrap"} <= set(names)
+    assert main(["doctor"]) == 0
+
+
+def test_a_benchmark_prints_one_json_object_last(lines, tmp_path, monkeypatch):
+    folder = tmp_path / "benchmarks"
+    folder.mkdir()
+    (folder / "toy.py").write_text(
+        '"""A toy."""\nNAME = "toy"\n'
+        "def run(*, quick):\n    print('working')\n    return {'quick': quick}\n"
+    )
+    monkeypatch.setattr("rollart.cli.bench.find_benchmarks", lambda: folder)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
+    code, out, err = lines("bench", "toy", "--json", "--quick")
+    assert (code, out) == (0, '{"quick": true}\n')
+    assert "working" in err
+    _, listed, _ = lines("bench")
+    assert "toy  A toy." in listed
+    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
+
+
+def raise_in_command(monkeypatch, error: BaseException) -> None:
+    def fail(arguments: object) -> int:
+        raise error
+
+    monkeypatch.setattr("rollart.cli.doctor.run", fail)
+
+
+def test_an_interrupt_is_exit_code_130(lines, monkeypatch):
+    raise_in_command(monkeypatch, KeyboardInterrupt())
+    assert lines("doctor") == (130, "", "error: interrupted\n")
+
+
+def test_a_bug_is_exit_code_1_with_a_hint(lines, monkeypatch):
+    raise_in_command(monkeypatch, ZeroDivisionError("division by zero"))
+    code, _, err = lines("doctor")
+    assert code == 1
+    assert err.startswith("error: ZeroDivisionError: division by zero\n")
+    assert "ROLLART_DEBUG=1" in err
+    monkeypatch.setenv("ROLLART_DEBUG", "1")
+    with pytest.raises(ZeroDivisionError):
+        main(["doctor"])
+
+
+def test_a_missing_package_is_named_with_its_extra(lines, monkeypatch):
+    raise_in_command(monkeypatch, ModuleNotFoundError("No module named 'trl'", name="trl.x"))
+    assert lines("doctor") == (2, "", "error: this needs trl: pip install 'rollart[bench]'\n")
