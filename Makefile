@@ -6,7 +6,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONFIG ?= examples/quickstart.toml
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 

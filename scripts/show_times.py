@@ -9,12 +9,7 @@ import sys
 
 from rollart.config import load_config
 
-PARTS = {
-    "model": "model and warm start",
-    "warm_start": "warm start",
-    "evaluate": "evaluation",
-    "train": "training",
-}
+PARTS = {"model": "model and warm start", "start": "starting trainer and engine"}
 
 
 def main(config: str, install_s: str, train_s: str) -> None:
@@ -25,7 +20,7 @@ def main(config: str, install_s: str, train_s: str) -> None:
     seconds = summary.get("seconds", {})
     parts |= {PARTS.get(name, name): float(value) for name, value in seconds.items()}
     rest = float(train_s) - sum(seconds.values())
-    parts["starting and stopping" if seconds else "model, warm start, training"] = max(0.0, rest)
+    parts["everything else"] = max(0.0, rest)
     lines = ["", "where the time went"]
     lines += [f"  {name:<28}{value:8.1f} s" for name, value in parts.items()]
     lines += [f"  {'in all':<28}{float(install_s) + float(train_s):8.1f} s", ""]

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from rollart.cli import main
 from rollart.cli.doctor import examine
 from rollart.cli.parser import parse
 from rollart.cli.plan import most_attempts
+from rollart.cli.train import read_config
 from rollart.config import load_config
 from rollart.errors import UserError
 
@@ -127,6 +129,16 @@ def test_a_run_is_resumed_with_its_own_config_and_overrides(lines, tmp_path):
     code, out, _ = lines("train", "--resume", str(tmp_path), "run.seed=5", "--dry-run")
     assert code == 0
     assert out.startswith(f"quickstart: 7 steps, goes on in {tmp_path}\n")
+
+
+def test_a_resumed_run_stays_in_its_own_directory(tmp_path):
+    shutil.copy(QUICKSTART, tmp_path / "config.toml")
+    checkpoint = tmp_path / "checkpoints" / "step-3"
+    checkpoint.mkdir(parents=True)
+    for resume in (tmp_path, checkpoint):
+        assert read_config(None, [], resume=resume).run.path == tmp_path
+    moved = read_config("run.directory=elsewhere", [], resume=tmp_path)
+    assert moved.run.path == Path("elsewhere")
 
 
 def test_a_shown_config_is_complete_and_loads(lines, tmp_path):

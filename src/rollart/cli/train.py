@@ -1,5 +1,6 @@
 """`rollart train`: a config in, a run's directory out."""
 
+import json
 from argparse import Namespace
 from pathlib import Path
 
@@ -27,15 +28,23 @@ def run(arguments: Namespace) -> int:
 
 
 def read_config(named: str | None, overrides: list[str], *, resume: Path | None) -> Config:
-    """Load the named config, or else the one of the run that is resumed."""
-    if resume is not None and not resume.is_dir():
-        raise UserError(f"--resume {resume}: no such directory")
+    """Load the named config, or else the one of the run that is resumed, in its directory."""
     if named is not None and "=" in named and not Path(named).exists():
         named, overrides = None, [named, *overrides]
     if named is not None:
         return load_config(named, overrides)
     if resume is None:
         raise UserError("name a config file: rollart train examples/quickstart.toml")
-    if not (resume / CONFIG).exists():
-        raise UserError(f"--resume {resume}: holds no {CONFIG}, so it is not a run's directory")
-    return load_config(resume / CONFIG, overrides)
+    directory = find_run(resume)
+    here = f"run.directory={json.dumps(str(directory))}"
+    return load_config(directory / CONFIG, [here, *overrides])
+
+
+def find_run(path: Path) -> Path:
+    """Return the run's directory that a path is, or that a checkpoint's path lies in."""
+    if not path.is_dir():
+        raise UserError(f"--resume {path}: no such directory")
+    for directory in (path, *list(path.resolve().parents)[:2]):
+        if (directory / CONFIG).is_file():
+            return directory
+    raise UserError(f"--resume {path}: holds no {CONFIG}, so it is not a run's directory")

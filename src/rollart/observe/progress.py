@@ -5,6 +5,7 @@ where tokens were wasted, time left. Elsewhere one line per step. Messages appea
 and stay.
 """
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import IO
 
@@ -14,9 +15,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollart.clock import SystemClock
 from rollart.observe.metrics import Metrics, Status
 
-REFRESH_EVERY_S = 0.25
+REFRESH_PER_S = 2
 
 
 class Progress:
@@ -30,21 +32,22 @@ class Progress:
         self._live: Live | None = None
         self._row: Mapping[str, float] = {}
         self._first: tuple[int, float] | None = None
-        self._shown_s = float("-inf")
+        self._clock = SystemClock()
 
     def start(self) -> None:
         """Begin to show; on a terminal the live panel appears."""
         if self._console.is_terminal:
             self._live = Live(
-                self._panel(0.0), console=self._console, auto_refresh=False, transient=True
+                get_renderable=self._panel,
+                console=self._console,
+                refresh_per_second=REFRESH_PER_S,
+                transient=True,
             )
             self._live.start()
 
     def tick(self, now: float) -> None:
-        """Bring the panel up to date, a few times a second at most."""
-        if self._live is not None and now - self._shown_s >= REFRESH_EVERY_S:
-            self._shown_s = now
-            self._live.update(self._panel(now), refresh=True)
+        """Set the run's time; the panel goes on from there by itself, events or not."""
+        self._clock = SystemClock(now)
 
     def step(self, row: Mapping[str, float]) -> None:
         """Show a finished step."""
@@ -92,8 +95,9 @@ class Progress:
         per_step = (row["time_s"] - self._first[1]) / (row["step"] - self._first[0])
         return per_step * (self._steps - row["step"]) or None
 
-    def _panel(self, now: float) -> RenderableType:
-        row, status = self._row, self._metrics.status
+    def _panel(self) -> RenderableType:
+        """Draw the panel; runs in the display's thread and only reads."""
+        now, row, status = self._clock.now(), self._row, self._metrics.status
         head = Table.grid(padding=(0, 2))
         left = self._left_s(row) if row else None
         head.add_row(
@@ -124,10 +128,11 @@ class Progress:
 
     def _waste(self) -> list[tuple[str, str]]:
         ledger = self._metrics.ledger
-        if not ledger.wasted.total():
+        wasted = Counter(dict(ledger.wasted))
+        if not wasted.total():
             return []
-        causes = ", ".join(f"{cause} {count:,}" for cause, count in ledger.wasted.most_common(4))
-        share = ledger.wasted.total() / max(1, ledger.sampled)
+        causes = ", ".join(f"{cause} {count:,}" for cause, count in wasted.most_common(4))
+        share = wasted.total() / max(1, ledger.sampled)
         return [("wasted", f"{share:.1%} of tokens: {causes}")]
 
 
