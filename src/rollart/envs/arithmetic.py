@@ -5,6 +5,7 @@ depth and size of results are bounded, so no expression can take more than micro
 """
 
 import ast
+import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
@@ -51,7 +52,7 @@ def show(value: Fraction) -> str:
 def _walk(node: ast.expr) -> Fraction:
     match node:
         case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
-            return _bounded(Fraction(str(number)))
+            return _bounded(_exact(number))
         case ast.UnaryOp(op=ast.USub(), operand=operand):
             return -_walk(operand)
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
@@ -60,6 +61,13 @@ def _walk(node: ast.expr) -> Fraction:
             return _bounded(Fraction(_BINARY[type(op)](_walk(left), _walk(right))))
         case _:
             raise ArithmeticsError("not arithmetic")
+
+
+def _exact(number: float) -> Fraction:
+    """Return the number as it was written."""
+    if not math.isfinite(number):
+        raise ArithmeticsError("too large")
+    return Fraction(str(number))
 
 
 def _bounded(value: Fraction) -> Fraction:

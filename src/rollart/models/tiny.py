@@ -52,6 +52,7 @@ def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qw
     if size not in SHAPES:
         raise ConfigError("model.path", f"tiny:{size}", f"size must be one of {', '.join(SHAPES)}")
     shape = SHAPES[size]
+    vocabulary = tokenizer.get_vocab()
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=shape.width,
@@ -65,8 +66,8 @@ def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qw
         initializer_range=shape.width**-0.5,
         tie_word_embeddings=False,
         bos_token_id=None,
-        eos_token_id=tokenizer.convert_tokens_to_ids(END),
-        pad_token_id=tokenizer.convert_tokens_to_ids(PAD),
+        eos_token_id=vocabulary[END],
+        pad_token_id=vocabulary[PAD],
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
