@@ -1,0 +1,512 @@
+"""Single decisions of the scheduler, event by event."""
+
+from dataclasses import replace
+
+import pytest
+
+from rollart.control.batching import Batching
+from rollart.control.filters import Filter
+from rollart.control.invariants import check
+from rollart.control.modes import AREAL, ONE_OFF, ROLLART, SYNC
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.control.staleness import Staleness
+from rollart.events import (
+    Cancel,
+    Drop,
+    EngineSuspended,
+    EngineUpdated,
+    Halt,
+    Launch,
+    Publish,
+    Published,
+    Resume,
+    RunStarted,
+    Score,
+    ScoreFailed,
+    StepFinished,
+    StopRequested,
+    Suspend,
+    Train,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+    Update,
+    Wake,
+    Woke,
+)
+from rollart.seeds import derive_seed
+from rollart.types import EngineInfo, Failure, TrajectoryInfo
+
+ALONE = Batching(groups_per_step=1, group_size=1)
+"""One trajectory a step: trajectory and group numbers are the same."""
+
+
+class Driver:
+    """Feeds a scheduler by hand and checks its invariants after every event."""
+
+    def __init__(self, *, slots=4, engines=("a",), **rules):
+        self.rules = Rules(**{"steps": 9, "batching": ALONE} | rules)
+        self.scheduler = Scheduler(self.rules)
+        self.now = 0.0
+        infos = tuple(EngineInfo(id=name, pool="gpu", version=0) for name in engines)
+        self.started = self.send(RunStarted(engines=infos, slots=slots))
+
+    def send(self, event):
+        commands = self.scheduler.handle(event, self.now)
+        check(self.scheduler)
+        return commands
+
+    def born(self, id_, version=0):
+        return self.send(TrajectoryBorn(id=id_, version=version))
+
+    def finished(self, id_, *, born=0, reward=1.0):
+        info = TrajectoryInfo(
+            id=id_,
+            born=born,
+            reward=reward,
+            success=True,
+            turns=1,
+            sampled_tokens=1,
+            stop="terminated",
+        )
+        return self.send(TrajectoryFinished(info=info))
+
+    def failed(self, id_):
+        failure = Failure(kind="env_error", message="boom")
+        return self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=1))
+
+    def cancelled(self, id_):
+        return self.send(TrajectoryCancelled(id=id_, sampled_tokens=1))
+
+    def serve(self, version):
+        """Finish the step to `version`, publish it and load it into the engine "a"."""
+        return [
+            self.send(StepFinished(version=version)),
+            self.send(Published(version=version)),
+            self.send(EngineSuspended(engine="a")),
+            self.send(EngineUpdated(engine="a", version=version)),
+        ]
+
+    def launch(self, id_, *, group=None, member=0, attempt=0, slot=None):
+        """Return the launch of a trajectory, by default the only one of the like-numbered group."""
+        group = id_ if group is None else group
+        return Launch(
+            id=id_,
+            group=group,
+            member=member,
+            attempt=attempt,
+            task=group,
+            slot=id_ if slot is None else slot,
+            seed=derive_seed(self.rules.seed, group, member, attempt),
+        )
+
+
+def test_a_run_starts_with_as_many_groups_as_the_window_and_the_slots_admit():
+    window = Driver(staleness=Staleness(alpha=1))
+    assert window.started == [window.launch(0), window.launch(1)]
+    few = Driver(slots=1, staleness=Staleness(alpha=1))
+    assert few.started == [few.launch(0)]
+    assert few.finished(0) == [
+        Train(version=0, groups=((0,),), staleness=0),
+        few.launch(1, slot=0),
+    ]
+
+
+def test_members_of_a_group_share_its_task_and_differ_in_seed():
+    run = Driver(batching=Batching(groups_per_step=1, group_size=2), staleness=Staleness(alpha=0))
+    assert run.started == [run.launch(0), run.launch(1, group=0, member=1)]
+    assert run.started[0].seed != run.started[1].seed
+
+
+def test_weights_go_from_the_trainer_through_the_store_to_the_engine():
+    run = Driver(staleness=Staleness(alpha=0))
+    assert run.finished(0) == [Train(version=0, groups=((0,),), staleness=0)]
+    assert run.serve(1) == [
+        [Publish(version=1)],
+        [Suspend(engine="a")],
+        [Update(engine="a", version=1)],
+        [Resume(engine="a"), run.launch(1)],
+    ]
+
+
+def test_a_trained_group_is_outstanding_until_its_weights_are_served():
+    run = Driver(staleness=Staleness(alpha=1))
+    run.finished(0)
+    run.send(StepFinished(version=1))
+    assert run.scheduler.admission.consumed == 1
+    run.send(Published(version=1))
+    run.send(EngineSuspended(engine="a"))
+    assert run.send(EngineUpdated(engine="a", version=1)) == [
+        Resume(engine="a"),
+        run.launch(2),
+    ]
+    assert run.scheduler.admission.consumed == 0
+
+
+def test_a_group_is_as_old_as_its_oldest_member():
+    run = Driver(batching=Batching(groups_per_step=1, group_size=2), slots=9)
+    run.born(0, 0)
+    run.born(2, 0)
+    run.finished(2)
+    run.finished(3)
+    run.serve(1)
+    run.finished(1, born=1)
+    assert run.finished(0, born=0)[0] == Train(version=1, groups=((0, 1),), staleness=1)
+
+
+def test_what_a_step_makes_too_old_is_cancelled_and_dropped():
+    run = Driver(staleness=Staleness(alpha=1), redundancy=Redundancy(extra_groups=2), slots=9)
+    for id_ in range(4):
+        run.born(id_)
+    run.finished(0)
+    run.finished(1)
+    run.serve(1)
+    assert run.finished(2) == []
+    assert run.send(StepFinished(version=2)) == [
+        Publish(version=2),
+        Cancel(id=3, reason="stale"),
+        Drop(ids=(2,), reason="stale"),
+        run.launch(5),
+        run.launch(6),
+    ]
+
+
+def test_work_born_too_old_is_dropped_at_birth_and_at_the_end():
+    run = Driver(redundancy=Redundancy(extra_groups=2), slots=9)
+    run.finished(0)
+    run.finished(1)
+    run.serve(1)
+    run.send(StepFinished(version=2))
+    assert run.born(2, 0) == [Cancel(id=2, reason="stale"), run.launch(5)]
+    assert run.finished(3, born=0) == [Drop(ids=(3,), reason="stale"), run.launch(6, slot=6)]
+
+
+def test_areal_keeps_work_however_old_it_has_become():
+    run = Driver(mode=AREAL, redundancy=Redundancy(extra_groups=1), slots=9)
+    run.finished(0)
+    run.finished(1)
+    run.serve(1)
+    run.send(StepFinished(version=2))
+    assert run.finished(2, born=0)[0] == Train(version=2, groups=((2,),), staleness=2)
+
+
+def behind_schedule(at_bound):
+    """Return a run with two groups that must train by version 2, and a fresher one ready at 1."""
+    run = Driver(staleness=Staleness(alpha=2, at_bound=at_bound, patience_s=10.0))
+    run.born(1)
+    run.born(2)
+    run.finished(0)
+    run.serve(1)
+    return run, run.finished(3, born=1)
+
+
+def test_waiting_at_the_bound_leaves_a_step_for_every_group_that_runs():
+    run, commands = behind_schedule("wait")
+    assert (commands, run.scheduler.waiting_for()) == ([], "work about to expire")
+    assert run.finished(1) == [Train(version=1, groups=((1,),), staleness=1)]
+    run.serve(2)
+    assert run.finished(2) == [Train(version=2, groups=((2,),), staleness=2)]
+    run.serve(3)
+    assert run.scheduler.training[0].trajectories == (3,)
+
+
+def test_pacing_at_the_bound_waits_as_long_as_its_patience():
+    run, commands = behind_schedule("pace")
+    assert commands == [Wake(at_s=10.0)]
+    run.now = 9.0
+    assert run.send(Woke()) == [Wake(at_s=10.0)]
+    run.now = 10.0
+    assert run.send(Woke()) == [Train(version=1, groups=((3,),), staleness=0)]
+
+
+def test_pacing_ends_when_the_running_work_has_come():
+    run, _ = behind_schedule("pace")
+    assert run.finished(1) == [Train(version=1, groups=((1,),), staleness=1)]
+
+
+def test_dropping_at_the_bound_never_waits():
+    _, commands = behind_schedule("drop")
+    assert commands == [Train(version=1, groups=((3,),), staleness=0)]
+
+
+def test_the_papers_counting_waits_for_engines_two_steps_behind():
+    run = Driver(staleness=Staleness(alpha=2, counting="serving"))
+    for id_ in range(3):
+        run.finished(id_)
+    assert run.send(StepFinished(version=1))[1:] == [Train(version=1, groups=((1,),), staleness=1)]
+    assert run.send(StepFinished(version=2)) == [Publish(version=2)]
+    assert run.scheduler.waiting_for() == "weights"
+    run.send(Published(version=2))
+    run.send(EngineSuspended(engine="a"))
+    assert run.send(EngineUpdated(engine="a", version=2))[1] == Train(
+        version=2, groups=((2,),), staleness=2
+    )
+
+
+def test_a_run_says_what_its_next_step_waits_for():
+    run = Driver(batching=Batching(groups_per_step=2, group_size=1))
+    run.finished(0)
+    assert run.scheduler.waiting_for() == "1 of 2 groups"
+    run.finished(1)
+    assert run.scheduler.waiting_for() == "the optimizer"
+
+
+def test_a_batch_lists_its_groups_in_id_order_whatever_finished_first():
+    run = Driver(batching=Batching(groups_per_step=2, group_size=1))
+    run.finished(1)
+    assert run.finished(0)[0] == Train(version=0, groups=((0,), (1,)), staleness=0)
+
+
+def test_members_beyond_the_group_size_are_cancelled_when_enough_are_scored():
+    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2))
+    assert run.finished(1) == [
+        Cancel(id=0, reason="surplus"),
+        Cancel(id=2, reason="surplus"),
+        Train(version=0, groups=((1,),), staleness=0),
+    ]
+    assert run.cancelled(0) == []
+
+
+def test_a_cancelled_attempt_that_ends_by_itself_is_dropped_and_not_retried():
+    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2))
+    run.finished(1)
+    assert run.finished(0) == [Drop(ids=(0,), reason="surplus")]
+    assert run.failed(2) == []
+    assert run.scheduler.failures == 1
+
+
+def test_a_cancelled_attempt_has_no_birth():
+    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1))
+    run.finished(0)
+    assert run.born(1, 0) == []
+    assert len(run.scheduler.rolling_ages) == 0
+
+
+def test_a_failed_attempt_is_made_again_elsewhere_while_its_slot_rests():
+    run = Driver(slots=2, staleness=Staleness(alpha=0), retry=Retry(jitter=0.0))
+    assert run.failed(0) == [run.launch(1, group=0, attempt=1, slot=1)]
+    assert run.failed(1) == [Wake(at_s=0.5)]
+    run.now = 0.5
+    assert run.send(Woke()) == [run.launch(2, group=0, attempt=2, slot=0)]
+
+
+def test_an_earlier_return_asks_for_an_earlier_wake():
+    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0)
+    run = Driver(slots=2, staleness=Staleness(alpha=1), retry=retry)
+    assert run.failed(0) == [Wake(at_s=1.0)]
+    run.now = 1.0
+    run.send(Woke())
+    assert run.failed(2) == [Wake(at_s=3.0)]
+    assert run.failed(1) == [Wake(at_s=2.0)]
+
+
+PAIR = Batching(groups_per_step=1, group_size=3, min_members=2)
+
+
+def test_a_group_goes_on_without_members_that_failed_for_good():
+    run = Driver(batching=PAIR, staleness=Staleness(alpha=0), retry=Retry(max_attempts=1))
+    assert [run.failed(1), run.finished(0)] == [[], []]
+    assert run.finished(2) == [Train(version=0, groups=((0, 2),), staleness=0)]
+
+
+def test_a_group_with_too_few_members_left_is_dropped_and_replaced():
+    run = Driver(batching=PAIR, staleness=Staleness(alpha=0), retry=Retry(max_attempts=1), slots=6)
+    assert [run.finished(0), run.failed(1)] == [[], []]
+    assert run.failed(2) == [
+        Drop(ids=(0,), reason="too_few_members"),
+        run.launch(3, group=1, member=0),
+        run.launch(4, group=1, member=1),
+        run.launch(5, group=1, member=2),
+    ]
+
+
+def test_a_run_in_which_everything_fails_gives_up_with_the_last_reason():
+    run = Driver(retry=Retry(give_up_after=2), slots=3)
+    run.failed(0)
+    assert run.failed(2) == [
+        Halt(message="2 attempts in a row failed; the last: env_error: boom"),
+        Cancel(id=1, reason="interrupted"),
+    ]
+    run.cancelled(1)
+    assert run.scheduler.done
+
+
+def test_one_finished_attempt_between_failures_keeps_a_run_going():
+    run = Driver(retry=Retry(give_up_after=2))
+    run.failed(0)
+    run.finished(1)
+    assert Halt not in map(type, run.failed(2))
+
+
+def test_trajectories_are_scored_as_they_end():
+    run = Driver(staleness=Staleness(alpha=0))
+    assert run.finished(0, reward=None) == [Score(ids=(0,))]
+    assert run.send(TrajectoryScored(id=0, reward=1.0)) == [
+        Train(version=0, groups=((0,),), staleness=0)
+    ]
+
+
+def test_a_trajectory_that_cannot_be_scored_is_dropped_and_made_again():
+    run = Driver(staleness=Staleness(alpha=0))
+    run.finished(0, reward=None)
+    assert run.send(ScoreFailed(id=0, message="judge down")) == [
+        Drop(ids=(0,), reason="score_failed"),
+        run.launch(1, group=0, attempt=1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "answer", [TrajectoryScored(id=0, reward=1.0), ScoreFailed(id=0, message="judge down")]
+)
+def test_a_score_that_comes_after_its_group_is_complete_changes_nothing(answer):
+    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1))
+    run.finished(0, reward=None)
+    assert run.finished(1) == [
+        Drop(ids=(0,), reason="surplus"),
+        Train(version=0, groups=((1,),), staleness=0),
+    ]
+    assert run.send(answer) == []
+    assert run.scheduler.attempts == {}
+
+
+def test_sync_scores_when_the_whole_batch_has_rolled_out():
+    run = Driver(mode=SYNC, batching=Batching(groups_per_step=2, group_size=1))
+    assert run.finished(0, reward=None) == []
+    assert run.finished(1, reward=None) == [Score(ids=(0, 1))]
+
+
+def test_sync_scores_at_once_when_what_was_queued_is_no_longer_wanted():
+    run = Driver(
+        mode=SYNC,
+        slots=1,
+        batching=Batching(groups_per_step=2, group_size=1),
+        redundancy=Redundancy(extra_members=1),
+    )
+    run.finished(0, reward=None)
+    run.finished(1, reward=None)
+    assert run.finished(2, reward=1.0) == [Score(ids=(0, 1))]
+
+
+def test_sync_does_not_score_what_was_dropped_meanwhile():
+    run = Driver(mode=SYNC, redundancy=Redundancy(extra_members=1))
+    assert run.finished(0, reward=None) == []
+    assert run.finished(1, reward=1.0) == [
+        Drop(ids=(0,), reason="surplus"),
+        Train(version=0, groups=((1,),), staleness=0),
+    ]
+
+
+def test_groups_still_rolling_are_surplus_when_an_iteration_has_its_batch():
+    run = Driver(mode=SYNC, redundancy=Redundancy(extra_groups=1))
+    assert run.finished(1) == [
+        Cancel(id=0, reason="surplus"),
+        Train(version=0, groups=((1,),), staleness=0),
+    ]
+
+
+def test_one_off_rolls_out_the_next_batch_while_the_last_one_trains():
+    run = Driver(mode=ONE_OFF)
+    assert run.started == [run.launch(0)]
+    assert run.finished(0) == [Train(version=0, groups=((0,),), staleness=0), run.launch(1)]
+    assert run.finished(1) == []
+    assert run.send(StepFinished(version=1)) == [
+        Publish(version=1),
+        Train(version=1, groups=((1,),), staleness=1),
+    ]
+
+
+def test_nothing_starts_while_idle_engines_change_their_weights():
+    run = Driver(mode=ONE_OFF, retry=Retry(max_attempts=1))
+    run.finished(0)
+    run.send(StepFinished(version=1))
+    assert run.send(Published(version=1)) == []
+    assert run.failed(1) == [Suspend(engine="a")]
+    assert run.send(EngineSuspended(engine="a")) == [Update(engine="a", version=1)]
+    assert run.send(EngineUpdated(engine="a", version=1)) == [Resume(engine="a"), run.launch(2)]
+
+
+def test_a_version_published_while_another_loads_waits_for_it():
+    run = Driver(engines=("a", "b"), staleness=Staleness(alpha=2))
+    run.finished(0)
+    run.finished(1)
+    run.send(StepFinished(version=1))
+    run.send(Published(version=1))
+    run.send(StepFinished(version=2))
+    assert run.send(Published(version=2)) == []
+    assert run.send(EngineUpdated(engine="a", version=1)) == [Resume(engine="a")]
+    assert run.send(EngineUpdated(engine="b", version=1)) == [
+        Resume(engine="b"),
+        Suspend(engine="a"),
+        Suspend(engine="b"),
+        run.launch(3),
+    ]
+
+
+def test_groups_whose_rewards_are_equal_are_replaced_when_asked():
+    run = Driver(
+        batching=Batching(groups_per_step=1, group_size=2),
+        staleness=Staleness(alpha=0),
+        filter=Filter(drop_zero_variance=True, refill_limit=1),
+    )
+    run.finished(0, reward=1.0)
+    assert run.finished(1, reward=1.0) == [
+        Drop(ids=(0, 1), reason="zero_variance"),
+        run.launch(2, group=1),
+        run.launch(3, group=1, member=1),
+    ]
+    run.finished(2, reward=1.0)
+    assert run.finished(3, reward=1.0) == [Train(version=0, groups=((2, 3),), staleness=0)]
+
+
+def test_a_run_ends_when_its_last_weights_are_served():
+    run = Driver(steps=1, staleness=Staleness(alpha=0), redundancy=Redundancy(extra_groups=2))
+    run.finished(0)
+    assert run.finished(1) == []
+    assert run.send(StepFinished(version=1)) == [
+        Publish(version=1),
+        Drop(ids=(1,), reason="stale"),
+        Cancel(id=2, reason="run_finished"),
+    ]
+    run.cancelled(2)
+    assert not run.scheduler.done
+    run.send(Published(version=1))
+    run.send(EngineSuspended(engine="a"))
+    assert run.send(EngineUpdated(engine="a", version=1)) == [Resume(engine="a")]
+    assert run.scheduler.done
+
+
+def test_an_interrupted_run_cancels_what_runs_and_keeps_what_finished():
+    run = Driver(batching=Batching(groups_per_step=2, group_size=2), slots=6)
+    run.finished(0)
+    run.finished(1)
+    run.finished(2)
+    run.finished(3, reward=None)
+    assert run.send(StopRequested()) == [
+        Drop(ids=(3,), reason="interrupted"),
+        *[Cancel(id=id_, reason="interrupted") for id_ in (4, 5, 6, 7)],
+    ]
+    assert run.send(StopRequested()) == []
+    run.send(TrajectoryScored(id=3, reward=1.0))
+    for id_ in (4, 5, 6, 7):
+        assert run.cancelled(id_) == []
+    assert run.scheduler.done
+    assert [(g.state, g.trajectories) for g in run.scheduler.groups.values()] == [
+        ("ready", (0, 1)),
+        ("rolling", (2,)),
+        ("rolling", ()),
+        ("rolling", ()),
+    ]
+
+
+def test_the_bound_of_a_mode_replaces_the_configs():
+    assert Driver(mode=replace(ROLLART, alpha=3)).scheduler.bound.alpha == 3
+
+
+def test_a_value_that_is_no_event_is_a_broken_program():
+    with pytest.raises(AssertionError, match="unreachable"):
+        Driver().send(object())
