@@ -1,7 +1,8 @@
 """Tasks: an endless stream of problems, drawn from a weighted mix by index.
 
 The task at an index depends only on the seed and the index, so a resumed or replayed run poses
-the same problems.
+the same problems. Each task names its split, "train" or "test", so that an environment can keep
+the problems of evaluations apart from those of training.
 """
 
 from bisect import bisect_right
@@ -11,7 +12,7 @@ from itertools import accumulate
 
 from rollart.errors import ConfigError
 from rollart.seeds import derive_seed
-from rollart.types import Task
+from rollart.types import Json, Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class TaskKind:
 class TaskMix:
     """The stream of tasks of a run."""
 
-    def __init__(self, kinds: Sequence[TaskKind], *, seed: int) -> None:
+    def __init__(self, kinds: Sequence[TaskKind], *, seed: int, split: str = "train") -> None:
         total = sum(kind.weight for kind in kinds)
         if total <= 0 or any(kind.weight < 0 for kind in kinds):
             weights = [kind.weight for kind in kinds]
@@ -34,10 +35,12 @@ class TaskMix:
         self._kinds = tuple(kinds)
         self._bounds = [bound / total for bound in accumulate(kind.weight for kind in kinds)]
         self._seed = seed
+        self._split = split
 
     def task(self, index: int) -> Task:
         """Return the task at an index."""
         draw = derive_seed(self._seed, index, 0) / 2**63
         kind = self._kinds[min(bisect_right(self._bounds, draw), len(self._kinds) - 1)]
         seed = derive_seed(self._seed, index, 1) % 2**31
-        return Task(id=index, env=kind.name, domain=kind.domain, seed=seed)
+        payload: dict[str, Json] = {"split": self._split}
+        return Task(id=index, env=kind.name, domain=kind.domain, seed=seed, payload=payload)

@@ -9,7 +9,7 @@ that refuses costs that checkpoint, with a message; the run and the checkpoints 
 import asyncio
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -66,23 +66,31 @@ class Checkpointer:
     def begin(self, scheduler: Scheduler, tasks: asyncio.TaskGroup) -> None:
         """Start a checkpoint if one is due after the step just finished."""
         if self._every and scheduler.optimizer % self._every == 0:
-            tasks.create_task(self._save_or_warn(scheduler))
+            tasks.create_task(self._write_or_warn(self._capture(scheduler)))
 
     async def save(self, scheduler: Scheduler) -> Path:
         """Write a checkpoint of this moment and return its directory."""
+        return await self._write(self._capture(scheduler))
+
+    def _capture(self, scheduler: Scheduler) -> "_Moment":
         record = take_snapshot(scheduler)
-        trajectories = [self._buffer.get(id_) for id_ in buffered(record)]
-        state = {
-            "format": FORMAT,
-            "clock_s": self._now(),
-            "scheduler": record,
-            "notes": self._notes,
-        }
-        target = self._directory / f"{PREFIX}{record['version']:06d}"
+        return _Moment(
+            version=record["version"],
+            state={
+                "format": FORMAT,
+                "clock_s": self._now(),
+                "scheduler": record,
+                "notes": dict(self._notes),
+            },
+            trajectories=tuple(self._buffer.get(id_) for id_ in buffered(record)),
+        )
+
+    async def _write(self, moment: "_Moment") -> Path:
+        target = self._directory / f"{PREFIX}{moment.version:06d}"
         draft = self._directory / f".draft-{target.name}"
         try:
             await self._trainer.call("save", str(draft))
-            await asyncio.to_thread(_write_state, draft, state, trajectories)
+            await asyncio.to_thread(moment.write, draft)
             _replace(draft, target)
         except OSError as error:
             raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
@@ -92,15 +100,27 @@ class Checkpointer:
             shutil.rmtree(old, ignore_errors=True)
         return target
 
-    async def _save_or_warn(self, scheduler: Scheduler) -> None:
-        # The snapshot is taken before the first await, so at the moment `begin` was called
-        # or, at the latest, before the task of any later command runs.
+    async def _write_or_warn(self, moment: "_Moment") -> None:
         try:
-            await self.save(scheduler)
+            await self._write(moment)
         except UserError as error:
             left = checkpoints(self._directory)
             last = left[-1].name if left else "none"
             self._warn(f"checkpoint failed, the run goes on (last good one: {last}): {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What a checkpoint holds besides the trainer's part."""
+
+    version: int
+    state: dict[str, Any]
+    trajectories: tuple[Trajectory, ...]
+
+    def write(self, directory: Path) -> None:
+        lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in self.trajectories]
+        (directory / BUFFER).write_text("".join(lines))
+        (directory / STATE).write_text(json.dumps(self.state))
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -138,12 +158,6 @@ def load_saved(directory: Path) -> Saved:
         raise ModelError(f"{directory}: not a whole checkpoint: {error!r}") from error
 
 
-def _write_state(draft: Path, state: object, trajectories: Sequence[Trajectory]) -> None:
-    lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in trajectories]
-    (draft / BUFFER).write_text("".join(lines))
-    (draft / STATE).write_text(json.dumps(state))
-
-
 def _replace(draft: Path, target: Path) -> None:
     if target.exists():
         shutil.rmtree(target)
@@ -163,7 +177,12 @@ def _read_trajectory(value: dict[str, Any]) -> Trajectory:
 
 
 def _read_turn(value: dict[str, Any]) -> Turn:
-    columns = ("prompt_tokens", "tokens", "logprobs")
-    tuples = {name: tuple(value[name]) for name in columns}
-    versions = tuple(Version(version) for version in value["versions"])
-    return Turn(**{**value, **tuples, "versions": versions})
+    return Turn(
+        prompt_tokens=tuple(value["prompt_tokens"]),
+        tokens=tuple(value["tokens"]),
+        logprobs=tuple(value["logprobs"]),
+        versions=tuple(Version(version) for version in value["versions"]),
+        observation=value["observation"],
+        action=value["action"],
+        reward=value["reward"],
+    )

@@ -12,7 +12,7 @@ window decides how much runs, so the inbox stays short.
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
@@ -46,13 +46,8 @@ from rollart.runtime.buffer import Buffer
 from rollart.runtime.env_worker import EnvWorker
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
-
-class Observer(Protocol):
-    """Watches a run."""
-
-    def observe(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """See one event and what the scheduler made of it."""
-        ...
+Observer = Callable[[float, Event, Sequence[Command]], object]
+"""Sees each event with its time and what the scheduler made of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,25 +62,20 @@ class Parts:
     score: RewardFunction
     on_train: Callable[[Sequence[Sequence[Trajectory]]], None]
     """Sees each batch as it leaves the buffer."""
+    after_step: Callable[[Scheduler, asyncio.TaskGroup], None]
+    """Called after each optimizer step, before what follows from it is begun."""
 
 
 class Controller:
     """Turns commands into work and work into events."""
 
     def __init__(
-        self,
-        scheduler: Scheduler,
-        *,
-        parts: Parts,
-        clock: Clock,
-        observers: Sequence[Observer],
-        checkpoint: Callable[[Scheduler, asyncio.TaskGroup], None],
+        self, scheduler: Scheduler, *, clock: Clock, observers: Sequence[Observer] = ()
     ) -> None:
         self.scheduler = scheduler
-        self._parts = parts
+        self._parts: Parts
         self._clock = clock
         self._observers = observers
-        self._checkpoint = checkpoint
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
         self._halted: str | None = None
         self._timers: set[asyncio.Task[None]] = set()
@@ -98,8 +88,9 @@ class Controller:
         """Ask the run to end now, in order."""
         self.post(StopRequested())
 
-    async def run(self, *, engines: tuple[EngineInfo, ...], slots: int) -> None:
+    async def run(self, parts: Parts, *, engines: tuple[EngineInfo, ...], slots: int) -> None:
         """Drive the run to its end; raises UserError if the scheduler gives up."""
+        self._parts = parts
         self.post(RunStarted(engines=engines, slots=slots))
         async with asyncio.TaskGroup() as tasks:
             while not self.scheduler.done:
@@ -107,13 +98,13 @@ class Controller:
                 now = self._clock.now()
                 commands = self.scheduler.handle(event, now)
                 for observer in self._observers:
-                    observer.observe(now, event, commands)
+                    observer(now, event, commands)
                 if isinstance(event, StepFinished):
-                    self._checkpoint(self.scheduler, tasks)
+                    parts.after_step(self.scheduler, tasks)
                 self._execute(commands, tasks)
             for timer in self._timers:
                 timer.cancel()
-        self._parts.worker.close()
+        parts.worker.close()
         if self._halted is not None:
             raise UserError(self._halted)
 

@@ -1,0 +1,116 @@
+"""Assembly: the parts of a run on the embedded host, made in order and closed in reverse."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rollart.config import Config
+from rollart.control.routing import Router, Routing
+from rollart.control.rules import Rules
+from rollart.engines.torch.engine import TorchEngine
+from rollart.models.loading import load_config, load_tokenizer, load_weights
+from rollart.models.renderer import ChatRenderer
+from rollart.ports import Array, Handle, WeightStore
+from rollart.runtime.host import EmbeddedHost, thread_env
+from rollart.runtime.proxy import LLMProxy
+from rollart.types import EngineId, EngineInfo, Version
+from rollart.weights.directory import remove_directory, shared_directory
+from rollart.weights.opening import open_store
+
+POOL = "local"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The inference side of a run."""
+
+    proxies: Mapping[EngineId, LLMProxy]
+    renderer: ChatRenderer
+
+    @property
+    def infos(self) -> tuple[EngineInfo, ...]:
+        """The engines as the scheduler knows them."""
+        return tuple(
+            EngineInfo(id=id_, pool=POOL, version=proxy.version)
+            for id_, proxy in self.proxies.items()
+        )
+
+    def router(self, rule: Routing, *, affinity: bool) -> Router:
+        """Return a router over these engines, by domain where the mode has affinity."""
+        rule = rule if affinity else replace(rule, affinity={})
+        return Router(rule, engines=[(info.id, info.pool) for info in self.infos])
+
+
+def make_rules(config: Config) -> Rules:
+    """Return the scheduler's rules of a config."""
+    return Rules(
+        steps=config.run.steps,
+        seed=config.run.seed,
+        mode=config.mode,
+        batching=config.batching,
+        staleness=config.staleness,
+        redundancy=config.redundancy,
+        retry=config.retry,
+        filter=config.filter,
+        syncing=config.syncing,
+    )
+
+
+@asynccontextmanager
+async def open_engines(
+    config: Config, *, model: Path, version: Version, store: WeightStore | None
+) -> AsyncGenerator[Engines]:
+    """Run the engines on a checkpoint's weights until the block ends."""
+    renderer = ChatRenderer(load_tokenizer(model))
+    weights: Mapping[str, Array] = load_weights(model)
+    model_config = load_config(model)
+
+    def fetch(wanted: Version) -> Mapping[str, Array]:
+        assert store is not None
+        return store.fetch(wanted)
+
+    proxies: dict[EngineId, LLMProxy] = {}
+    for number in range(config.engine.replicas):
+        engine = TorchEngine(
+            model_config=model_config,
+            weights=weights,
+            options=config.engine.torch,
+            version=version,
+        )
+        id_ = EngineId(f"{config.engine.name}-{number}")
+        proxies[id_] = LLMProxy(engine, id=id_, fetch=fetch, keep_kv=config.syncing.keep_kv)
+    loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
+    try:
+        yield Engines(proxies=proxies, renderer=renderer)
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+
+
+@asynccontextmanager
+async def open_trainer(
+    config: Config, *, model: Path
+) -> AsyncGenerator[tuple[WeightStore, Handle]]:
+    """Run the trainer in its own process, with a weight store between it and the engines."""
+    async with AsyncExitStack() as stack:
+        directory = shared_directory(config.run.name)
+        stack.callback(remove_directory, directory)
+        kind, keep = config.weights.store, config.weights.keep
+        store = open_store(kind, str(directory), keep)
+        stack.callback(store.close)
+        host = EmbeddedHost(env=thread_env(config.training.threads))
+        stack.push_async_callback(host.close)
+        trainer = await host.spawn(
+            "rollart.training.trainer:TorchTrainer",
+            {
+                "model": str(model),
+                "options": json.loads(json.dumps(asdict(config.training))),
+                "store": {"kind": kind, "directory": str(directory), "keep": keep},
+            },
+            own_process=True,
+        )
+        yield store, trainer

@@ -1,0 +1,64 @@
+"""Evaluation of a run's newest checkpoint, or of any checkpoint, on held-out episodes."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rollart.build.assembly import open_engines
+from rollart.build.tasks import make_setups, task_streams
+from rollart.config import Config, load_config
+from rollart.errors import UserError
+from rollart.runtime.checkpointing import find_checkpoint
+from rollart.runtime.env_manager import Access
+from rollart.runtime.evaluation import Evaluator
+from rollart.runtime.gate import OpenGate
+from rollart.seeds import derive_seed
+from rollart.types import Json, Sampling, Version
+
+_EVALUATION = 3
+
+
+def evaluate(
+    path: Path, overrides: Sequence[str], episodes: int | None, temperature: float | None
+) -> dict[str, Json]:
+    """Play held-out episodes with a checkpoint's weights and return the figures."""
+    checkpoint = find_checkpoint(path)
+    file = _config_of(path, checkpoint)
+    config = load_config(file, overrides)
+    sampling = config.sampling
+    if temperature is not None:
+        sampling = replace(sampling, temperature=temperature)
+    count = config.run.evaluate_episodes if episodes is None else episodes
+    figures = asyncio.run(_evaluate(config, checkpoint, sampling, count))
+    return {"checkpoint": str(checkpoint), "episodes": count, **figures}
+
+
+def _config_of(path: Path, checkpoint: Path) -> Path:
+    for directory in (path, *checkpoint.parents):
+        if (directory / "config.toml").is_file():
+            return directory / "config.toml"
+    raise UserError(f"{path}: found no config.toml of the run beside or above it")
+
+
+async def _evaluate(
+    config: Config, checkpoint: Path, sampling: Sampling, episodes: int
+) -> dict[str, float]:
+    setups = make_setups(config, sampling)
+    async with open_engines(config, model=checkpoint, version=Version(0), store=None) as engines:
+        evaluator = Evaluator(
+            setups=setups,
+            access=Access(
+                renderer=engines.renderer,
+                router=engines.router(config.routing, affinity=config.mode.affinity),
+                generators=engines.proxies,
+                gate=OpenGate(),
+                is_fresh=lambda _version: True,
+            ),
+            tasks=task_streams(config)[1].task,
+            concurrency=config.run.environments,
+            seed=derive_seed(config.run.seed, _EVALUATION),
+        )
+        result = await evaluator.run(episodes)
+        evaluator.close()
+        return result.figures

@@ -1,0 +1,273 @@
+"""A training run from config to summary.
+
+    prepare model ─► trainer process ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
+
+Everything a run leaves is in its directory. Ctrl-C asks the scheduler to end in order, with a
+checkpoint; a second one ends at once.
+"""
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from rollart.build.assembly import Engines, make_rules, open_engines, open_trainer
+from rollart.build.directory import claim_directory
+from rollart.build.model import prepare_model
+from rollart.build.tasks import make_setups, task_streams
+from rollart.clock import SystemClock
+from rollart.config import Config, dump_toml
+from rollart.control.modes import Mode
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import restore
+from rollart.observe.log import LogHeader
+from rollart.observe.recorder import Recorder
+from rollart.ports import Handle
+from rollart.replay import encode_rules
+from rollart.runtime.buffer import Buffer
+from rollart.runtime.checkpointing import Checkpointer, Saved, find_checkpoint, load_saved
+from rollart.runtime.controller import Controller, Parts
+from rollart.runtime.env_manager import Access, Setup
+from rollart.runtime.env_worker import Ends, EnvWorker
+from rollart.runtime.evaluation import Evaluator
+from rollart.runtime.gate import Gate, LockStepGate, OpenGate
+from rollart.seeds import derive_seed
+from rollart.training.batch import encode
+from rollart.types import Json, Trajectory, Version
+
+INTERRUPTED = 130
+_EVALUATION = 3
+
+
+def train(config: Config, *, resume: Path | None = None) -> int:
+    """Run a config to its end, or go on from a checkpoint; return the exit code."""
+    clock = SystemClock()
+    saved = None if resume is None else load_saved(find_checkpoint(resume))
+    setups = make_setups(config, config.sampling)
+    directory = config.run.path
+    claim_directory(directory, resumed=None if saved is None else saved.directory)
+    (directory / "config.toml").write_text(dump_toml(config))
+    rules = make_rules(config)
+    header = LogHeader(
+        seed=config.run.seed,
+        rules=encode_rules(rules),
+        snapshot=None if saved is None else cast("Json", saved.scheduler),
+    )
+    recorder = Recorder(
+        directory,
+        header,
+        name=config.run.name,
+        steps=config.run.steps,
+        resume_step=None if saved is None else saved.scheduler["version"],
+    )
+    try:
+        model = prepare_model(config, recorder.progress.message)
+        run = Run(
+            config=config,
+            directory=directory,
+            setups=setups,
+            recorder=recorder,
+            saved=saved,
+            model=model,
+        )
+        run.seconds["model"] = clock.now()
+        return asyncio.run(run.run())
+    finally:
+        recorder.close()
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training run in this process."""
+
+    config: Config
+    directory: Path
+    setups: Mapping[str, Setup]
+    recorder: Recorder
+    saved: Saved | None
+    model: Path
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    notes: dict[str, Json] = field(default_factory=dict[str, Json])
+    controller: Controller | None = None
+    interrupts: int = 0
+
+    async def run(self) -> int:
+        """Train and evaluate; return the exit code."""
+        config, saved = self.config, self.saved
+        timer = SystemClock()
+        start = self.model if saved is None else saved.directory
+        version = Version(0 if saved is None else saved.scheduler["version"])
+        main = cast("asyncio.Task[int]", asyncio.current_task())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
+        async with open_trainer(config, model=self.model) as (store, trainer):
+            if saved is not None:
+                await trainer.call("load", str(saved.directory))
+            async with open_engines(config, model=start, version=version, store=store) as engines:
+                self.seconds["start"] = timer.now()
+                return await self._train(engines, trainer)
+
+    async def _train(self, engines: Engines, trainer: Handle) -> int:
+        config, saved = self.config, self.saved
+        scheduler = self._scheduler()
+        clock = SystemClock(0.0 if saved is None else saved.clock_s)
+        evaluator = self._evaluator(engines)
+        self.notes |= {} if saved is None else saved.notes
+        if "before" not in self.notes:
+            self.notes["before"] = await self._evaluate(evaluator, scheduler.optimizer)
+        buffer = self._buffer(scheduler)
+        checkpointer = Checkpointer(
+            self.directory / "checkpoints",
+            every=config.run.checkpoint_every,
+            keep=config.run.keep_checkpoints,
+            trainer=trainer,
+            buffer=buffer,
+            now=clock.now,
+            notes=self.notes,
+            warn=self.recorder.progress.warn,
+        )
+        self.controller = controller = Controller(
+            scheduler, clock=clock, observers=[self.recorder.record]
+        )
+        parts = Parts(
+            worker=self._worker(controller, engines, buffer),
+            generators=engines.proxies,
+            trainer=trainer,
+            buffer=buffer,
+            encode=partial(encode, temperature=config.sampling.temperature),
+            score=lambda trajectory: trajectory.reward,
+            on_train=partial(self._sample, scheduler),
+            after_step=partial(self._after_step, checkpointer, evaluator),
+        )
+        self.recorder.progress.start()
+        timer = SystemClock()
+        try:
+            await controller.run(parts, engines=engines.infos, slots=config.run.environments)
+        finally:
+            self.controller = None
+            self.seconds["training"] = timer.now()
+            self.recorder.progress.stop()
+            if not scheduler.training:
+                await checkpointer.save(scheduler)
+        after = (
+            await self._evaluate(evaluator, scheduler.optimizer) if not self.interrupts else None
+        )
+        evaluator.close()
+        self._finish(scheduler, engines, after)
+        return INTERRUPTED if self.interrupts else 0
+
+    def _scheduler(self) -> Scheduler:
+        rules = make_rules(self.config)
+        return Scheduler(rules) if self.saved is None else restore(rules, self.saved.scheduler)
+
+    def _buffer(self, scheduler: Scheduler) -> Buffer:
+        buffer = Buffer(scheduler.is_fresh)
+        for trajectory in () if self.saved is None else self.saved.trajectories:
+            buffer.put(trajectory)
+        return buffer
+
+    def _access(self, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
+        return Access(
+            renderer=engines.renderer,
+            router=engines.router(self.config.routing, affinity=self.config.mode.affinity),
+            generators=engines.proxies,
+            gate=gate,
+            is_fresh=_always if scheduler is None else scheduler.is_fresh,
+        )
+
+    def _evaluator(self, engines: Engines) -> Evaluator:
+        return Evaluator(
+            setups=self.setups,
+            access=self._access(engines, OpenGate(), None),
+            tasks=task_streams(self.config)[1].task,
+            concurrency=self.config.run.environments,
+            seed=derive_seed(self.config.run.seed, _EVALUATION),
+        )
+
+    def _worker(self, controller: Controller, engines: Engines, buffer: Buffer) -> EnvWorker:
+        mode = self.config.mode
+        return EnvWorker(
+            setups=self.setups,
+            access=self._access(engines, _gate(mode), controller.scheduler),
+            tasks=task_streams(self.config)[0].task,
+            ends=Ends(put=buffer.put, post=controller.post),
+            score_elsewhere=mode.score == "after_rollout",
+        )
+
+    def _sample(self, scheduler: Scheduler, groups: Sequence[Sequence[Trajectory]]) -> None:
+        members = [member for group in groups for member in group]
+        count = self.config.run.samples
+        if count:
+            spread = members[:: max(1, len(members) // count)][:count]
+            self.recorder.samples(scheduler.optimizer, spread)
+
+    def _after_step(
+        self,
+        checkpointer: Checkpointer,
+        evaluator: Evaluator,
+        scheduler: Scheduler,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        checkpointer.begin(scheduler, tasks)
+        every = self.config.run.evaluate_every
+        if every and scheduler.optimizer % every == 0 and scheduler.ending is None:
+            tasks.create_task(self._evaluate(evaluator, scheduler.optimizer))
+
+    async def _evaluate(self, evaluator: Evaluator, version: Version) -> dict[str, Json]:
+        episodes = self.config.run.evaluate_episodes
+        if not episodes:
+            return {}
+        timer = SystemClock()
+        figures = (await evaluator.run(episodes)).figures
+        self.seconds["evaluation"] = self.seconds.get("evaluation", 0.0) + timer.now()
+        self.recorder.evaluation(version, figures)
+        return dict(figures)
+
+    def _finish(
+        self, scheduler: Scheduler, engines: Engines, after: dict[str, Json] | None
+    ) -> None:
+        before = self.notes["before"]
+        ledger = self.recorder.metrics.ledger
+        summary: dict[str, Json] = {
+            "name": self.config.run.name,
+            "mode": self.config.run.mode,
+            "steps": int(scheduler.optimizer),
+            "interrupted": bool(self.interrupts),
+            "success_before": _success(before),
+            "success_after": _success(after),
+            "before": before,
+            "after": after,
+            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+            "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
+            "engines": {id_: dict(proxy.stats()) for id_, proxy in engines.proxies.items()},
+        }
+        self.recorder.finish(summary)
+        self.recorder.progress.message(f"run directory: {self.directory}")
+        if self.interrupts:
+            self.recorder.progress.message(
+                f"stopped at step {scheduler.optimizer}; go on with: "
+                f"rollart train --resume {self.directory}",
+                style="bold",
+            )
+
+    def _interrupt(self, main: "asyncio.Task[int]") -> None:
+        self.interrupts += 1
+        if self.controller is not None and self.interrupts == 1:
+            self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
+            self.controller.stop()
+        else:
+            main.cancel()
+
+
+def _always(_version: Version) -> bool:
+    return True
+
+
+def _gate(mode: Mode) -> Gate:
+    return LockStepGate() if mode.lockstep else OpenGate()
+
+
+def _success(figures: Json) -> Json:
+    return figures.get("success_rate") if isinstance(figures, dict) else None

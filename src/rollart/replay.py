@@ -1,0 +1,171 @@
+"""Replay: a run's log fed to a new scheduler, which must give the same commands.
+
+It proves, from the log alone, that the scheduler decides by its events only; that every attempt
+ended exactly once (or, where the run was cut off, is named as open); that none was trained twice;
+and that no batch was older than the mode promises. A resumed run's log has several parts, each
+starting from the snapshot it was resumed with.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rollart.control.batching import Batching
+from rollart.control.filters import Filter
+from rollart.control.invariants import check
+from rollart.control.modes import mode_named
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import buffered, restore
+from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
+from rollart.errors import RollartError
+from rollart.events import Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
+from rollart.observe.log import LogHeader, LogPart, Record, read_log
+from rollart.types import Json, TrajectoryId
+
+_SECTIONS: dict[str, Any] = {
+    "batching": Batching,
+    "staleness": Staleness,
+    "redundancy": Redundancy,
+    "retry": Retry,
+    "filter": Filter,
+    "syncing": Syncing,
+}
+_CHECK_EVERY = 97
+
+
+class ReplayError(RollartError):
+    """The log contradicts the scheduler or itself."""
+
+
+def encode_rules(rules: Rules) -> dict[str, Json]:
+    """Return the rules as a log's header keeps them."""
+    sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+    return {"steps": rules.steps, "mode": rules.mode.name, **sections}
+
+
+def decode_rules(header: LogHeader) -> Rules:
+    """Return the rules a part of a log was made with."""
+    values: Mapping[str, Any] = header.rules
+    sections = {name: cls(**values[name]) for name, cls in _SECTIONS.items()}
+    mode = mode_named(values["mode"])
+    return Rules(steps=values["steps"], seed=header.seed, mode=mode, **sections)
+
+
+def replay(directory: Path) -> dict[str, Json]:
+    """Replay a run's log; return what was counted, or raise where it contradicts."""
+    ledger = _Endings()
+    events = staleness = 0
+    promised: list[int] = []
+    for part in read_log(directory / "events.jsonl"):
+        ledger.resume(part)
+        scheduler = _scheduler(part)
+        for number, record in enumerate(part.records):
+            events += 1
+            commands = tuple(scheduler.handle(record.event, record.time_s))
+            if commands != record.commands:
+                raise ReplayError(_difference(events, record, commands))
+            if number % _CHECK_EVERY == 0:
+                check(scheduler)
+            ledger.note(record)
+            staleness = max([staleness, *_ages(record, scheduler, promised)])
+    return {
+        "events": events,
+        "same_commands": True,
+        "trajectories": ledger.launched,
+        **ledger.counts(),
+        "lost": ledger.lost,
+        "trained_twice": ledger.trained_twice,
+        "max_staleness": staleness,
+        "promised_staleness": max(promised) if promised else None,
+    }
+
+
+def _scheduler(part: LogPart) -> Scheduler:
+    rules = decode_rules(part.header)
+    snapshot: Any = part.header.snapshot
+    return Scheduler(rules) if snapshot is None else restore(rules, snapshot)
+
+
+def _ages(record: Record, scheduler: Scheduler, promised: list[int]) -> Iterable[int]:
+    """Yield the staleness of each batch, having checked it against the mode's promise."""
+    for command in record.commands:
+        if isinstance(command, Train):
+            if scheduler.rules.mode.bound == "always":
+                bound = scheduler.bound
+                limit = bound.alpha + (1 if bound.counting == "serving" else 0)
+                promised.append(limit)
+                if command.staleness > limit:
+                    raise ReplayError(
+                        f"the batch of version {command.version} has staleness "
+                        f"{command.staleness}, promised was {limit}"
+                    )
+            yield command.staleness
+
+
+def _difference(number: int, record: Record, commands: tuple[object, ...]) -> str:
+    return (
+        f"event {number} ({record.event}) gave other commands on replay:\n"
+        f"  logged   {record.commands}\n  replayed {commands}"
+    )
+
+
+class _Endings:
+    """Counts how every launched attempt ended."""
+
+    def __init__(self) -> None:
+        self.launched = 0
+        self.trained_twice = 0
+        self.lost = 0
+        self._how: Counter[str] = Counter()
+        self._open: dict[TrajectoryId, str | None] = {}
+        self._trained: set[TrajectoryId] = set()
+
+    def resume(self, part: LogPart) -> None:
+        """Forget what a resumed run did after the snapshot it goes on from."""
+        snapshot: Any = part.header.snapshot
+        if snapshot is None:
+            return
+        kept = set(buffered(snapshot))
+        self._how["superseded"] += len(set(self._open) - kept)
+        self._open = dict.fromkeys(kept)
+        version_ids = {id_ for id_ in self._trained if id_ < snapshot["next_trajectory"]}
+        self._trained = version_ids - kept
+
+    def note(self, record: Record) -> None:
+        """Count what an event and its commands ended."""
+        if isinstance(record.event, TrajectoryFailed):
+            self._end(record.event.id, f"failed:{record.event.failure.kind}")
+        elif isinstance(record.event, TrajectoryCancelled):
+            self._end(record.event.id, "cancelled")
+        for command in record.commands:
+            match command:
+                case Launch():
+                    self.launched += 1
+                    self._open[command.id] = None
+                case Drop():
+                    for id_ in command.ids:
+                        self._end(id_, f"dropped:{command.reason}")
+                case Train():
+                    for id_ in (id_ for group in command.groups for id_ in group):
+                        self.trained_twice += id_ in self._trained
+                        self._trained.add(id_)
+                        self._end(id_, "trained")
+                case _:
+                    pass
+
+    def counts(self) -> dict[str, Json]:
+        """Return how many attempts ended in each way; `open` are those cut off or kept."""
+        return {"ended": dict(sorted(self._how.items())), "open": len(self._open)}
+
+    def _end(self, id_: TrajectoryId, how: str) -> None:
+        if id_ in self._open:
+            del self._open[id_]
+            self._how[how] += 1
+        else:
+            raise ReplayError(f"trajectory {id_} ended a second time: {how}")
