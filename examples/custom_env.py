@@ -1,4 +1,5 @@
 """Guess a number: an environment of your own in under 30 lines."""
+# ruff: noqa: D102
 
 from random import Random
 
@@ -7,13 +8,12 @@ class Guess:
     """The agent names a number and is told whether it was too low or too high."""
 
     def __init__(self, highest: int = 20) -> None:
-        self.highest = highest
         self.info = {"actions": [str(n + 1) for n in range(highest)]}  # for the random player
 
     def reset(self, seed, task):
-        self.low, self.high = 1, self.highest
-        self.secret = Random(seed).randint(1, self.highest)
-        return f"a number from 1 to {self.highest}", self.info
+        self.low, self.high = 1, len(self.info["actions"])
+        self.secret = Random(seed).randint(1, self.high)
+        return f"a number from 1 to {self.high}", self.info
 
     def step(self, action):
         guess = int(action) if action.isdecimal() else 0
