@@ -36,7 +36,12 @@ def write_checkpoint(directory: Path, *, width: int = 16, seed: int = 0) -> Path
 
 
 def make_trajectory(
-    *, id: int, group: int, reward: float, turns: list[Turn], success: bool = False
+    *,
+    id: int,  # noqa: A002
+    group: int,
+    reward: float,
+    turns: list[Turn],
+    success: bool = False,
 ) -> Trajectory:
     return Trajectory(
         id=TrajectoryId(id),

@@ -1,9 +1,9 @@
 """The policy as the trainer sees it: log-probs of sampled tokens under a Hugging Face model.
 
 Any causal language model that `AutoModelForCausalLM` loads. The model's own forward runs, so logit
-scaling or capping is kept; a hook before its output layer keeps only the positions that predict a
-sampled token, so the vocabulary is never spread over prompts and observations. Dropout is off:
-behaviour and training log-probs must be those of the same function.
+scaling or capping is kept; hooks leave out what no sampled token depends on: the output layer, and
+the last layer's feed-forward where it is a plain gated one, compute only the positions that predict
+a sampled token. Dropout is off: behaviour and training log-probs must be those of one function.
 
 Log-probs are of the whole distribution at the sampling temperature. Truncation by top-p, top-k or
 min-p is not reproduced: engines that renormalise over the kept tokens report larger behaviour
@@ -15,6 +15,8 @@ sequence needs no mask: padding is at its end, where no causal model looks.
 """
 
 import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,25 +89,50 @@ def score(
 def _logits(model: Model, micro: MicroBatch) -> Tensor:
     """Return the logits [N, vocabulary] at the positions before sampled tokens."""
     device = model.device
-    predictors = torch.from_numpy(micro.predictors).to(device)
-
-    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
-        return (inputs[0].flatten(0, -2)[predictors],)
-
     arguments: dict[str, Tensor] = {}
     if micro.is_packed:
         arguments["position_ids"] = torch.from_numpy(micro.positions).to(device)
         if _layer_kinds(model) == {"full_attention"}:
             segments = torch.from_numpy(micro.segments).to(device)
             arguments["attention_mask"] = block_mask(segments, dtype=model.dtype)
-    hook = model.get_output_embeddings().register_forward_pre_hook(keep)
-    try:
-        output = model(
-            input_ids=torch.from_numpy(micro.tokens).to(device), use_cache=False, **arguments
+    tokens = torch.from_numpy(micro.tokens).to(device)
+    with _only(model, torch.from_numpy(micro.predictors).to(device)):
+        return model(input_ids=tokens, use_cache=False, **arguments).logits
+
+
+@contextmanager
+def _only(model: Model, predictors: Tensor) -> Generator[None]:
+    """Let the model's end compute these flat positions alone."""
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor]:
+        return (inputs[0].flatten(0, -2)[predictors],)
+
+    def scatter(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        spread = output.new_zeros(shape[0].numel() // shape[0][-1], shape[0][-1])
+        return spread.index_copy(0, predictors, output).view(shape[0])
+
+    shape: list[torch.Size] = []
+    hooks = [model.get_output_embeddings().register_forward_pre_hook(keep)]
+    last = _last_feed_forward(model)
+    if last is not None:
+        hooks.append(
+            last.register_forward_pre_hook(lambda _, inputs: shape.append(inputs[0].shape))
         )
+        hooks.append(last.register_forward_pre_hook(keep))
+        hooks.append(last.register_forward_hook(scatter))
+    try:
+        yield
     finally:
-        hook.remove()
-    return output.logits
+        for hook in hooks:
+            hook.remove()
+
+
+def _last_feed_forward(model: Model) -> nn.Module | None:
+    """Return the last layer's feed-forward if it maps each position by itself in three products."""
+    layers = getattr(model.base_model, "layers", None)
+    module = getattr(layers[-1], "mlp", None) if layers else None
+    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
+    return module if all(isinstance(part, nn.Linear) for part in parts) else None
 
 
 def block_mask(segments: Tensor, *, dtype: torch.dtype) -> Tensor:

@@ -1,0 +1,103 @@
+import numpy as np
+import pytest
+from training_samples import make_trajectory, make_turn
+
+from rollart.errors import InvariantError
+from rollart.training.batch import decode, encode
+
+
+def two_groups():
+    first = make_trajectory(
+        id=7,
+        group=3,
+        reward=1.0,
+        success=True,
+        turns=[
+            make_turn([5, 6], [7], [-0.5], [2]),
+            make_turn([8], [9, 10], [-1.5, -0.25], [2, 3]),
+        ],
+    )
+    second = make_trajectory(
+        id=9, group=4, reward=0.0, turns=[make_turn([11, 12], [13], [-2.0], [3])]
+    )
+    return [[first], [], [second]]
+
+
+def test_turns_are_concatenated_as_they_were_read_and_sampled():
+    batch = encode(two_groups(), temperature=0.5)
+    expected = {
+        "tokens": np.array([5, 6, 7, 8, 9, 10, 11, 12, 13], np.int32),
+        "sampled": np.array([0, 0, 1, 0, 1, 1, 0, 0, 1], bool),
+        "logprobs": np.array([0, 0, -0.5, 0, -1.5, -0.25, 0, 0, -2], np.float32),
+        "versions": np.array([-1, -1, 2, -1, 2, 3, -1, -1, 3], np.int32),
+        "offsets": np.array([0, 6, 9], np.int64),
+        "groups": np.array([0, 1], np.int64),
+        "ids": np.array([7, 9], np.int64),
+        "rewards": np.array([1.0, 0.0]),
+        "successes": np.array([True, False]),
+        "temperatures": np.array([0.5, 0.5]),
+    }
+    assert batch.keys() == expected.keys()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(batch[name], array)
+        assert batch[name].dtype == array.dtype
+
+
+def test_decode_returns_the_same_arrays_without_a_copy():
+    arrays = encode(two_groups())
+    batch = decode(arrays)
+    assert all(getattr(batch, name) is array for name, array in arrays.items())
+    assert batch.owners.tolist() == [0] * 6 + [1] * 3
+    assert batch.sampled_counts.tolist() == [3, 1]
+
+
+def test_a_batch_without_trajectories_is_valid():
+    batch = decode(encode([]))
+    assert batch.owners.tolist() == []
+    assert batch.sampled_counts.tolist() == []
+
+
+def test_a_turn_of_unequal_lengths_is_refused():
+    trajectory = make_trajectory(
+        id=1, group=0, reward=0.0, turns=[make_turn([1], [2, 3], [-1.0], [0, 0])]
+    )
+    with pytest.raises(InvariantError, match="trajectory 1 has a turn of 2 tokens, 1 log-probs"):
+        encode([[trajectory]])
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("tokens", lambda a: a.astype(np.int64), "batch.tokens is int64 of shape"),
+        ("tokens", lambda a: a[:-1], "batch.tokens has 8 entries for 9 tokens"),
+        ("tokens", lambda a: -a, "tokens must not be negative"),
+        ("offsets", lambda a: a + 1, "batch.offsets must rise from 0"),
+        ("offsets", lambda _: np.array([0, 0, 9]), "batch.offsets must rise from 0"),
+        ("rewards", lambda a: a[:1], "batch.rewards has 1 entries for 2 trajectories"),
+        ("rewards", lambda a: a * np.nan, "rewards must be finite"),
+        ("logprobs", lambda a: a - np.float32(np.inf), "logprobs must be finite"),
+        ("logprobs", lambda a: a - np.float32(1), "logprobs must be 0 where nothing was sampled"),
+        ("versions", lambda a: np.full_like(a, -1), "versions must be at least 0 where sampled"),
+        ("versions", np.abs, "versions must be -1 where nothing was sampled"),
+        ("groups", lambda a: a * 2, "groups must ascend from 0 without gaps"),
+        ("temperatures", lambda a: a * 0, "temperatures must be finite and above 0"),
+    ],
+)
+def test_a_malformed_array_is_refused_by_name(name, change, message):
+    arrays = encode(two_groups())
+    arrays[name] = change(arrays[name])
+    with pytest.raises(InvariantError, match=message):
+        decode(arrays)
+
+
+def test_a_sampled_first_token_is_refused_because_nothing_predicts_it():
+    trajectory = make_trajectory(id=1, group=0, reward=0.0, turns=[make_turn([], [2], [-1.0], [0])])
+    with pytest.raises(InvariantError, match="first token of a trajectory is never sampled"):
+        encode([[trajectory]])
+
+
+def test_a_missing_array_is_refused_by_name():
+    arrays = encode(two_groups())
+    del arrays["versions"]
+    with pytest.raises(InvariantError, match="batch without the array versions"):
+        decode(arrays)

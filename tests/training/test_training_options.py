@@ -1,0 +1,42 @@
+import pytest
+
+from rollart.errors import ConfigError
+from rollart.training.options import TrainingOptions
+
+
+def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
+    assert TrainingOptions(betas=[0.9, 0.99]) == TrainingOptions(betas=(0.9, 0.99))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fix"),
+    [
+        ("advantage", "ppo", "must be one of grpo, dr_grpo, rloo, reinforce"),
+        ("aggregation", "sum", "must be one of token_mean, sequence_mean, dr_grpo"),
+        ("correction", "full", "must be one of decoupled, none"),
+        ("dtype", "float16", "must be one of float32, bfloat16"),
+        ("device", "", "must name a torch device: cpu, cuda"),
+        ("learning_rate", 0.0, "must be a finite number above 0"),
+        ("eps", float("nan"), "must be a finite number above 0"),
+        ("correction_cap", -1.0, "must be a finite number above 0"),
+        ("weight_decay", -0.1, "must be a finite number, at least 0"),
+        ("max_grad_norm", float("inf"), "must be a finite number, at least 0"),
+        ("clip_high", -0.1, "must be a finite number, at least 0"),
+        ("kl_coefficient", -1.0, "must be a finite number, at least 0"),
+        ("entropy_coefficient", -1.0, "must be a finite number, at least 0"),
+        ("clip_low", 1.5, "must be at most 1"),
+        ("constant_tokens", 0, "must be at least 1"),
+        ("epochs", 0, "must be at least 1"),
+        ("minibatches", 0, "must be at least 1"),
+        ("micro_batch_tokens", 0, "must be at least 1"),
+        ("threads", 0, "must be at least 1"),
+        ("warmup_steps", -1, "must be at least 0"),
+        ("row_tokens", -1, "must be at least 0"),
+        ("seed", -1, "must be at least 0"),
+        ("betas", (0.9, 1.0), "must be two numbers in [0, 1)"),
+    ],
+)
+def test_a_wrong_value_is_refused_with_its_field_and_fix(field: str, value: object, fix: str):
+    with pytest.raises(ConfigError) as caught:
+        TrainingOptions(**{field: value})  # type: ignore[arg-type]
+    assert str(caught.value) == f"training.{field} = {value!r}: {fix}"
