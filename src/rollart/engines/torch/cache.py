@@ -1,9 +1,11 @@
 """Cache: keys and values of every row, one pair of tensors per layer.
 
 A row holds one session's sequence from position 0 on. Positions beyond a sequence's length hold
-stale but finite numbers, which masks hide exactly, so rows are never cleared.
+stale but finite numbers, which masks hide exactly, so rows are never cleared. On a CPU a page of
+memory is used only once a token has been written to it.
 """
 
+import numpy
 import torch
 
 
@@ -19,8 +21,8 @@ class KVCache:
         dtype: torch.dtype,
     ) -> None:
         self.shape = shape
-        self.keys = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
-        self.values = [torch.zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
+        self.keys = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
+        self.values = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self._flat_keys = [tensor.view(-1, shape[3]) for tensor in self.keys]
         self._flat_values = [tensor.view(-1, shape[3]) for tensor in self.values]
         self._heads = torch.arange(shape[1], device=device) * shape[2]
@@ -47,3 +49,11 @@ class KVCache:
         """Copy the first `length` positions of one row to another, in every layer."""
         for layer in range(len(self.keys)):
             self.copy_layer(layer, source, target, length=length)
+
+
+def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros; on a CPU through numpy, which takes pages from the system untouched."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    width = {2: numpy.int16, 4: numpy.int32}[dtype.itemsize]
+    return torch.from_numpy(numpy.zeros(shape, dtype=width)).view(dtype)

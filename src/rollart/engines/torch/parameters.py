@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 
 from rollart.engines.torch.architecture import Architecture
@@ -97,7 +98,10 @@ class _Reader:
         """Return a tensor of the model's dtype on its device."""
         if name not in self._weights:
             raise ModelError(f"{name} is missing from the weights")
-        tensor = torch.as_tensor(self._weights[name]).detach()
+        value = self._weights[name]
+        if isinstance(value, numpy.ndarray) and not value.flags.writeable:
+            value = value.copy()  # torch warns of memory it may not write, as a store's is
+        tensor = torch.as_tensor(value).detach()
         if tuple(tensor.shape) != shape:
             raise ModelError(f"{name} has shape {tuple(tensor.shape)}: the config wants {shape}")
         self._unread.discard(name)
