@@ -6,16 +6,16 @@ charged that the game would not have had.
 """
 
 import time
+from functools import partial
 
 from benchmarks.trl_sides import game, side
-
-LATENCY_S = 0.0
 
 
 class Guessing:
     """One game as TRL drives it."""
 
-    def __init__(self) -> None:
+    def __init__(self, latency_s: float) -> None:
+        self._latency_s = latency_s
         self._env = game.make_env()
         self._is_over = False
         self._earned = 0.0
@@ -32,10 +32,11 @@ class Guessing:
 
         Args:
             number: The guess.
+
         """
         if self._is_over:
             return "over"
-        time.sleep(LATENCY_S)
+        time.sleep(self._latency_s)
         observation, reward, terminated, truncated, _info = self._env.step(str(number))
         self._calls += 1
         self._earned += reward
@@ -69,9 +70,7 @@ def note_rollout(record: side.Record, trainer: side.GRPOTrainer) -> None:
 
 def main() -> None:
     """Train and print one JSON line."""
-    global LATENCY_S
     arguments = side.parse_arguments(__doc__, rollouts=("tools",))
-    LATENCY_S = arguments.latency_s
     messages = [{"role": "system", "content": game.SYSTEM}, {"role": "user", "content": ""}]
     rows = [{"prompt": messages, "seed": seed} for seed in range(game.TASKS)]
     options = {
@@ -85,7 +84,7 @@ def main() -> None:
         rows=rows,
         options=options,
         reward_funcs=[],
-        environment_factory=Guessing,
+        environment_factory=partial(Guessing, arguments.latency_s),
         prepare=note_rollout,
     )
 

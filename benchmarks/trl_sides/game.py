@@ -22,7 +22,7 @@ MAX_GRAD_NORM = 1.0
 TASKS = 4096
 """How many tasks (seeds of the hidden number) there are."""
 WARM_UP_STEPS = 3
-"""Optimizer steps at the start of a measurement that do not count towards its rate; at most a quarter of them."""
+"""First steps that do not count towards a rate; at most a quarter of a measurement."""
 SYSTEM = NumberGuess.system_prompt
 
 

@@ -5,6 +5,7 @@ whole step as one micro-batch, fused AdamW, nothing logged, saved or shown.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -16,11 +17,11 @@ from pathlib import Path
 
 import torch
 import transformers
+from benchmarks.trl_sides import game
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
-from trl import GRPOConfig, GRPOTrainer
 
-from benchmarks.trl_sides import game
+from trl import GRPOConfig, GRPOTrainer
 
 
 @dataclass(slots=True)
@@ -44,7 +45,7 @@ class Record:
     def report(self) -> dict[str, object]:
         """Return the run as JSON values; the rate is the median over steps after warm-up."""
         marks = [self.began_s, *self.ended_s]
-        durations_s = [after - before for before, after in zip(marks, marks[1:], strict=False)]
+        durations_s = [after - before for before, after in itertools.pairwise(marks)]
         warm_up = min(game.WARM_UP_STEPS, len(durations_s) // 4)
         counted_s = durations_s[warm_up:]
         cpu_s = [b - a for a, b in zip(self.cpu_s, self.cpu_s[1:], strict=False)]
