@@ -2,8 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+import os
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -11,13 +12,14 @@ from rollart.config import Config
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.engines.torch.engine import TorchEngine
+from rollart.engines.torch.options import TorchEngineOptions
 from rollart.models.loading import load_config, load_tokenizer, load_weights
 from rollart.models.renderer import ChatRenderer
 from rollart.ports import Array, Handle, WeightStore
 from rollart.runtime.host import EmbeddedHost, thread_env
 from rollart.runtime.proxy import LLMProxy
-from rollart.types import EngineId, EngineInfo, Version
-from rollart.weights.directory import remove_directory, shared_directory
+from rollart.types import EngineId, EngineInfo, Json, Version
+from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.opening import open_store
 
 POOL = "local"
@@ -59,6 +61,20 @@ def make_rules(config: Config) -> Rules:
     )
 
 
+@contextmanager
+def open_weights(config: Config) -> Generator[tuple[WeightStore, dict[str, Json]]]:
+    """Open the weight store between trainer and engines; gives it and how to open it elsewhere."""
+    remove_leftovers()
+    directory = shared_directory(config.run.name)
+    kind, keep = config.weights.store, config.weights.keep
+    store = open_store(kind, str(directory), keep)
+    try:
+        yield store, {"kind": kind, "directory": str(directory), "keep": keep}
+    finally:
+        store.close()
+        remove_directory(directory)
+
+
 @asynccontextmanager
 async def open_engines(
     config: Config, *, model: Path, version: Version, store: WeightStore | None
@@ -77,7 +93,7 @@ async def open_engines(
         engine = TorchEngine(
             model_config=model_config,
             weights=weights,
-            options=config.engine.torch,
+            options=_with_threads(config),
             version=version,
         )
         id_ = EngineId(f"{config.engine.name}-{number}")
@@ -91,26 +107,30 @@ async def open_engines(
         await asyncio.gather(*loops, return_exceptions=True)
 
 
+def _with_threads(config: Config) -> TorchEngineOptions:
+    """Give the engines the cores the trainer leaves: more threads than cores only fight."""
+    options = config.engine.torch
+    if options.threads or options.device != "cpu":
+        return options
+    cores = len(os.sched_getaffinity(0)) - config.training.threads
+    return replace(options, threads=max(1, cores // config.engine.replicas))
+
+
 @asynccontextmanager
 async def open_trainer(
-    config: Config, *, model: Path
-) -> AsyncGenerator[tuple[WeightStore, Handle]]:
-    """Run the trainer in its own process, with a weight store between it and the engines."""
-    async with AsyncExitStack() as stack:
-        directory = shared_directory(config.run.name)
-        stack.callback(remove_directory, directory)
-        kind, keep = config.weights.store, config.weights.keep
-        store = open_store(kind, str(directory), keep)
-        stack.callback(store.close)
-        host = EmbeddedHost(env=thread_env(config.training.threads))
-        stack.push_async_callback(host.close)
-        trainer = await host.spawn(
+    config: Config, *, model: Path, store: dict[str, Json]
+) -> AsyncGenerator[Handle]:
+    """Run the trainer in a process of its own until the block ends."""
+    host = EmbeddedHost(env=thread_env(config.training.threads))
+    try:
+        yield await host.spawn(
             "rollart.training.trainer:TorchTrainer",
             {
                 "model": str(model),
                 "options": json.loads(json.dumps(asdict(config.training))),
-                "store": {"kind": kind, "directory": str(directory), "keep": keep},
+                "store": store,
             },
             own_process=True,
         )
-        yield store, trainer
+    finally:
+        await host.close()

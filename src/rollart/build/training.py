@@ -9,12 +9,19 @@ checkpoint; a second one ends at once.
 import asyncio
 import signal
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from rollart.build.assembly import Engines, make_rules, open_engines, open_trainer
+from rollart.build.assembly import (
+    Engines,
+    make_rules,
+    open_engines,
+    open_trainer,
+    open_weights,
+)
 from rollart.build.directory import claim_directory
 from rollart.build.model import prepare_model
 from rollart.build.tasks import make_setups, task_streams
@@ -23,6 +30,7 @@ from rollart.config import Config, dump_toml
 from rollart.control.modes import Mode
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
+from rollart.errors import StorageError
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
@@ -102,21 +110,29 @@ class Run:
         version = Version(0 if saved is None else saved.scheduler["version"])
         main = cast("asyncio.Task[int]", asyncio.current_task())
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
-        async with open_trainer(config, model=self.model) as (store, trainer):
+        async with AsyncExitStack() as stack:
+            store, opening = stack.enter_context(open_weights(config))
+            context = open_trainer(config, model=self.model, store=opening)
+            starting = asyncio.create_task(stack.enter_async_context(context))
+            engines = await stack.enter_async_context(
+                open_engines(config, model=start, version=version, store=store)
+            )
+            self.seconds["start"] = timer.now()
+            # The trainer's process starts while the engines are evaluated.
+            evaluator = self._evaluator(engines)
+            stack.callback(evaluator.close)
+            self.notes |= {} if saved is None else saved.notes
+            if "before" not in self.notes:
+                self.notes["before"] = await self._evaluate(evaluator, version)
+            trainer = await starting
             if saved is not None:
                 await trainer.call("load", str(saved.directory))
-            async with open_engines(config, model=start, version=version, store=store) as engines:
-                self.seconds["start"] = timer.now()
-                return await self._train(engines, trainer)
+            return await self._train(engines, trainer, evaluator)
 
-    async def _train(self, engines: Engines, trainer: Handle) -> int:
+    async def _train(self, engines: Engines, trainer: Handle, evaluator: Evaluator) -> int:
         config, saved = self.config, self.saved
         scheduler = self._scheduler()
         clock = SystemClock(0.0 if saved is None else saved.clock_s)
-        evaluator = self._evaluator(engines)
-        self.notes |= {} if saved is None else saved.notes
-        if "before" not in self.notes:
-            self.notes["before"] = await self._evaluate(evaluator, scheduler.optimizer)
         buffer = self._buffer(scheduler)
         checkpointer = Checkpointer(
             self.directory / "checkpoints",
@@ -149,14 +165,23 @@ class Run:
             self.controller = None
             self.seconds["training"] = timer.now()
             self.recorder.progress.stop()
-            if not scheduler.training:
-                await checkpointer.save(scheduler)
-        after = (
-            await self._evaluate(evaluator, scheduler.optimizer) if not self.interrupts else None
-        )
-        evaluator.close()
+            unsaved = await self._save_last(checkpointer, scheduler)
+        after = None if self.interrupts else await self._evaluate(evaluator, scheduler.optimizer)
         self._finish(scheduler, engines, after)
+        if unsaved is not None:
+            raise unsaved
         return INTERRUPTED if self.interrupts else 0
+
+    async def _save_last(
+        self, checkpointer: Checkpointer, scheduler: Scheduler
+    ) -> StorageError | None:
+        """Save an orderly end; a disk that refuses is told after everything else is safe."""
+        try:
+            if scheduler.ending is not None and not scheduler.training:
+                await checkpointer.save(scheduler)
+        except StorageError as error:
+            return error
+        return None
 
     def _scheduler(self) -> Scheduler:
         rules = make_rules(self.config)

@@ -92,6 +92,16 @@ class Controller:
         """Drive the run to its end; raises UserError if the scheduler gives up."""
         self._parts = parts
         self.post(RunStarted(engines=engines, slots=slots))
+        try:
+            await self._drive()
+        except BaseExceptionGroup as group:
+            raise _root(group) from group
+        finally:
+            parts.worker.close()
+        if self._halted is not None:
+            raise UserError(self._halted)
+
+    async def _drive(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             while not self.scheduler.done:
                 event = await self._inbox.get()
@@ -100,13 +110,10 @@ class Controller:
                 for observer in self._observers:
                     observer(now, event, commands)
                 if isinstance(event, StepFinished):
-                    parts.after_step(self.scheduler, tasks)
+                    self._parts.after_step(self.scheduler, tasks)
                 self._execute(commands, tasks)
             for timer in self._timers:
                 timer.cancel()
-        parts.worker.close()
-        if self._halted is not None:
-            raise UserError(self._halted)
 
     def _execute(  # noqa: PLR0912
         self, commands: Sequence[Command], tasks: asyncio.TaskGroup
@@ -175,3 +182,12 @@ class Controller:
     async def _wake(self, command: Wake) -> None:
         await self._clock.sleep(max(0.0, command.at_s - self._clock.now()))
         self.post(Woke())
+
+
+def _root(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """Return what broke a run: the user's mistake if there is one, else the first error."""
+    mistakes = group.subgroup(UserError)
+    error: BaseException = group if mistakes is None else mistakes
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
