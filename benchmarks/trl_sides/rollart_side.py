@@ -15,11 +15,11 @@ def measure_rollart(
     """Train `steps` optimizer steps and return what the TRL sides report.
 
     Keys: `steps` (int); `trained_per_s` (float: 32 over the median time between optimizer steps
-    after the first `game.WARM_UP_STEPS`, at most a quarter of all); `step_s` (float);
-    `calls_per_trajectory`, `prompt_tokens_per_trajectory` (the opening), `sampled_tokens_per_trajectory`,
-    `completion_tokens_per_trajectory` (sampled and observed, without the opening) over trained
-    trajectories; `reward` (mean reward of each step's batch); `wall_s` (seconds from the first
-    launch to the end of each step, as long as `reward`).
+    after the first `game.WARM_UP_STEPS`, at most a quarter of all); `step_s` (float); over trained
+    trajectories `calls_per_trajectory`, `prompt_tokens_per_trajectory` (the opening),
+    `sampled_tokens_per_trajectory` and `completion_tokens_per_trajectory` (sampled and observed,
+    without the opening); `reward` (mean reward of each step's batch); `wall_s` (seconds from the
+    first launch to the end of each step, as long as `reward`).
     `latency_s` is slept in every `env.step`, never in `reset`.
     """
     raise NotImplementedError("the live runtime is not wired to this benchmark")
