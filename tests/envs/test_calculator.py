@@ -1,4 +1,5 @@
 import pytest
+
 from rollart.envs.calculator import Calculator
 from rollart.errors import ConfigError
 

@@ -2,6 +2,7 @@ import math
 
 import numpy
 import pytest
+
 from rollart.contract import check_reset, check_step
 from rollart.errors import EnvError
 

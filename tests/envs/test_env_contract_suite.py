@@ -4,6 +4,7 @@ import asyncio
 import json
 
 import pytest
+
 from rollart.contract import check_reset, check_step
 from rollart.envs.loading import SHIPPED, load_env_class, make_env
 from rollart.envs.players import NoisyPlayer, Play, RandomPlayer, play

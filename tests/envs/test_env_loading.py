@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.envs.loading import load_env_class, make_env
 from rollart.errors import ConfigError

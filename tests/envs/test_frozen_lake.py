@@ -1,8 +1,9 @@
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.envs.players import NoisyPlayer, play
 from rollart.errors import ConfigError, EnvError
@@ -70,6 +71,7 @@ def test_a_task_may_name_another_size_for_one_episode():
     assert env.reset(6, {})[0] == small
 
 
+@settings(deadline=None)
 @given(seed=st.integers(0, 2**63 - 1), size=st.integers(2, 9), data=st.data())
 def test_every_lake_has_its_holes_and_a_safe_path(seed, size, data):
     holes = data.draw(st.integers(0, (size - 1) ** 2))

@@ -1,4 +1,5 @@
 import pytest
+
 from rollart.envs.number_guess import NumberGuess
 from rollart.errors import ConfigError
 

@@ -1,6 +1,7 @@
 import asyncio
 
 import pytest
+
 from rollart.envs.corpus import collect_texts, shipped_texts
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.envs.players import NoisyPlayer, Play, RandomPlayer, play

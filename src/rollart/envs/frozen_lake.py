@@ -28,7 +28,7 @@ _SIDEWAYS = {
     "right": ("up", "down"),
 }
 _SMALLEST, _LARGEST = 2, 9
-_ATTEMPTS = 1000
+_ATTEMPTS = 50
 
 
 class FrozenLake:

@@ -42,10 +42,11 @@ def warm_start(
     on_progress: Progress,
 ) -> None:
     """Train the model of `directory_in` on `demonstrations`; write it to `directory_out`."""
-    if not demonstrations:
-        raise ConfigError("model.warm_start", True, "needs at least one demonstration")
+    shown = [play for play in demonstrations if any(play.sampled)]
+    if not shown:
+        raise ConfigError("model.warm_start", True, "needs at least one demonstrated action")
     model = AutoModelForCausalLM.from_pretrained(directory_in, dtype=torch.float32)
-    train(model, demonstrations, options=options, on_progress=on_progress)
+    train(model, shown, options=options, on_progress=on_progress)
     with written_whole(directory_out) as target:
         model.save_pretrained(target)
         AutoTokenizer.from_pretrained(directory_in).save_pretrained(target)

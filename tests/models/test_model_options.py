@@ -1,0 +1,37 @@
+from pathlib import Path
+
+import pytest
+
+from rollart.errors import ConfigError
+from rollart.models.options import ModelOptions
+
+
+def test_a_tiny_model_is_known_by_its_path():
+    assert ModelOptions().tiny_size == "0.3M"
+    assert ModelOptions(path="models/mine").tiny_size is None
+
+
+def test_the_cache_is_named_by_option_then_variable_then_home(monkeypatch):
+    monkeypatch.setenv("ROLLART_CACHE", "/somewhere")
+    assert ModelOptions(cache="/here").cache_directory == Path("/here")
+    assert ModelOptions().cache_directory == Path("/somewhere")
+    monkeypatch.delenv("ROLLART_CACHE")
+    monkeypatch.setenv("HOME", "/home/someone")
+    assert ModelOptions().cache_directory == Path("/home/someone/.cache/rollart")
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"path": ""}, "model.path"),
+        ({"noise": 1.1}, "model.noise"),
+        ({"warm_start_learning_rate": 0.0}, "model.warm_start_learning_rate"),
+        ({"warm_start_episodes": 0}, "model.warm_start_episodes"),
+        ({"warm_start_epochs": 0}, "model.warm_start_epochs"),
+        ({"warm_start_batch_tokens": 0}, "model.warm_start_batch_tokens"),
+    ],
+)
+def test_wrong_values_name_the_field(options, field):
+    with pytest.raises(ConfigError) as caught:
+        ModelOptions(**options)
+    assert caught.value.field == field
