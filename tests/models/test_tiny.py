@@ -12,7 +12,13 @@ from rollart.models.tokenizer import build_tokenizer
 
 @pytest.mark.parametrize(
     ("size", "least", "most"),
-    [("0.3M", 0.25, 0.35), ("1M", 0.85, 1.15), ("5M", 4.5, 5.5), ("20M", 18.0, 22.0)],
+    [
+        ("0.2M", 0.17, 0.23),
+        ("0.3M", 0.25, 0.35),
+        ("1M", 0.85, 1.15),
+        ("5M", 4.5, 5.5),
+        ("20M", 18.0, 22.0),
+    ],
 )
 def test_the_parameters_are_as_many_as_the_name_says(size, least, most):
     tokenizer = build_tokenizer(shipped_texts())
@@ -46,7 +52,7 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_one_alone():
 
 
 def test_an_unknown_size_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"size must be one of 0\.3M, 1M, 5M, 20M"):
+    with pytest.raises(ConfigError, match=r"size must be one of 0\.2M, 0\.3M, 1M, 5M, 20M"):
         build_tiny("7B", directory=tmp_path / "model", seed=0, tokenizer=tiny_tokenizer())
 
 

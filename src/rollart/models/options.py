@@ -14,16 +14,16 @@ class ModelOptions:
     """The model being trained."""
 
     path: str = "tiny:0.3M"
-    """A local Hugging Face directory, a hub name, or tiny:0.3M, tiny:1M, tiny:5M, tiny:20M."""
+    """A local Hugging Face directory, a hub name, or tiny:0.2M, :0.3M, :1M, :5M, :20M."""
     seed: int = 0
     """Seeds the weights of a tiny model and its warm start."""
     warm_start: bool = True
     """Whether a tiny model first learns from a noisy scripted player."""
-    warm_start_episodes: int = 10_000
+    warm_start_episodes: int = 16_000
     """How many plays the warm start learns from."""
     warm_start_epochs: int = 1
     """How often the warm start sees each play."""
-    warm_start_batch_tokens: int = 4096
+    warm_start_batch_tokens: int = 1024
     """About how many tokens one optimizer step of the warm start takes."""
     warm_start_learning_rate: float = 3e-3
     """The highest learning rate of the warm start; it rises, then falls along a cosine."""

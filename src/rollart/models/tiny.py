@@ -30,6 +30,7 @@ class Shape:
 
 
 SHAPES = {
+    "0.2M": Shape(width=64, layers=2, heads=2, kv_heads=2, inner=256, head=32),
     "0.3M": Shape(width=96, layers=2, heads=4, kv_heads=2, inner=256, head=24),
     "1M": Shape(width=160, layers=3, heads=5, kv_heads=5, inner=384, head=32),
     "5M": Shape(width=256, layers=6, heads=8, kv_heads=4, inner=704, head=32),
