@@ -128,6 +128,8 @@ class Scheduler:
         """Take one event in and return what is to be done."""
         self._out = []
         self._note(event, now)
+        if isinstance(event, TrajectoryBorn) and not self._out:
+            return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
         self._sync()
         self._fill(now)

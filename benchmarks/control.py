@@ -1,0 +1,215 @@
+"""Control benchmark: what one event costs the scheduler, with few and with many trajectories.
+
+A world of environments, engines and a trainer answers the real `Scheduler` in `rollart` mode
+(alpha 3, groups of 8). Every slot runs an attempt all the time. Attempts are born, finish in
+random order, some wait for a reward function, one in fifty fails, and each step's weights are
+published and loaded. The batch grows with the slots, so that steps per trajectory stay alike.
+
+Events are made beforehand, in chunks, and only the calls of `handle` are timed: in seconds of this
+thread on a core, which neighbours lengthen least, and by the wall clock, reported beside. The
+cyclic garbage collector is off: a scheduler leaves it nothing to find (tests/control/test_garbage),
+and a pass would walk the other sizes' state too. Sizes take turns in rounds, each long enough to
+hold a whole step of the largest; figures are medians.
+
+- `events_per_s`: events a second with 10,000 concurrent trajectories
+- `growth_1k_to_100k`: cost of an event with 100,000 trajectories over that with 1,000
+- `events_per_s_by_trajectories`, `wall_events_per_s`: all sizes; 10,000 by the wall clock
+"""
+
+import gc
+import statistics
+import time
+from dataclasses import dataclass
+from random import Random
+
+from rollart.control.batching import Batching
+from rollart.control.modes import ROLLART
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.control.staleness import Staleness
+from rollart.events import (
+    Cancel,
+    Command,
+    EngineSuspended,
+    EngineUpdated,
+    Event,
+    Launch,
+    Publish,
+    Published,
+    RunStarted,
+    Score,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+    Update,
+    Wake,
+    Woke,
+)
+from rollart.types import (
+    EngineId,
+    EngineInfo,
+    Failure,
+    TrajectoryId,
+    TrajectoryInfo,
+    Version,
+)
+
+NAME = "control"
+GROUP_SIZE = 8
+ENGINES = 8
+CRASH = Failure(kind="env_error", message="crashed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What events took to handle."""
+
+    events: int
+    busy_s: float
+    wall_s: float
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            events=self.events + other.events,
+            busy_s=self.busy_s + other.busy_s,
+            wall_s=self.wall_s + other.wall_s,
+        )
+
+
+class World:
+    """Answers a scheduler with `slots` environments, a chunk of events at a time."""
+
+    def __init__(self, slots: int, *, seed: int) -> None:
+        groups_per_step = max(1, slots // GROUP_SIZE)
+        self.scheduler = Scheduler(
+            Rules(
+                steps=10**9,
+                seed=seed,
+                mode=ROLLART,
+                batching=Batching(groups_per_step=groups_per_step, group_size=GROUP_SIZE),
+                staleness=Staleness(alpha=3),
+            )
+        )
+        self.slots = slots
+        self.random = Random(seed)
+        self.version = Version(0)
+        self.running: list[TrajectoryId] = []
+        self.born: dict[TrajectoryId, Version] = {}
+        self.cancelled: set[TrajectoryId] = set()
+        self.answers: list[Event] = []
+        self.now = 0.0
+        engines = tuple(
+            EngineInfo(id=EngineId(f"e{number}"), pool="gpu", version=self.version)
+            for number in range(ENGINES)
+        )
+        self.answers.append(RunStarted(engines=engines, slots=slots))
+
+    def chunk(self) -> list[Event]:
+        """Make the next events: answers to earlier commands first, then births and ends."""
+        events = list(self.answers)
+        self.answers.clear()
+        fresh = min(self.slots // 50, len(self.running))
+        return events + [self._advance() for _ in range(fresh)]
+
+    def play(self) -> Cost:
+        """Feed the scheduler a chunk, obey its commands, and return what deciding cost."""
+        events = self.chunk()
+        handle, now = self.scheduler.handle, self.now
+        wall, busy = time.perf_counter(), time.thread_time()
+        commands = [handle(event, now) for event in events]
+        busy, wall = time.thread_time() - busy, time.perf_counter() - wall
+        for event in events:
+            if isinstance(event, EngineUpdated):
+                self.version = event.version
+        for batch in commands:
+            for command in batch:
+                self._obey(command)
+        self.now += 0.1
+        return Cost(events=len(events), busy_s=busy, wall_s=wall)
+
+    def _advance(self) -> Event:
+        """Let a random attempt sample its first token, or end."""
+        place = self.random.randrange(len(self.running))
+        id_ = self.running[place]
+        born = self.born[id_]
+        if born < 0 and id_ not in self.cancelled:
+            self.born[id_] = self.version
+            return TrajectoryBorn(id=id_, version=self.version)
+        self.running[place] = self.running[-1]
+        self.running.pop()
+        del self.born[id_]
+        if id_ in self.cancelled:
+            return TrajectoryCancelled(id=id_, sampled_tokens=9)
+        draw = self.random.random()
+        if draw < 0.02:
+            return TrajectoryFailed(id=id_, failure=CRASH, sampled_tokens=9)
+        return TrajectoryFinished(
+            info=TrajectoryInfo(
+                id=id_,
+                born=born,
+                reward=None if draw < 0.2 else draw,
+                success=draw > 0.5,
+                turns=4,
+                sampled_tokens=99,
+                stop="terminated",
+            )
+        )
+
+    def _obey(self, command: Command) -> None:
+        match command:
+            case Launch():
+                self.running.append(command.id)
+                self.born[command.id] = Version(-1)
+            case Cancel():
+                self.cancelled.add(command.id)
+            case Score():
+                self.answers.extend(TrajectoryScored(id=id_, reward=0.5) for id_ in command.ids)
+            case Train():
+                self.answers.append(StepFinished(version=Version(command.version + 1)))
+            case Publish():
+                self.answers.append(Published(version=command.version))
+            case Suspend():
+                self.answers.append(EngineSuspended(engine=command.engine))
+            case Update():
+                self.answers.append(EngineUpdated(engine=command.engine, version=command.version))
+            case Wake():
+                self.answers.append(Woke())
+            case _:
+                pass
+
+
+def measure(world: World, *, events: int) -> Cost:
+    """Return what about this many events cost."""
+    total = Cost(events=0, busy_s=0.0, wall_s=0.0)
+    while total.events < events:
+        total += world.play()
+    return total
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    """Measure 1,000, 10,000 and 100,000 concurrent trajectories."""
+    sizes = (1_000, 10_000, 100_000)
+    rounds, events = (3, 50_000) if quick else (7, 150_000)
+    worlds = {size: World(size, seed=size) for size in sizes}
+    costs: dict[int, list[Cost]] = {size: [] for size in sizes}
+    gc.disable()
+    try:
+        for size, world in worlds.items():
+            measure(world, events=4 * size)
+        for _ in range(rounds):
+            for size, world in worlds.items():
+                costs[size].append(measure(world, events=events))
+    finally:
+        gc.enable()
+    per_s = {size: statistics.median(c.events / c.busy_s for c in costs[size]) for size in sizes}
+    return {
+        "events_per_s": round(per_s[10_000]),
+        "growth_1k_to_100k": round(per_s[1_000] / per_s[100_000], 3),
+        "events_per_s_by_trajectories": {str(size): round(per_s[size]) for size in sizes},
+        "wall_events_per_s": round(statistics.median(c.events / c.wall_s for c in costs[10_000])),
+    }
