@@ -34,6 +34,8 @@ StepResult: TypeAlias = "tuple[str, float, bool, bool, dict[str, Json]]"
 class Env(Protocol):
     """A world in text. Either method may be `async def`; the class takes its options by keyword.
 
+    A class that takes a keyword `slot` is told the number of the environment slot it sits in.
+
     `info` may hold `actions` (a list of legal action texts, used by the random agent) and
     `success` (a bool; without it an episode succeeded if it terminated with reward > 0).
     Optional: `close()`; `suggest() -> str`, a good action now (a scripted player for warm

@@ -1,6 +1,7 @@
 """The tasks of a config as the runtime needs them: the stream, and a setup per kind."""
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import cast
@@ -10,6 +11,7 @@ from rollart.control.episode import Limits
 from rollart.control.tasks import TaskKind, TaskMix
 from rollart.envs.loading import load_env_class, make_env
 from rollart.errors import ConfigError
+from rollart.ports import Env
 from rollart.runtime.env_manager import Setup
 from rollart.runtime.seat import Timeouts
 from rollart.seeds import derive_seed
@@ -38,9 +40,10 @@ def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
 
 def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
     env_class = load_env_class(task.env)
-    make_env(task.env, options=task.options)
+    make = _maker(task, takes_slot="slot" in inspect.signature(env_class).parameters)
+    make(0)
     return Setup(
-        make=lambda: make_env(task.env, options=task.options),
+        make=make,
         parse=_load_parser(name, task.parser),
         system=getattr(env_class, "system_prompt", ""),
         limits=Limits(max_turns=task.max_turns, max_tokens=task.max_tokens),
@@ -51,6 +54,14 @@ def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
             episode_s=task.episode_timeout_s,
         ),
     )
+
+
+def _maker(task: TaskOptions, *, takes_slot: bool) -> Callable[[int], Env]:
+    def make(slot: int) -> Env:
+        options = {"slot": slot} if takes_slot else {}
+        return make_env(task.env, options={**task.options, **options})
+
+    return make
 
 
 def _load_parser(name: str, target: str) -> Callable[[str], str]:

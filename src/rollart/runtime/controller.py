@@ -10,9 +10,9 @@ window decides how much runs, so the inbox stays short.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import assert_never, cast
 
 from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
@@ -186,8 +186,13 @@ class Controller:
 
 def _root(group: BaseExceptionGroup[BaseException]) -> BaseException:
     """Return what broke a run: the user's mistake if there is one, else the first error."""
-    mistakes = group.subgroup(UserError)
-    error: BaseException = group if mistakes is None else mistakes
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+    errors = list(_leaves(group))
+    return next((error for error in errors if isinstance(error, UserError)), errors[0])
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(cast("BaseExceptionGroup[BaseException]", error))
+        else:
+            yield error

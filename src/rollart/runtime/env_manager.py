@@ -21,7 +21,8 @@ from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, V
 class Setup:
     """How one kind of task is run."""
 
-    make: Callable[[], Env]
+    make: Callable[[int], Env]
+    """Makes the environment of a slot."""
     parse: Callable[[str], str]
     system: str
     limits: Limits

@@ -82,7 +82,9 @@ class EnvWorker:
             sampling=setup.sampling,
             seed=launch.seed,
         )
-        seat = self._seats.setdefault(launch.slot, Seat())
+        if launch.slot not in self._seats:
+            self._seats[launch.slot] = Seat(launch.slot)
+        seat = self._seats[launch.slot]
         manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
         event = await self._outcome(manager)
         del self._running[launch.id]

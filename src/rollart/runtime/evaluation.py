@@ -64,7 +64,7 @@ class Evaluator:
         self._setups = setups
         self._access = access
         self._tasks = tasks
-        self._seats = [Seat() for _ in range(concurrency)]
+        self._seats = [Seat(number) for number in range(concurrency)]
         self._seed = seed
         self._sessions = 0
 

@@ -43,18 +43,20 @@ class Timeouts:
 class Seat:
     """Runs one environment at a time and replaces it when it misbehaves."""
 
-    def __init__(self) -> None:
+    def __init__(self, slot: int) -> None:
+        self._slot = slot
         self._env: Env | None = None
         self._kind = ""
         self._thread: _Thread | None = None
         self._abandoned: set[asyncio.Task[object]] = set()
 
-    async def open(self, kind: str, make: Callable[[], Env], *, timeout_s: float) -> None:
+    async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
         """Have an environment of this kind, the one of the attempt before if it is fit."""
         if self._env is None or self._kind != kind:
             self.abandon()
             self._kind = kind
-            self._env = cast("Env", await self._in_thread(make, timeout_s, f"opening {kind}"))
+            env = await self._in_thread(lambda: make(self._slot), timeout_s, "opening it")
+            self._env = cast("Env", env)
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
