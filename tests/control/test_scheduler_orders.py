@@ -45,7 +45,10 @@ rules = st.builds(
         patience_s=st.sampled_from([0.0, 2.0]),
     ),
     redundancy=st.builds(
-        Redundancy, extra_groups=st.integers(0, 2), extra_members=st.integers(0, 2)
+        Redundancy,
+        extra_groups=st.integers(0, 2),
+        extra_members=st.integers(0, 2),
+        hedge_after=st.sampled_from([0.0, 1.0, 2.0]),
     ),
     retry=st.builds(Retry, max_attempts=st.integers(1, 3), give_up_after=st.just(10_000)),
     filter=st.builds(Filter, drop_zero_variance=st.booleans(), refill_limit=st.integers(0, 5)),
@@ -152,6 +155,7 @@ def test_a_batch_holds_the_groups_of_one_iteration(options, seed, mode):
         [world.launched[group[0]].group for group in train.groups] for train in world.trained
     ]
     assert trained == [sorted(batch) for batch in trained]
+    assert max(train.staleness for train in world.trained) <= mode.alpha
     for batch, following in itertools.pairwise(trained):
         assert batch[-1] < following[0]
 
@@ -161,6 +165,7 @@ def test_a_batch_holds_the_groups_of_one_iteration(options, seed, mode):
 def test_no_attempt_sees_weights_change_where_engines_change_them_idle(options, seed, mode):
     world = World(random=Random(seed), **with_rules(options, mode=mode)).run()
     assert world.disturbed == set()
+    assert not any("stale" in ends for ends in world.ends.values())
 
 
 @QUICK
