@@ -246,6 +246,20 @@ def test_a_batch_without_signal_counts_as_a_step_and_moves_nothing(checkpoint, m
         np.testing.assert_array_equal(value, after[name])
 
 
+def test_arrays_that_may_only_be_read_are_enough(checkpoint):
+    batch = encode(random_groups(12))
+    for array in batch.values():
+        array.flags.writeable = False
+    assert make_trainer(checkpoint).step(batch).metrics["updates"] == 1.0
+
+
+def test_tokens_of_another_vocabulary_are_refused(checkpoint):
+    batch = encode(random_groups(12))
+    batch["tokens"][3] = 40
+    with pytest.raises(InvariantError, match=r"holds token 40, the model .* knows 40: it was"):
+        make_trainer(checkpoint).step(batch)
+
+
 def test_an_empty_batch_counts_as_a_step(checkpoint):
     report = make_trainer(checkpoint).step(encode([]))
     assert (report.version, report.metrics["no_signal"], report.metrics["tokens"]) == (1, 1.0, 0.0)

@@ -75,7 +75,7 @@ class TorchTrainer:
         """Make one optimizer step."""
         started_s = self._clock.now()
         options, version = self._options, self._version
-        checked = decode(batch)
+        checked = self._decode(batch)
         advantages = compute_advantages(options.advantage, checked.rewards, checked.groups)
         columns = Columns.of(checked, advantages, version=version, device=options.device)
         moving = self._moving(checked, advantages)
@@ -125,6 +125,17 @@ class TorchTrainer:
 
     def _load(self) -> Any:
         return load_model(self._source, dtype=self._options.dtype, device=self._options.device)
+
+    def _decode(self, batch: Mapping[str, Array]) -> Batch:
+        checked = decode(batch)
+        largest = int(checked.tokens.max(initial=0))
+        vocabulary = self._model.get_input_embeddings().num_embeddings
+        if largest >= vocabulary:
+            raise InvariantError(
+                f"the batch holds token {largest}, the model {self._source} knows {vocabulary}: "
+                "it was sampled by another model"
+            )
+        return checked
 
     def _learning_rate(self) -> float:
         rise = (self._steps + 1) / max(self._options.warmup_steps, 1)
