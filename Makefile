@@ -34,14 +34,15 @@ install: $(VENV)/train.stamp
 install-dev: $(VENV)/dev.stamp
 install-bench: $(VENV)/bench.stamp
 
+# Nothing is compiled ahead: most modules are never imported, and it takes longer than the rest.
 # torch comes first and pinned: left to the resolver it may bring gigabytes of GPU packages.
 $(VENV)/torch.stamp:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch"
-	@$(PIP) install torch==2.13.0
+	@$(PIP) install --no-compile torch==2.13.0
 	@touch $@
 
 $(VENV)/%.stamp: $(VENV)/torch.stamp pyproject.toml
 	@echo "installing rollart[$*]"
-	@$(PIP) install -e '.[$*]'
+	@$(PIP) install --no-compile -e '.[$*]'
 	@touch $@
