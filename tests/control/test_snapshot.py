@@ -49,8 +49,16 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
                 "queued": [],
                 "scored": [(0, 0, 0.5), (1, 1, 1.0)],
                 "complete": True,
+                "members": 2,
             },
-            {"id": 1, "born": 0, "queued": [(1, 0)], "scored": [(0, 2, 1.0)], "complete": False},
+            {
+                "id": 1,
+                "born": 0,
+                "queued": [(1, 0)],
+                "scored": [(0, 2, 1.0)],
+                "complete": False,
+                "members": 2,
+            },
         ],
     }
 

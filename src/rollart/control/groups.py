@@ -27,6 +27,8 @@ class Group:
         default_factory=dict[int, tuple[TrajectoryId, float]]
     )
     """Finished attempts by member, with their rewards."""
+    members: int = 0
+    """Places it has had, hedges included."""
     produced: Version | None = None
     """The version its training produced; it stays outstanding until that is served."""
 

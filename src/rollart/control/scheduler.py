@@ -19,6 +19,7 @@ from typing import assert_never, cast, get_args
 from rollart.control.admission import Admission
 from rollart.control.batching import ReadyQueue
 from rollart.control.groups import Attempt, Group
+from rollart.control.hedging import Hedges
 from rollart.control.rules import Rules
 from rollart.control.slots import Slots
 from rollart.control.staleness import Ages
@@ -82,6 +83,7 @@ class Scheduler:
         self.ending: CancelReason | None = None
         self.syncer = Syncer(rules.syncing)
         self.slots = Slots(0)
+        self.hedges = Hedges(rules.redundancy.hedge_after)
         self._trained: deque[Group] = deque()
         self._unscored: list[Attempt] = []
         self._failures_in_a_row = 0
@@ -132,6 +134,7 @@ class Scheduler:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
         self._sync()
+        self._hedge(now)
         self._fill(now)
         self._score_finished()
         return self._out
@@ -141,13 +144,13 @@ class Scheduler:
             case TrajectoryBorn():
                 self._birth(self.attempts[event.id], event.version)
             case TrajectoryFinished():
+                self.hedges.finish(event.info.id, now)
                 self._finish(self.attempts[event.info.id], event)
             case TrajectoryFailed():
+                self.hedges.stop(event.id, now)
                 self._fail(self.attempts.pop(event.id), event, now)
             case TrajectoryCancelled():
-                attempt = self.attempts.pop(event.id)
-                assert attempt.state == "cancelling"
-                self.slots.give_back(attempt.slot, healthy=False)
+                self._cancelled(self.attempts.pop(event.id), now)
             case TrajectoryScored():
                 self._score(self.attempts.pop(event.id), event.reward)
             case ScoreFailed():
@@ -199,6 +202,7 @@ class Scheduler:
             )
             self.next_trajectory += 1
             self.attempts[attempt.id] = attempt
+            self.hedges.launch(attempt.id, now)
             group.flying[member] = attempt
             self._out.append(
                 Launch(
@@ -218,11 +222,24 @@ class Scheduler:
 
     def _open_group(self) -> None:
         members = range(self.rules.redundancy.members(self.rules.batching.group_size))
-        group = Group(id=GroupId(self.next_group), queued=dict.fromkeys(members, 0))
+        queued = dict.fromkeys(members, 0)
+        group = Group(id=GroupId(self.next_group), queued=queued, members=len(queued))
         self.next_group += 1
         self.groups[group.id] = group
         self.admission.open()
         self.queue.extend((group, member) for member in members)
+
+    def _hedge(self, now: float) -> None:
+        """Queue a rival for every attempt that is overdue."""
+        for id_ in self.hedges.overdue(now):
+            attempt = self.attempts[id_]
+            if attempt.state == "running" and self.ending is None:
+                group = attempt.group
+                group.queued[group.members] = 0
+                self.queue.appendleft((group, group.members))
+                group.members += 1
+        if self.hedges.next_s is not None and self.ending is None:
+            self._wake(self.hedges.next_s)
 
     def _wake(self, at_s: float) -> None:
         if self._wake_at is None or at_s < self._wake_at:
@@ -258,12 +275,23 @@ class Scheduler:
         else:
             self._score(self.attempts.pop(attempt.id), event.info.reward)
 
-    def _fail(self, attempt: Attempt, event: TrajectoryFailed, now: float) -> None:
+    def _cancelled(self, attempt: Attempt, now: float) -> None:
+        assert attempt.state == "cancelling"
+        if self.hedges.stop(attempt.id, now):
+            self._rest(attempt, now)
+        else:
+            self.slots.give_back(attempt.slot, healthy=False)
+
+    def _rest(self, attempt: Attempt, now: float) -> None:
+        """Keep a slot out of use for a while, longer after each failure in a row."""
         self.failures += 1
         failures = self.slots.count_failure(attempt.slot)
         draw = derive_seed(self.rules.seed, self.failures) / 2**63
         rest_s = self.rules.retry.rest_s(failures, draw=draw)
         self.slots.rest(attempt.slot, until=now + rest_s)
+
+    def _fail(self, attempt: Attempt, event: TrajectoryFailed, now: float) -> None:
+        self._rest(attempt, now)
         if attempt.state == "cancelling":
             return
         self._retry(attempt)

@@ -20,6 +20,7 @@ class GroupRecord(TypedDict):
     queued: list[tuple[int, int]]
     scored: list[tuple[int, int, float]]
     complete: bool
+    members: int
 
 
 class SchedulerRecord(TypedDict):
@@ -58,6 +59,7 @@ def _record(group: Group) -> GroupRecord:
         queued=sorted(queued.items()),
         scored=sorted((member, *value) for member, value in group.scored.items()),
         complete=group.state != "rolling",
+        members=group.members,
     )
 
 
@@ -82,6 +84,7 @@ def _restore_group(scheduler: Scheduler, saved: GroupRecord) -> None:
         state="ready" if saved["complete"] else "rolling",
         born=None if saved["born"] is None else Version(saved["born"]),
         queued=dict(saved["queued"]),
+        members=saved["members"],
         scored={member: (TrajectoryId(id_), reward) for member, id_, reward in saved["scored"]},
     )
     scheduler.groups[group.id] = group
