@@ -160,6 +160,21 @@ def test_an_aborted_neighbour_leaves_the_others_as_they_were() -> None:
     assert_is_models(model, longer, run(engine)[1, 1])
 
 
+def test_rows_scattered_over_the_cache_decode_as_well_as_neighbours() -> None:
+    model = make_model("qwen3")
+    engine = make_engine(model, rows=16)
+    prompts = {session: make_tokens(10 + session, seed=session) for session in range(14)}
+    for session, prompt in prompts.items():
+        engine.add(replace(make_request(session, prompt), stop=()))
+    engine.step()
+    for session in (0, 2, 4, 6, 8, 9, 11):
+        engine.abort(TrajectoryId(session))
+    done = run(engine)
+    assert sorted(session for session, _ in done) == [1, 3, 5, 7, 10, 12, 13]
+    for (session, _), completion in done.items():
+        assert_is_models(model, prompts[session], completion)
+
+
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3-tied", "qwen2"])
 def test_after_an_update_tokens_are_drawn_as_by_a_fresh_pass_of_the_new_model(kind: str) -> None:
     old, new = make_model(kind, seed=0), make_model(kind, seed=1)

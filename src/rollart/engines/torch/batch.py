@@ -2,10 +2,12 @@
 
 Tokens are packed without padding. Sequences that compute one token (decoding, or the last token
 of a copied prompt) come first, in the order of their rows, so that neighbours in the cache are
-neighbours in the batch and attend together as a run; longer pieces attend one by one.
+neighbours in the batch and attend together as a run; longer pieces attend one by one. When the
+rows are so scattered that runs would be many and short, their keys and values are gathered.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 
@@ -35,13 +37,18 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Consecutive rows that compute one token each; `rows` is None for one longer piece."""
+    """Rows that attend in one call: one token each, or one row with several tokens."""
 
     first: int
     stop: int
     """Tokens of the batch: from `first` up to `stop`."""
     row: int
-    rows: int | None
+    rows: int
+    """Consecutive rows, beginning with `row`."""
+    gather: torch.Tensor | None = None
+    """The rows themselves when they are not consecutive."""
+    is_long: bool = False
+    """Whether this is one row with several tokens; without a mask it attends causally."""
     length: int
     """Positions of the cache to attend to."""
     mask: torch.Tensor | None
@@ -82,7 +89,7 @@ def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> Batch:
         rows += [piece.row] * count
         positions += range(piece.start, piece.start + count)
     index = torch.tensor((tokens, rows, positions), device=device)
-    runs = _single_runs(pieces[:singles], index[2], dtype)
+    runs = _single_runs(pieces[:singles], rows=index[1], positions=index[2], dtype=dtype)
     runs += _long_runs(pieces[singles:], singles, device=device, dtype=dtype)
     return Batch(
         tokens=index[0],
@@ -90,44 +97,46 @@ def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> Batch:
         slots=cache.slots(index[1], index[2]),
         runs=runs,
         copies=copies,
-        samples=_samples(pieces, singles=singles, count=len(tokens), device=device),
+        samples=_samples(pieces, count=len(tokens), device=device),
     )
 
 
-def _single_runs(pieces: list[Piece], positions: torch.Tensor, dtype: torch.dtype) -> list[Run]:
-    """Group pieces of one token into runs of consecutive rows."""
-    runs: list[Run] = []
+def _single_runs(
+    pieces: list[Piece], *, rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
+) -> list[Run]:
+    """Group pieces of one token into runs of consecutive rows, or gather them."""
     if not pieces:
-        return runs
-    longest = max(piece.start for piece in pieces) + 1
+        return []
     count = len(pieces)
+    lengths = [piece.start + 1 for piece in pieces]
+    longest = max(lengths)
     hidden = torch.arange(longest, device=positions.device) > positions[:count].unsqueeze(1)
     mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
     mask = mask.masked_fill_(hidden, float("-inf")).view(count, 1, 1, longest)
-    first = 0
-    for index in range(1, count + 1):
-        if index < count and pieces[index].row == pieces[index - 1].row + 1:
-            continue
-        lengths = [piece.start + 1 for piece in pieces[first:index]]
-        length = max(lengths)
-        even = min(lengths) == length
+    breaks = [i for i in range(1, count) if pieces[i].row != pieces[i - 1].row + 1]
+    is_scattered = len(breaks) > 1 + count // 3
+    edges = [0, count] if is_scattered else [0, *breaks, count]
+    runs: list[Run] = []
+    for first, stop in pairwise(edges):
+        length = max(lengths[first:stop])
+        even = min(lengths[first:stop]) == length
         run = Run(
             first=first,
-            stop=index,
+            stop=stop,
             row=pieces[first].row,
-            rows=index - first,
+            rows=stop - first,
+            gather=rows[:count] if is_scattered else None,
             length=length,
-            mask=None if even else mask[first:index, :, :, :length],
+            mask=None if even else mask[first:stop, :, :, :length],
         )
         runs.append(run)
-        first = index
     return runs
 
 
 def _long_runs(
     pieces: list[Piece], first: int, *, device: torch.device, dtype: torch.dtype
 ) -> list[Run]:
-    """Give each longer piece its own run; without a mask it attends causally from position 0."""
+    """Give each longer piece its own run."""
     runs: list[Run] = []
     for piece in pieces:
         count = len(piece.tokens)
@@ -137,15 +146,21 @@ def _long_runs(
             mask = torch.full((count, length), float("-inf"), device=device, dtype=dtype)
             mask = mask.triu_(piece.start + 1)
         runs.append(
-            Run(first=first, stop=first + count, row=piece.row, rows=None, length=length, mask=mask)
+            Run(
+                first=first,
+                stop=first + count,
+                row=piece.row,
+                rows=1,
+                is_long=True,
+                length=length,
+                mask=mask,
+            )
         )
         first += count
     return runs
 
 
-def _samples(
-    pieces: list[Piece], *, singles: int, count: int, device: torch.device
-) -> torch.Tensor | None:
+def _samples(pieces: list[Piece], *, count: int, device: torch.device) -> torch.Tensor | None:
     """Return the packed places of the last tokens of pieces that sample."""
     places: list[int] = []
     end = 0

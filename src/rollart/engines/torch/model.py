@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional
 
 from rollart.engines.torch.architecture import Architecture
-from rollart.engines.torch.batch import Batch
+from rollart.engines.torch.batch import Batch, Run
 from rollart.engines.torch.cache import KVCache
 from rollart.engines.torch.parameters import Layer, Parameters, read_parameters
 
@@ -109,9 +109,8 @@ def _attend(
     outputs: list[torch.Tensor] = []
     for run in batch.runs:
         piece = queries[run.first : run.stop]
-        rows = slice(run.row, run.row + (run.rows or 1))
-        key, value = keys[rows, :, : run.length], values[rows, :, : run.length]
-        if run.rows is None:
+        key, value = _rows(keys, run), _rows(values, run)
+        if run.is_long:
             output = functional.scaled_dot_product_attention(
                 piece.transpose(0, 1).unsqueeze(0),
                 key,
@@ -130,3 +129,10 @@ def _attend(
             )
             outputs.append(output.reshape(-1, heads * dim))
     return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _rows(cache: torch.Tensor, run: Run) -> torch.Tensor:
+    """Return the part of a layer's keys or values a run attends to."""
+    if run.gather is not None:
+        return cache[:, :, : run.length].index_select(0, run.gather)
+    return cache[run.row : run.row + run.rows, :, : run.length]
