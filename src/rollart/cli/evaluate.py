@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from rollart.cli.printing import say, say_table
+from rollart.cli.printing import say, say_table, silence_bars
 from rollart.errors import UserError
 
 
@@ -17,6 +17,7 @@ def run(arguments: Namespace) -> int:
         raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
     if arguments.temperature is not None and arguments.temperature < 0:
         raise UserError(f"--temperature {arguments.temperature}: must be at least 0")
+    silence_bars()
     from rollart.build import evaluate  # noqa: PLC0415 loads torch
 
     figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)

@@ -37,5 +37,10 @@ def say_table(values: Mapping[str, object], *, indent: str = "") -> None:
             say(f"{indent}{paint(name.ljust(width), DIM)}  {_show(value)}")
 
 
+def silence_bars() -> None:
+    """Keep libraries' own progress bars away from ours; must run before they are imported."""
+    os.environ.setdefault("TQDM_DISABLE", "1")
+
+
 def _show(value: object) -> str:
     return f"{value:,.4g}" if isinstance(value, float) else str(value)

@@ -5,7 +5,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from rollart.cli.plan import describe_plan
-from rollart.cli.printing import say
+from rollart.cli.printing import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.errors import UserError
 
@@ -22,6 +22,7 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         say(describe_plan(config, resume=resume))
         return 0
+    silence_bars()
     from rollart.build import train  # noqa: PLC0415 loads torch
 
     return train(config, resume=resume)
