@@ -60,7 +60,7 @@ def decode_rules(header: LogHeader) -> Rules:
 def replay(directory: Path) -> dict[str, Json]:
     """Replay a run's log; return what was counted, or raise where it contradicts."""
     ledger = _Endings()
-    events = staleness = 0
+    events = staleness = lost = 0
     promised: list[int] = []
     for part in read_log(directory / "events.jsonl"):
         ledger.resume(part)
@@ -74,12 +74,13 @@ def replay(directory: Path) -> dict[str, Json]:
                 check(scheduler)
             ledger.note(record)
             staleness = max([staleness, *_ages(record, scheduler, promised)])
+        lost += len(ledger.open - _known(scheduler))
     return {
         "events": events,
         "same_commands": True,
         "trajectories": ledger.launched,
         **ledger.counts(),
-        "lost": ledger.lost,
+        "lost": lost,
         "trained_twice": ledger.trained_twice,
         "max_staleness": staleness,
         "promised_staleness": max(promised) if promised else None,
@@ -90,6 +91,12 @@ def _scheduler(part: LogPart) -> Scheduler:
     rules = decode_rules(part.header)
     snapshot: Any = part.header.snapshot
     return Scheduler(rules) if snapshot is None else restore(rules, snapshot)
+
+
+def _known(scheduler: Scheduler) -> set[TrajectoryId]:
+    """Return the attempts a scheduler still answers for: in flight, or kept for a resume."""
+    kept = {id_ for group in scheduler.groups.values() for id_ in group.trajectories}
+    return kept | set(scheduler.attempts)
 
 
 def _ages(record: Record, scheduler: Scheduler, promised: list[int]) -> Iterable[int]:
@@ -121,9 +128,8 @@ class _Endings:
     def __init__(self) -> None:
         self.launched = 0
         self.trained_twice = 0
-        self.lost = 0
+        self.open: set[TrajectoryId] = set()
         self._how: Counter[str] = Counter()
-        self._open: dict[TrajectoryId, str | None] = {}
         self._trained: set[TrajectoryId] = set()
 
     def resume(self, part: LogPart) -> None:
@@ -132,10 +138,10 @@ class _Endings:
         if snapshot is None:
             return
         kept = set(buffered(snapshot))
-        self._how["superseded"] += len(set(self._open) - kept)
-        self._open = dict.fromkeys(kept)
-        version_ids = {id_ for id_ in self._trained if id_ < snapshot["next_trajectory"]}
-        self._trained = version_ids - kept
+        self._how["superseded"] += len(self.open - kept)
+        self.open = kept
+        before = {id_ for id_ in self._trained if id_ < snapshot["next_trajectory"]}
+        self._trained = before - kept
 
     def note(self, record: Record) -> None:
         """Count what an event and its commands ended."""
@@ -147,25 +153,29 @@ class _Endings:
             match command:
                 case Launch():
                     self.launched += 1
-                    self._open[command.id] = None
+                    self.open.add(command.id)
                 case Drop():
                     for id_ in command.ids:
                         self._end(id_, f"dropped:{command.reason}")
                 case Train():
                     for id_ in (id_ for group in command.groups for id_ in group):
-                        self.trained_twice += id_ in self._trained
-                        self._trained.add(id_)
-                        self._end(id_, "trained")
+                        self._train(id_)
                 case _:
                     pass
 
     def counts(self) -> dict[str, Json]:
         """Return how many attempts ended in each way; `open` are those cut off or kept."""
-        return {"ended": dict(sorted(self._how.items())), "open": len(self._open)}
+        return {"ended": dict(sorted(self._how.items())), "open": len(self.open)}
+
+    def _train(self, id_: TrajectoryId) -> None:
+        if id_ in self._trained:
+            self.trained_twice += 1
+        else:
+            self._trained.add(id_)
+            self._end(id_, "trained")
 
     def _end(self, id_: TrajectoryId, how: str) -> None:
-        if id_ in self._open:
-            del self._open[id_]
-            self._how[how] += 1
-        else:
+        if id_ not in self.open:
             raise ReplayError(f"trajectory {id_} ended a second time: {how}")
+        self.open.remove(id_)
+        self._how[how] += 1

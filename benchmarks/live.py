@@ -1,0 +1,103 @@
+"""Live runs for benchmarks: the real controller, engine and trainer process, timed from the log."""
+
+import contextlib
+import io
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rollart.build import train
+from rollart.build.model import prepare_model
+from rollart.config import Config, load_config
+from rollart.events import Launch, StepFinished, Train, TrajectoryFinished
+from rollart.observe.log import Record, read_log
+from rollart.replay import replay
+
+ROOT = Path(__file__).resolve().parent.parent
+_WARM_UP_STEPS = 2
+
+
+def say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def warm_model() -> Path:
+    """Return the quickstart's warm-started model, built on first use."""
+    return prepare_model(load_config(ROOT / "examples" / "quickstart.toml"), say)
+
+
+def lake_config(*overrides: str, **options: Any) -> Config:
+    """Return a config of LatencyLake on the warm-started model."""
+    base = load_config(
+        ROOT / "examples" / "quickstart.toml",
+        [
+            "run.evaluate_episodes=0",
+            "run.checkpoint_every=0",
+            "run.samples=0",
+            f"model.path={str(warm_model())!r}",
+            *overrides,
+        ],
+    )
+    lake = replace(base.tasks["lake"], env="benchmarks.latency_lake:LatencyLake", options=options)
+    return replace(base, tasks={"lake": lake})
+
+
+@dataclass(frozen=True)
+class Timed:
+    """What a live run's log says."""
+
+    records: tuple[Record, ...]
+    proof: dict[str, Any]
+
+    @property
+    def trained_per_s(self) -> float:
+        """Trained trajectories a second, after the first steps."""
+        ends = [r.time_s for r in self.records if isinstance(r.event, StepFinished)]
+        batches = [
+            sum(len(group) for group in command.groups)
+            for record in self.records
+            for command in record.commands
+            if isinstance(command, Train)
+        ]
+        first = min(_WARM_UP_STEPS, len(ends) - 2)
+        return sum(batches[first + 1 :]) / (ends[-1] - ends[first])
+
+    def rollout_per_s(self, *, lockstep: bool) -> float:
+        """Finished trajectories a second of rollout, training and weight updates left out."""
+        if lockstep:
+            spans = list(_rollouts(self.records))[1:]
+            return sum(count for _, count in spans) / sum(seconds for seconds, _ in spans)
+        ends = [r.time_s for r in self.records if isinstance(r.event, StepFinished)]
+        start, stop = ends[min(_WARM_UP_STEPS, len(ends) - 2)], ends[-1]
+        finished = [r.time_s for r in self.records if isinstance(r.event, TrajectoryFinished)]
+        return sum(start < time_s <= stop for time_s in finished) / (stop - start)
+
+
+def _rollouts(records: tuple[Record, ...]) -> Iterator[tuple[float, int]]:
+    """Yield, for each batch of launches, how long it rolled out and how many finished."""
+    started: float | None = None
+    running = count = 0
+    for record in records:
+        if isinstance(record.event, TrajectoryFinished):
+            running, count = running - 1, count + 1
+            if running == 0 and started is not None:
+                yield record.time_s - started, count
+                started, count = None, 0
+        launches = sum(isinstance(command, Launch) for command in record.commands)
+        if launches and started is None:
+            started = record.time_s
+        running += launches
+
+
+def run_live(config: Config) -> Timed:
+    """Run a config in a temporary directory, quietly, and read its log."""
+    with tempfile.TemporaryDirectory(prefix="rollart-bench-") as directory:
+        config = replace(config, run=replace(config.run, directory=directory + "/run"))
+        with contextlib.redirect_stderr(io.StringIO()):
+            code = train(config)
+        assert code == 0
+        parts = read_log(Path(directory) / "run" / "events.jsonl")
+        return Timed(records=parts[0].records, proof=replay(Path(directory) / "run"))

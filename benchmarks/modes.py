@@ -1,0 +1,60 @@
+"""The five modes live, side by side: trained trajectories a second with slow environments.
+
+Every mode has the same number of concurrent environments, the same model and batch. A step of an
+environment takes normal(mean, deviation) clamped at 0. `trajectory_over_lockstep` compares rollout
+alone: trajectories finished a second while rolling out, lock-step (`sync`) against per trajectory.
+"""
+
+from statistics import median
+
+from benchmarks.live import Timed, lake_config, run_live, say
+
+NAME = "modes"
+MODES = ("sync", "sync_plus", "one_off", "areal", "rollart")
+MEAN_S = 0.25
+RATIOS = (0.1, 0.3, 0.5, 0.7, 1.0)
+ENVIRONMENTS = 64
+
+
+def _run(mode: str, *, ratio: float, steps: int) -> Timed:
+    config = lake_config(
+        f"run.mode={mode}",
+        f"run.steps={steps}",
+        f"run.environments={ENVIRONMENTS}",
+        "batching.groups_per_step=8",
+        "batching.group_size=8",
+        mean_s=MEAN_S,
+        deviation_s=MEAN_S * ratio,
+    )
+    return run_live(config)
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    rounds, steps = (1, 5) if quick else (3, 8)
+    trained: dict[str, list[float]] = {mode: [] for mode in MODES}
+    for number in range(rounds):
+        for mode in MODES:
+            rate = _run(mode, ratio=1.0, steps=steps).trained_per_s
+            trained[mode].append(rate)
+            say(f"round {number + 1}: {mode} {rate:.1f} trained trajectories/s")
+    over: dict[str, float] = {}
+    for ratio in RATIOS:
+        pairs: list[float] = []
+        for _ in range(1 if quick else 2):
+            locked = _run("sync", ratio=ratio, steps=4).rollout_per_s(lockstep=True)
+            free = _run("rollart", ratio=ratio, steps=steps).rollout_per_s(lockstep=False)
+            pairs.append(free / locked)
+        over[str(ratio)] = round(median(pairs), 3)
+        say(f"deviation {ratio} of the mean: trajectory over lock-step {over[str(ratio)]}")
+    rates = {mode: round(median(values), 2) for mode, values in trained.items()}
+    return {
+        "rollart_over_sync": _ratio(trained, "sync"),
+        "rollart_over_sync_plus": _ratio(trained, "sync_plus"),
+        "trajectory_over_lockstep": over,
+        "trained_per_s": rates,
+    }
+
+
+def _ratio(trained: dict[str, list[float]], mode: str) -> float:
+    pairs = zip(trained["rollart"], trained[mode], strict=True)
+    return round(median(ours / theirs for ours, theirs in pairs), 3)
