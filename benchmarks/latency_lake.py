@@ -33,9 +33,11 @@ class LatencyLake:
         self._random = Random(slot)
 
     async def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
+        """Start an episode, at once."""
         return self._lake.reset(seed, task)
 
     async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
+        """Move, after the slot's latency."""
         if self._hangs:
             await asyncio.Event().wait()
         await asyncio.sleep(max(0.0, self._random.gauss(self._mean_s, self._deviation_s)))
