@@ -6,7 +6,7 @@ faulty run have the same config and alternate.
 
 from statistics import median
 
-from benchmarks.live import Timed, lake_config, run_live, say
+from benchmarks.live_runs.timed import Timed, lake_config, run_live, say
 
 NAME = "faults"
 

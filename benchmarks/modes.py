@@ -7,7 +7,7 @@ alone: trajectories finished a second while rolling out, lock-step (`sync`) agai
 
 from statistics import median
 
-from benchmarks.live import Timed, lake_config, run_live, say
+from benchmarks.live_runs.timed import Timed, lake_config, run_live, say
 
 NAME = "modes"
 MODES = ("sync", "sync_plus", "one_off", "areal", "rollart")

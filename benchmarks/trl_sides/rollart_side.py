@@ -5,8 +5,18 @@ JSON line, like the other sides.
 """
 
 import argparse
+import itertools
 import json
+import statistics
 from pathlib import Path
+
+from benchmarks.live_runs.timed import Timed, run_live
+from benchmarks.trl_sides import game
+from rollart.config import load_config
+from rollart.events import Launch, StepFinished, Train, TrajectoryFinished
+from rollart.types import TrajectoryInfo
+
+CONFIG = Path(__file__).with_name("rollart_side.toml")
 
 
 def measure_rollart(
@@ -14,15 +24,56 @@ def measure_rollart(
 ) -> dict[str, object]:
     """Train `steps` optimizer steps and return what the TRL sides report.
 
-    Keys: `steps` (int); `trained_per_s` (float: 32 over the median time between optimizer steps
-    after the first `game.WARM_UP_STEPS`, at most a quarter of all); `step_s` (float); over trained
-    trajectories `calls_per_trajectory`, `prompt_tokens_per_trajectory` (the opening),
-    `sampled_tokens_per_trajectory` and `completion_tokens_per_trajectory` (sampled and observed,
-    without the opening); `reward` (mean reward of each step's batch); `wall_s` (seconds from the
-    first launch to the end of each step, as long as `reward`).
     `latency_s` is slept in every `env.step`, never in `reset`.
     """
-    raise NotImplementedError("the live runtime is not wired to this benchmark")
+    overrides = [
+        f"run.steps={steps}",
+        f"run.seed={seed}",
+        f"model.path={str(checkpoint)!r}",
+        f"training.learning_rate={game.LEARNING_RATE}",
+        f"training.max_grad_norm={game.MAX_GRAD_NORM}",
+        f"batching.groups_per_step={game.GROUPS}",
+        f"batching.group_size={game.GROUP_SIZE}",
+        f"sampling.max_tokens={game.MAX_TOKENS}",
+        f"tasks.guess.max_turns={game.MAX_TURNS}",
+    ]
+    if latency_s:
+        overrides += [
+            'tasks.guess.env="benchmarks.trl_sides.slow_guess:SlowGuess"',
+            f"tasks.guess.options={{latency_s={latency_s}}}",
+        ]
+    return _report(run_live(load_config(CONFIG, overrides)), steps)
+
+
+def _report(timed: Timed, steps: int) -> dict[str, object]:
+    """Read the same figures off our log as the other sides note while they run."""
+    ends, began_s = [], None
+    infos: dict[int, TrajectoryInfo] = {}
+    batches: list[list[TrajectoryInfo]] = []
+    for record in timed.records:
+        if isinstance(record.event, TrajectoryFinished):
+            infos[record.event.info.id] = record.event.info
+        elif isinstance(record.event, StepFinished):
+            ends.append(record.time_s)
+        for command in record.commands:
+            if isinstance(command, Launch) and began_s is None:
+                began_s = record.time_s
+            elif isinstance(command, Train):
+                batches.append([infos[id_] for group in command.groups for id_ in group])
+    assert began_s is not None
+    durations_s = [after - before for before, after in itertools.pairwise([began_s, *ends])]
+    counted_s = durations_s[min(game.WARM_UP_STEPS, len(durations_s) // 4) :]
+    trained = [info for batch in batches for info in batch]
+    return {
+        "steps": steps,
+        "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.median(counted_s),
+        "step_s": statistics.median(counted_s),
+        "calls_per_trajectory": sum(info.turns for info in trained) / len(trained),
+        "sampled_tokens_per_trajectory": sum(info.sampled_tokens for info in trained)
+        / len(trained),
+        "reward": [round(statistics.fmean(i.reward or 0.0 for i in batch), 4) for batch in batches],
+        "wall_s": [round(end - began_s, 4) for end in ends],
+    }
 
 
 def main() -> None:

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
-from benchmarks.trl_sides import game, side
 from transformers import DynamicCache, GenerationConfig
 
+from benchmarks.trl_sides import game, side
 from rollart.models.renderer import ChatRenderer
 
 if TYPE_CHECKING:

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import torch
 import transformers
-from benchmarks.trl_sides import game
 from datasets import Dataset
 from transformers import AutoModelForCausalLM, AutoTokenizer, PrinterCallback, TrainerCallback
-
 from trl import GRPOConfig, GRPOTrainer
+
+from benchmarks.trl_sides import game
 
 
 @dataclass(slots=True)

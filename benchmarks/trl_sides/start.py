@@ -11,9 +11,9 @@ import asyncio
 import json
 from pathlib import Path
 
-from benchmarks.trl_sides import game
 from transformers import AutoTokenizer
 
+from benchmarks.trl_sides import game
 from rollart.envs.players import NoisyPlayer, Play, play
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.options import ModelOptions

@@ -16,7 +16,7 @@ from rollart.events import Launch, StepFinished, Train, TrajectoryFinished
 from rollart.observe.log import Record, read_log
 from rollart.replay import replay
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 _WARM_UP_STEPS = 2
 
 
@@ -41,7 +41,9 @@ def lake_config(*overrides: str, **options: Any) -> Config:
             *overrides,
         ],
     )
-    lake = replace(base.tasks["lake"], env="benchmarks.latency_lake:LatencyLake", options=options)
+    lake = replace(
+        base.tasks["lake"], env="benchmarks.live_runs.latency_lake:LatencyLake", options=options
+    )
     return replace(base, tasks={"lake": lake})
 
 

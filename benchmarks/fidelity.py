@@ -1,0 +1,101 @@
+"""Token in, token out: what the engine sampled against what the trainer computes.
+
+A thousand multi-turn episodes are played by the live environment managers with the torch engine;
+the trainer's own packed forward then recomputes the log-prob of every sampled token. The token ids
+of each request as the engine received them are kept and compared with what the trainer is given.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.live_runs.timed import ROOT, say, warm_model
+from rollart.build.assembly import open_engines
+from rollart.build.tasks import make_setups, task_streams
+from rollart.config import Config, load_config
+from rollart.runtime.env_manager import Access
+from rollart.runtime.evaluation import Evaluator
+from rollart.runtime.gate import OpenGate
+from rollart.runtime.proxy import LLMProxy
+from rollart.training.batch import decode, encode
+from rollart.training.model import load_model
+from rollart.training.objective import Columns, logprobs_of
+from rollart.training.packing import lay_out
+from rollart.types import Completion, EngineId, Request, Trajectory, TrajectoryId, Version
+
+NAME = "fidelity"
+
+
+class Listening:
+    """A Generator that keeps the last tokens each session sent and got."""
+
+    def __init__(self, proxy: LLMProxy) -> None:
+        self._proxy = proxy
+        self.heard: dict[TrajectoryId, tuple[int, ...]] = {}
+
+    async def generate(self, request: Request) -> Completion:
+        """Forward a request and keep what went through."""
+        completion = await self._proxy.generate(request)
+        self.heard[request.session] = request.tokens + completion.tokens
+        return completion
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Forward."""
+        self._proxy.forget(session)
+
+
+async def _play(
+    config: Config, model: Path, episodes: int
+) -> tuple[tuple[Trajectory, ...], Mapping[TrajectoryId, tuple[int, ...]]]:
+    async with open_engines(config, model=model, version=Version(0), store=None) as engines:
+        listening = {id_: Listening(proxy) for id_, proxy in engines.proxies.items()}
+        generators: Mapping[EngineId, Listening] = listening
+        evaluator = Evaluator(
+            setups=make_setups(config, config.sampling),
+            access=Access(
+                renderer=engines.renderer,
+                router=engines.router(config.routing, affinity=False),
+                generators=generators,  # type: ignore[arg-type]
+                gate=OpenGate(),
+                is_fresh=lambda _version: True,
+            ),
+            tasks=task_streams(config)[1].task,
+            concurrency=64,
+            seed=1,
+        )
+        result = await evaluator.run(episodes)
+        heard = {k: v for each in listening.values() for k, v in each.heard.items()}
+        return result.trajectories, heard
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    episodes = 100 if quick else 1000
+    model = warm_model()
+    config = load_config(ROOT / "examples" / "quickstart.toml", [f"model.path={str(model)!r}"])
+    trajectories, heard = asyncio.run(_play(config, model, episodes))
+    assert len(trajectories) == episodes
+    say(f"played {episodes} episodes, {sum(len(t.turns) for t in trajectories)} turns")
+    batch = decode(encode([trajectories], temperature=config.sampling.temperature))
+    trainer = load_model(str(model), dtype="float32", device="cpu")
+    columns = Columns.of(batch, np.zeros(len(trajectories)), version=0, device="cpu")
+    micros = lay_out(batch, list(range(episodes)), row_tokens=256, micro_batch_tokens=8192)
+    with torch.no_grad():
+        recomputed = logprobs_of(trainer, micros, columns).numpy()
+    difference = np.abs(recomputed - batch.logprobs)[batch.sampled]
+    retokenised = 0
+    for number, trajectory in enumerate(trajectories):
+        given = batch.tokens[batch.offsets[number] : batch.offsets[number + 1]]
+        seen = np.array(heard[trajectory.id])
+        retokenised += abs(len(given) - len(seen))
+        shortest = min(len(given), len(seen))
+        retokenised += int((given[:shortest] != seen[:shortest]).sum())
+    return {
+        "max_logprob_error": float(difference.max()),
+        "retokenised": retokenised,
+        "trajectories": episodes,
+        "turns": sum(len(t.turns) for t in trajectories),
+        "sampled_tokens": int(batch.sampled.sum()),
+    }
