@@ -11,14 +11,15 @@ from rollart.observe.metrics import Row
 
 
 def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
-    """Draw success and reward, staleness and speed over steps; evaluations are marked."""
+    """Draw success (and reward where it differs), staleness, speed; evaluations are marked."""
     steps = [row for row in rows if "reward_mean" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
     figure: Any = Figure(figsize=(8, 8), layout="constrained")
     learning, staleness, speed = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
     figure.suptitle(title)
+    if any(row["reward_mean"] != row["success_rate"] for row in steps):
+        _draw_smoothed(learning, steps, "reward_mean", "reward", "tab:blue")
     _draw_smoothed(learning, steps, "success_rate", "success", "tab:green")
-    _draw_smoothed(learning, steps, "reward_mean", "reward", "tab:blue")
     _draw_evaluations(learning, evaluations)
     learning.grid(alpha=0.3)
     if learning.get_legend_handles_labels()[0]:
