@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from rollart.errors import ConfigError
 from rollart.models.tokenizer import END, PAD
-from rollart.models.writing import written_whole
+from rollart.models.writing import save_checkpoint
 
 _ROPE_BASE = 10_000.0
 
@@ -43,9 +43,7 @@ def build_tiny(
 ) -> None:
     """Write a freshly initialised model and its tokenizer to `directory`."""
     model = make_tiny(size, seed=seed, tokenizer=tokenizer)
-    with written_whole(directory) as target:
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
+    save_checkpoint(model, tokenizer=tokenizer, directory=directory)
 
 
 def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:

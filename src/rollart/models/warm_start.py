@@ -13,12 +13,14 @@ from random import Random
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers.utils import logging
 
 from rollart.errors import ConfigError
 from rollart.models.demonstrations import Demonstration
+from rollart.models.loading import load_tokenizer
 from rollart.models.options import ModelOptions
-from rollart.models.writing import written_whole
+from rollart.models.writing import save_checkpoint
 
 _WARM_UP = 0.05
 _FLOOR = 0.05
@@ -45,11 +47,11 @@ def warm_start(
     shown = [play for play in demonstrations if any(play.sampled)]
     if not shown:
         raise ConfigError("model.warm_start", True, "needs at least one demonstrated action")
+    logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(directory_in, dtype=torch.float32)
     train(model, shown, options=options, on_progress=on_progress)
-    with written_whole(directory_out) as target:
-        model.save_pretrained(target)
-        AutoTokenizer.from_pretrained(directory_in).save_pretrained(target)
+    tokenizer = load_tokenizer(directory_in)
+    save_checkpoint(model, tokenizer=tokenizer, directory=directory_out)
 
 
 def train(

@@ -1,4 +1,4 @@
-"""Directories written whole or not at all.
+"""Checkpoint directories, written whole or not at all.
 
 Everything is written to a sibling directory first and renamed when complete, so that a reader, a
 second writer or a later run never meets half a checkpoint.
@@ -10,7 +10,20 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
+
 from rollart.errors import StorageError
+
+
+def save_checkpoint(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
+) -> None:
+    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
+    logging.disable_progress_bar()
+    with written_whole(directory) as target:
+        model.save_pretrained(target)
+        tokenizer.save_pretrained(target)
 
 
 @contextmanager
