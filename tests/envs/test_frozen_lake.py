@@ -10,7 +10,7 @@ from rollart.errors import ConfigError, EnvError
 
 
 def test_the_opening_names_holes_goal_and_place_and_later_turns_only_the_place():
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     opening, info = env.reset(6, {})
     assert opening == "holes c1 c3 b4 goal d4\na1"
     assert env.drawing() == "@.#.\n....\n..#.\n.#.*"
@@ -25,19 +25,19 @@ def test_the_opening_names_holes_goal_and_place_and_later_turns_only_the_place()
 
 
 def test_the_map_is_drawn_once():
-    env = FrozenLake(view="map")
+    env = FrozenLake(holes=3, view="map")
     assert env.reset(6, {})[0] == "@.#.\n....\n..#.\n.#.*\na1"
     assert env.step("right")[0] == "b1"
 
 
 def test_the_local_view_tells_only_the_holes_next_to_the_player():
-    env = FrozenLake(view="local")
+    env = FrozenLake(holes=3, view="local")
     assert env.reset(6, {})[0] == "goal d4\na1 holes none"
     assert env.step("right")[0] == "b1 holes right"
 
 
 def test_falling_in_ends_the_episode_without_reward():
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     env.reset(6, {})
     env.step("right")
     observation, reward, terminated, truncated, info = env.step("right")
@@ -46,7 +46,7 @@ def test_falling_in_ends_the_episode_without_reward():
 
 
 def test_reaching_the_goal_pays_one():
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     env.reset(6, {})
     for move in ("down", "right", "right", "right", "down"):
         assert env.step(move)[2] is False
@@ -54,7 +54,7 @@ def test_reaching_the_goal_pays_one():
 
 
 def test_illegal_moves_are_told_and_leave_the_player_where_it_is():
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     env.reset(6, {})
     assert env.step("fly")[:4] == ("illegal\na1", 0.0, False, False)
     assert env.step("up")[:4] == ("edge\na1", 0.0, False, False)
@@ -62,7 +62,7 @@ def test_illegal_moves_are_told_and_leave_the_player_where_it_is():
 
 
 def test_a_task_may_name_another_size_for_one_episode():
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     small = env.reset(6, {})[0]
     assert len(env.drawing()) == 19
     env.reset(6, {"size": 6, "holes": 3})
@@ -116,3 +116,17 @@ def test_wrong_options_name_the_field_and_the_fix(options, field, fix):
         FrozenLake(**options)
     assert caught.value.field == field
     assert caught.value.fix.startswith(fix)
+
+
+def test_no_lake_of_an_evaluation_is_met_in_training():
+    env = FrozenLake()
+    trained = {env.reset(seed, {"split": "train"})[0] for seed in range(3000)}
+    tested = {env.reset(seed, {"split": "test"})[0] for seed in range(200)}
+    assert len(tested) > 100
+    assert not trained & tested
+
+
+def test_without_a_number_of_holes_lakes_differ_in_how_many_they_have():
+    env = FrozenLake()
+    counts = {env.reset(seed, {})[0].count(" ") for seed in range(200)}
+    assert len(counts) > 4

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollart.build.assembly import open_engines
 from rollart.build.tasks import make_setups, task_streams
-from rollart.config import Config, load_config
+from rollart.config import Config, add_import_paths, load_config
 from rollart.errors import UserError
 from rollart.runtime.checkpointing import find_checkpoint
 from rollart.runtime.env_manager import Access
@@ -26,6 +26,7 @@ def evaluate(
     checkpoint = find_checkpoint(path)
     file = _config_of(path, checkpoint)
     config = load_config(file, overrides)
+    add_import_paths(config)
     sampling = config.sampling
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)

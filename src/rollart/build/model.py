@@ -21,10 +21,12 @@ from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.models.warm_start import warm_start
 from rollart.seeds import derive_seed
+from rollart.types import Json
 
 _RECIPE = 1
 """Raised when the same options would give other weights than before."""
 _CORPUS_PLAYS = 64
+_TRAINING: dict[str, Json] = {"split": "train"}
 
 Say = Callable[[str], None]
 
@@ -93,7 +95,9 @@ async def _corpus(config: Config) -> list[str]:
         env = make_env(task.env, options=task.options)
         texts.append(getattr(env, "system_prompt", ""))
         for seed in range(_CORPUS_PLAYS):
-            record = await play(env, RandomPlayer(), seed=seed, max_turns=task.max_turns)
+            record = await play(
+                env, RandomPlayer(), seed=seed, max_turns=task.max_turns, task=_TRAINING
+            )
             texts += [*record.observations, *record.actions]
     return texts
 
@@ -106,7 +110,7 @@ async def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demons
         env = make_env(task.env, options=task.options)
         for episode in range(shares[name]):
             seed = derive_seed(config.model.seed, position, episode) % 2**31
-            record = await play(env, player, seed=seed, max_turns=task.max_turns)
+            record = await play(env, player, seed=seed, max_turns=task.max_turns, task=_TRAINING)
             shown.append(
                 demonstrate(
                     renderer,

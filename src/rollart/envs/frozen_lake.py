@@ -4,6 +4,9 @@ Owns the random lakes (always solvable, because each is drawn until a safe path 
 lake is put into words. Squares are named as on a chess board: a letter for the column, growing to
 the right, and a number for the row, growing downwards; the start is `a1`.
 
+A task may name its `split`: lakes are divided by their holes, one in five is kept for "test", so
+no lake of an evaluation is ever met in training.
+
 The text is short on purpose: what does not change (holes and goal) is said once, later turns say
 only where the player stands. An illegal move is told and spent; it never raises.
 """
@@ -12,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping
 from random import Random
 from typing import Literal, get_args
+from zlib import crc32
 
 from rollart.errors import ConfigError, EnvError
 from rollart.types import Json
@@ -29,6 +33,10 @@ _SIDEWAYS = {
 }
 _SMALLEST, _LARGEST = 2, 9
 _ATTEMPTS = 50
+_HOLE_CHANCE = 0.3
+"""How likely a square is a hole where no number of holes is asked for."""
+_TEST_SHARE = 5
+"""One lake in so many is kept for evaluations."""
 
 
 class FrozenLake:
@@ -57,7 +65,7 @@ class FrozenLake:
         self._player: Square = (0, 0)
 
     def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """Draw the seed's lake; `task` may name another `size` or number of `holes`."""
+        """Draw the seed's lake; `task` may name another `size`, number of `holes`, or a `split`."""
         self._random = Random(seed)
         self._size, holes = self._default
         if "size" in task or "holes" in task:
@@ -65,7 +73,7 @@ class FrozenLake:
             holes = _check_holes(task.get("holes"), self._size)
         self._player = (0, 0)
         self._goal = (self._size - 1, self._size - 1)
-        self._holes = _draw_holes(self._random, self._size, holes)
+        self._holes = _draw_lake(self._random, self._size, holes, split=task.get("split"))
         return self._opening(), self._info(success=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
@@ -127,28 +135,50 @@ def _check_size(size: Json) -> int:
     return size
 
 
-def _check_holes(holes: Json, size: int) -> int:
-    """Return the number of holes, a fifth of the squares if none is named."""
-    if holes is None:
-        return size * size // 5
+def _check_holes(holes: Json, size: int) -> int | None:
+    """Return the number of holes, None where each square is left to chance."""
     most = (size - 1) ** 2
+    if holes is None:
+        return None
     if not isinstance(holes, int) or isinstance(holes, bool) or not 0 <= holes <= most:
         fix = f"must be a whole number from 0 to {most} for size {size} (a path must remain)"
         raise ConfigError("env.options.holes", holes, fix)
     return holes
 
 
-def _draw_holes(random: Random, size: int, count: int) -> frozenset[Square]:
-    """Draw holes that leave a path; keep the last path free if chance does not find one."""
+def _draw_lake(random: Random, size: int, count: int | None, *, split: Json) -> frozenset[Square]:
+    """Draw holes of the split, if one is named and enough draws find it."""
+    holes = _draw_holes(random, size, count)
+    for _ in range(_ATTEMPTS):
+        if split is None or split == _split(holes):
+            break
+        holes = _draw_holes(random, size, count)
+    return holes
+
+
+def _split(holes: frozenset[Square]) -> str:
+    """Return which split a lake belongs to, by its holes alone."""
+    text = " ".join(_name(hole) for hole in sorted(holes))
+    return "test" if crc32(text.encode()) % _TEST_SHARE == 0 else "train"
+
+
+def _draw_holes(random: Random, size: int, count: int | None) -> frozenset[Square]:
+    """Draw holes that leave a path; keep a random one free if chance does not find one."""
     start, goal = (0, 0), (size - 1, size - 1)
     squares = [(r, c) for r in range(size) for c in range(size)]
     free = [square for square in squares if square not in (start, goal)]
     for _ in range(_ATTEMPTS):
-        holes = frozenset(random.sample(free, count))
+        holes = _draw(random, free, count)
         if _shortest_path(start, goal, holes, size):
             return holes
     walk = _random_walk(random, size)
-    return frozenset(random.sample([square for square in free if square not in walk], count))
+    return _draw(random, [square for square in free if square not in walk], count)
+
+
+def _draw(random: Random, squares: list[Square], count: int | None) -> frozenset[Square]:
+    if count is None:
+        return frozenset(square for square in squares if random.random() < _HOLE_CHANCE)
+    return frozenset(random.sample(squares, count))
 
 
 def _random_walk(random: Random, size: int) -> set[Square]:
