@@ -38,6 +38,7 @@ from rollart.types import Request, Sampling, TrajectoryId, Version
 NAME = "engine"
 SIZES = ("1M", "5M")
 CONVERSATIONS = 32
+TURNS = 6
 GAP_S = 0.005
 PAD = 0
 TOKENS = 256
@@ -244,10 +245,10 @@ def make_sides(size: str) -> dict[str, Side]:
     }
 
 
-def measure(size: str, *, rounds: int, turns: int) -> dict[str, list[float]]:
+def measure(size: str, *, rounds: int) -> dict[str, list[float]]:
     """Return sampled tokens per second of every side, round by round."""
     sides = make_sides(size)
-    conversations = make_conversations(turns=turns)
+    conversations = make_conversations(turns=TURNS)
     sampled = sum(sum(each.lengths) for each in conversations)
     for side in sides.values():
         side(make_conversations(turns=1))
@@ -277,9 +278,7 @@ def compare(*, quick: bool) -> dict[str, object]:
     logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(THREADS)
-    speeds = {
-        size: measure(size, rounds=3 if quick else 5, turns=3 if quick else 5) for size in SIZES
-    }
+    speeds = {size: measure(size, rounds=2 if quick else 5) for size in SIZES}
 
     def over(baseline: str) -> dict[str, float]:
         return {
@@ -301,6 +300,7 @@ def compare(*, quick: bool) -> dict[str, object]:
             for size, sides in speeds.items()
         },
         "conversations": CONVERSATIONS,
+        "turns": TURNS,
         "threads": torch.get_num_threads(),
     }
 
