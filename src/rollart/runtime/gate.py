@@ -65,5 +65,12 @@ class LockStepGate:
         self._wake(self._barrier.leave(episode))
 
     def _wake(self, released: tuple[TrajectoryId, ...]) -> None:
+        # Not at once: the last to arrive must wait like the others, or it would go on first.
+        if released:
+            asyncio.get_running_loop().call_soon(self._open, released)
+
+    def _open(self, released: tuple[TrajectoryId, ...]) -> None:
         for episode in released:
-            self._waiting[episode].set_result(None)
+            future = self._waiting.get(episode)
+            if future is not None and not future.done():
+                future.set_result(None)

@@ -3,7 +3,8 @@
 One loop per engine: between two engine steps it takes in new requests and aborts, then runs one
 prefill or decode step in the engine's own thread and completes each finished request at once; no
 request waits for another's end. While suspended it takes no step and keeps everything; after an
-update, requests in flight go on under the new weights with the tokens they have.
+update, requests in flight go on under the new weights with the tokens they have. An engine that
+breaks fails every request, those to come included: none waits for an engine that is gone.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ class LLMProxy:
         self._running = asyncio.Event()
         self._running.set()
         self._stepping = asyncio.Lock()
+        self._broken: Exception | None = None
 
     @property
     def version(self) -> Version:
@@ -54,6 +56,8 @@ class LLMProxy:
 
     async def generate(self, request: Request) -> Completion:
         """Complete one request; cancelling the await aborts it."""
+        if self._broken is not None:
+            raise self._broken
         future = asyncio.get_running_loop().create_future()
         self._waiting[request.session] = future
         self._added.append(request)
@@ -98,6 +102,12 @@ class LLMProxy:
                 async with self._stepping:
                     if self._running.is_set():
                         await self._step()
+        except Exception as error:
+            self._broken = error
+            for future in self._waiting.values():
+                if not future.done():
+                    future.set_exception(error)
+            raise
         finally:
             self._thread.shutdown(wait=False)
 
