@@ -1,4 +1,4 @@
-"""Parts of a live run without a model: environments, a renderer, a trainer, and a run of them all."""
+"""Parts of a live run without a model: environments, a renderer, a trainer, whole runs."""
 
 import asyncio
 import threading

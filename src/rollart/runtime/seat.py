@@ -7,6 +7,7 @@ attempt gets new ones. Every way an environment can fail becomes an `AttemptErro
 """
 
 import asyncio
+import contextlib
 import inspect
 import queue
 import threading
@@ -21,6 +22,10 @@ from rollart.ports import Env
 from rollart.types import Failure, FailureKind, Json
 
 T = TypeVar("T")
+Answer = tuple[object, BaseException | None]
+"""What a call returned, or what it raised; as a value, for futures refuse StopIteration."""
+_RAISED = (Exception, SystemExit, asyncio.CancelledError)
+"""What an environment may raise; a cancellation from inside it is no cancelling of the attempt."""
 
 
 class AttemptError(RollartError):
@@ -48,12 +53,12 @@ class Seat:
         self._env: Env | None = None
         self._kind = ""
         self._thread: _Thread | None = None
-        self._abandoned: set[asyncio.Task[object]] = set()
+        self._abandoned: set[asyncio.Task[Answer]] = set()
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
         """Have an environment of this kind, the one of the attempt before if it is fit."""
         if self._env is None or self._kind != kind:
-            self.abandon()
+            self.close()
             self._kind = kind
             env = await self._in_thread(lambda: make(self._slot), timeout_s, "opening it")
             self._env = cast("Env", env)
@@ -90,7 +95,9 @@ class Seat:
     def close(self) -> None:
         """Close the environment if it knows how, and let the thread end."""
         close = getattr(self._env, "close", None)
-        if close is not None:
+        if inspect.iscoroutinefunction(close):
+            self._keep(asyncio.ensure_future(_answer(close())))
+        elif close is not None:
             if self._thread is None:
                 self._thread = _Thread()
             self._thread.submit(close, _ignore)
@@ -113,14 +120,14 @@ class Seat:
         if getattr(env, "inline", False):
             try:
                 return call()
-            except Exception as error:
+            except _RAISED as error:
                 raise self._broken(what, error) from error
         return await self._in_thread(call, timeout_s, what)
 
     async def _in_task(
         self, call: Callable[[], Awaitable[object]], timeout_s: float, what: str
     ) -> object:
-        task = asyncio.ensure_future(_await(call()))
+        task = asyncio.ensure_future(_answer(call()))
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
@@ -129,42 +136,41 @@ class Seat:
         if not done:
             self._leave(task)
             raise self._hung(what, timeout_s)
-        error = task.exception()
-        if error is not None:
-            raise self._broken(what, error) from error
-        return task.result()
+        return self._unwrap(what, task.result())
 
     async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
         if self._thread is None:
             self._thread = _Thread()
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[object] = loop.create_future()
-        self._thread.submit(call, _Answer(loop, future))
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._thread.submit(call, _Reply(loop, future))
         timer = loop.call_later(timeout_s, _expire, future)
         try:
-            return await future
+            answer = await future
         except TimeoutError:
-            if timer.when() > loop.time():
-                raise self._broken(what, TimeoutError("the environment timed out")) from None
             raise self._hung(what, timeout_s) from None
         except asyncio.CancelledError:
             self.abandon()
             raise
-        except Exception as error:
-            raise self._broken(what, error) from error
         finally:
             timer.cancel()
+        return self._unwrap(what, answer)
 
-    def _leave(self, task: "asyncio.Task[object]") -> None:
+    def _unwrap(self, what: str, answer: Answer) -> object:
+        result, error = answer
+        if error is not None:
+            raise self._broken(what, error) from error
+        return result
+
+    def _leave(self, task: "asyncio.Task[Answer]") -> None:
         task.cancel()
-        self._abandoned.add(task)
-        task.add_done_callback(self._forget_task)
+        self._keep(task)
         self.abandon()
 
-    def _forget_task(self, task: "asyncio.Task[object]") -> None:
-        self._abandoned.discard(task)
-        if not task.cancelled():
-            task.exception()
+    def _keep(self, task: "asyncio.Task[Answer]") -> None:
+        """Hold a task that nobody awaits until it ends."""
+        self._abandoned.add(task)
+        task.add_done_callback(self._abandoned.discard)
 
     def _hung(self, what: str, timeout_s: float) -> AttemptError:
         self.abandon()
@@ -176,37 +182,36 @@ class Seat:
         return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}")
 
 
-async def _await(awaitable: Awaitable[object]) -> object:
-    return await awaitable
+async def _answer(awaitable: Awaitable[object]) -> Answer:
+    try:
+        return await awaitable, None
+    except _RAISED as error:
+        return None, error
 
 
-def _ignore(_result: object, _error: Exception | None) -> None:
+def _ignore(_answer: Answer) -> None:
     pass
 
 
-def _expire(future: "asyncio.Future[object]") -> None:
+def _expire(future: "asyncio.Future[Answer]") -> None:
     if not future.done():
         future.set_exception(TimeoutError())
 
 
-class _Answer:
-    """Hands a thread's result to a future of the event loop, if anybody still waits."""
+class _Reply:
+    """Hands a thread's answer to a future of the event loop, if anybody still waits."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[object]") -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Answer]") -> None:
         self._loop = loop
         self._future = future
 
-    def __call__(self, result: object, error: Exception | None) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._settle, result, error)
+    def __call__(self, answer: Answer) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            self._loop.call_soon_threadsafe(self._settle, answer)
 
-    def _settle(self, result: object, error: Exception | None) -> None:
-        if self._future.done():
-            return
-        if error is None:
-            self._future.set_result(result)
-        else:
-            self._future.set_exception(error)
+    def _settle(self, answer: Answer) -> None:
+        if not self._future.done():
+            self._future.set_result(answer)
 
 
 class _Thread:
@@ -216,20 +221,17 @@ class _Thread:
         self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
         threading.Thread(target=self._run, daemon=True, name="env").start()
 
-    def submit(
-        self, call: Callable[[], object], answer: Callable[[object, Exception | None], None]
-    ) -> None:
-        self._calls.put((call, answer))
+    def submit(self, call: Callable[[], object], reply: Callable[[Answer], None]) -> None:
+        self._calls.put((call, reply))
 
     def abandon(self) -> None:
         self._calls.put(None)
 
     def _run(self) -> None:
         while (item := self._calls.get()) is not None:
-            call, answer = item
+            call, reply = item
             try:
-                result = call()
-            except Exception as error:
-                answer(None, error)
-            else:
-                answer(result, None)
+                answer = call(), None
+            except BaseException as error:
+                answer = None, error
+            reply(answer)

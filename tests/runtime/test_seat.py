@@ -1,0 +1,345 @@
+import asyncio
+import threading
+import time
+
+import pytest
+from live_parts import AsyncCountdown, Countdown, InlineCountdown
+
+from rollart.control.episode import Outcome
+from rollart.runtime.seat import AttemptError, Seat
+from rollart.types import Failure
+
+LONG_S = 20.0
+SHORT_S = 0.05
+
+
+async def opened(make, *, timeout_s: float = LONG_S) -> Seat:
+    seat = Seat(3)
+    await seat.open("game", make, timeout_s=timeout_s)
+    return seat
+
+
+def failure_of(make, *, timeout_s: float = LONG_S, calls: str = "reset step") -> Failure:
+    """Return how an environment fails, having made sure the seat is fit for another one."""
+
+    async def run() -> Failure:
+        seat = Seat(3)
+        started = time.monotonic()
+        with pytest.raises(AttemptError) as caught:
+            await seat.open("game", make, timeout_s=timeout_s)
+            if "reset" in calls:
+                await seat.reset(1, {}, timeout_s=timeout_s)
+            if "step" in calls:
+                await seat.step("go", timeout_s=timeout_s)
+        assert time.monotonic() - started < LONG_S / 2, "the failure was waited for"
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        assert await seat.reset(1, {}, timeout_s=LONG_S) == ("2 left", {})
+        seat.close()
+        return caught.value.failure
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", [Countdown, AsyncCountdown, InlineCountdown])
+def test_an_environment_is_played_whatever_its_kind(kind):
+    async def run():
+        seat = await opened(lambda _slot: kind())
+        first = await seat.reset(7, {"split": "train"}, timeout_s=LONG_S)
+        outcomes = [await seat.step("go", timeout_s=LONG_S) for _ in range(2)]
+        seat.close()
+        return first, outcomes
+
+    assert asyncio.run(run()) == (
+        ("2 left", {}),
+        [
+            Outcome(observation="1 left", reward=1.0, terminated=False, truncated=False),
+            Outcome(observation="0 left", reward=1.0, terminated=True, truncated=False),
+        ],
+    )
+
+
+def test_what_info_says_of_success_is_the_outcomes():
+    class Won(Countdown):
+        def step(self, action):
+            return "over", 0.0, True, False, {"success": 1}
+
+    async def run():
+        seat = await opened(lambda _slot: Won())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        return (await seat.step("go", timeout_s=LONG_S)).success
+
+    assert asyncio.run(run()) is True
+
+
+def test_a_fit_environment_is_kept_and_told_its_slot():
+    made: list[int] = []
+
+    def make(slot: int):
+        made.append(slot)
+        return Countdown()
+
+    async def run():
+        seat = await opened(make)
+        for _ in range(3):
+            await seat.open("game", make, timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert made == [3]
+
+
+def test_a_synchronous_environment_runs_in_one_thread_that_is_not_the_loops():
+    class Where(Countdown):
+        def __init__(self):
+            super().__init__()
+            self.threads = {threading.get_ident()}
+
+        def step(self, action):
+            self.threads.add(threading.get_ident())
+            return super().step(action)
+
+    env = []
+
+    def make(_slot):
+        env.append(Where())
+        return env[0]
+
+    async def run():
+        seat = await opened(make)
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        await seat.step("go", timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert len(env[0].threads) == 1
+    assert threading.get_ident() not in env[0].threads
+
+
+def test_a_thread_that_hangs_is_left_behind_and_never_awaited():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait(60)
+            return super().step(action)
+
+    class HungReset(Countdown):
+        def reset(self, seed, task):
+            time.sleep(LONG_S / 4)
+            return super().reset(seed, task)
+
+    def hung_opening(_slot):
+        release.wait(60)
+
+    expected = "game: {} took more than 0.05 s"
+    try:
+        for make, what in (
+            (lambda _slot: Hung(), "step"),
+            (lambda _slot: HungReset(), "reset"),
+            (hung_opening, "opening it"),
+        ):
+            assert failure_of(make, timeout_s=SHORT_S) == Failure(
+                kind="env_timeout", message=expected.format(what)
+            )
+    finally:
+        release.set()
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_left_behind():
+    class Deaf(Countdown):
+        async def step(self, action):
+            while True:
+                try:
+                    await asyncio.sleep(0.3)
+                    return super().step(action)
+                except asyncio.CancelledError:
+                    pass
+
+    assert failure_of(lambda _slot: Deaf(), timeout_s=SHORT_S) == Failure(
+        kind="env_timeout", message="game: step took more than 0.05 s"
+    )
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
+    class Late(Countdown):
+        def step(self, action):
+            time.sleep(0.2)
+            return "late", 9.0, True, False, {}
+
+    async def run():
+        seat = await opened(lambda _slot: Late())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        await asyncio.sleep(0.3)
+        return (await seat.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == "1 left"
+
+
+@pytest.mark.parametrize("kind", [Countdown, AsyncCountdown, InlineCountdown])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        TimeoutError("the server is slow"),
+        StopIteration("the data ran out"),
+        SystemExit("bye"),
+        asyncio.CancelledError("a scope inside ended"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_an_environment_raises_is_a_failure_with_its_words(kind, error):
+    if kind is AsyncCountdown:
+
+        class Raising(kind):
+            async def step(self, action):
+                raise error
+    else:
+
+        class Raising(kind):
+            def step(self, action):
+                raise error
+
+    failure = failure_of(lambda _slot: Raising())
+    assert failure.kind == "env_error"
+    assert failure.message.startswith("game: step raised ")
+    if not isinstance(error, TimeoutError | StopIteration | asyncio.CancelledError):
+        assert failure.message == f"game: step raised {type(error).__name__}: {error}"
+
+
+def test_an_environment_that_cannot_be_made_is_a_failure():
+    def make(_slot):
+        raise OSError("no display")
+
+    assert failure_of(make, calls="") == Failure(
+        kind="env_error", message="game: opening it raised OSError: no display"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((42, {}), "the observation was int 42"),
+        ("hello", "it returned str 'hello'"),
+        (("hello", {}, 1), "it returned a tuple of 3"),
+        (("hello", None), "the info was NoneType None"),
+    ],
+)
+def test_a_reset_that_breaks_the_contract_is_told_apart(answer, words):
+    class Rubbish(Countdown):
+        def reset(self, seed, task):
+            return answer
+
+    failure = failure_of(lambda _slot: Rubbish())
+    assert failure.kind == "env_contract"
+    assert failure.message.startswith("game: reset() must return (observation: str, info: dict)")
+    assert words in failure.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((None, 0.0, False, False, {}), "the observation was NoneType None"),
+        (("x", float("nan"), False, False, {}), "must return a finite reward; it was float nan"),
+        (("x", float("inf"), False, False, {}), "must return a finite reward; it was float inf"),
+        (("x", "1", False, False, {}), "the reward was str '1'"),
+        (("x", 0.0, False, {}), "it returned a tuple of 4"),
+        (("x", 0.0, "no", False, {}), "terminated was str 'no'"),
+        (None, "it returned NoneType None"),
+    ],
+)
+def test_a_step_that_breaks_the_contract_is_told_apart(answer, words):
+    class Rubbish(Countdown):
+        def step(self, action):
+            return answer
+
+    failure = failure_of(lambda _slot: Rubbish())
+    assert failure.kind == "env_contract"
+    assert words in failure.message
+
+
+def test_a_cancelled_call_leaves_the_environment_behind():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait(60)
+
+    class HungAsync(Countdown):
+        async def step(self, action):
+            await asyncio.Event().wait()
+
+    async def run(kind):
+        seat = await opened(lambda _slot: kind())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        call = asyncio.create_task(seat.step("go", timeout_s=LONG_S))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        return await seat.reset(1, {}, timeout_s=LONG_S)
+
+    assert asyncio.run(run(Hung)) == ("2 left", {})
+    assert asyncio.run(run(HungAsync)) == ("2 left", {})
+    release.set()
+
+
+def closing(closed: threading.Event, *, asynchronous: bool = False):
+    class Closing(Countdown):
+        def close(self):
+            closed.set()
+
+    class AsyncClosing(Countdown):
+        async def close(self):
+            closed.set()
+
+    return AsyncClosing() if asynchronous else Closing()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_closing_a_seat_closes_its_environment(asynchronous):
+    closed = threading.Event()
+
+    async def run():
+        seat = await opened(lambda _slot: closing(closed, asynchronous=asynchronous))
+        seat.close()
+        for _ in range(200):
+            if closed.is_set():
+                break
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
+def test_an_environment_that_gives_way_to_another_kind_is_closed():
+    closed = threading.Event()
+
+    async def run():
+        seat = await opened(lambda _slot: closing(closed))
+        await seat.open("another", lambda _slot: Countdown(), timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert closed.wait(5)
+
+
+def test_closing_does_not_wait_nor_complain():
+    class Stubborn(Countdown):
+        def close(self):
+            raise OSError("cannot close")
+
+    async def run():
+        seat = await opened(lambda _slot: Stubborn())
+        seat.close()
+        Seat(0).close()
+        await asyncio.sleep(0.05)
+
+    hook, seen = threading.excepthook, []
+    threading.excepthook = seen.append
+    try:
+        asyncio.run(run())
+    finally:
+        threading.excepthook = hook
+    assert seen == []
