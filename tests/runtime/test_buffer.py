@@ -1,0 +1,61 @@
+import pytest
+
+from rollart.errors import InvariantError
+from rollart.runtime.buffer import Buffer
+from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version
+
+
+def record(id_: int, *, born: int = 0) -> Trajectory:
+    turn = Turn(
+        prompt_tokens=(1,),
+        tokens=(2, 3),
+        logprobs=(-0.5, -0.25),
+        versions=(Version(born), Version(born + 1)),
+        observation="?",
+        action="!",
+        reward=1.0,
+    )
+    return Trajectory(
+        id=TrajectoryId(id_),
+        group=GroupId(0),
+        task=Task(id=0, env="countdown", domain="games", seed=0),
+        turns=(turn,),
+        stop="terminated",
+        success=True,
+        reward=1.0,
+    )
+
+
+def filled(*records: Trajectory, oldest: int = 0) -> Buffer:
+    buffer = Buffer(lambda born: born >= oldest)
+    for each in records:
+        buffer.put(each)
+    return buffer
+
+
+def test_groups_are_taken_in_the_order_asked_for_and_only_once():
+    one, two, three = record(1), record(2), record(3)
+    buffer = filled(one, two, three)
+    assert buffer.take([[TrajectoryId(3)], [TrajectoryId(1)]]) == [[three], [one]]
+    assert len(buffer) == 1
+    with pytest.raises(KeyError):
+        buffer.take([[TrajectoryId(1)]])
+
+
+def test_what_is_got_stays_and_what_is_dropped_goes():
+    one = record(1)
+    buffer = filled(one)
+    assert buffer.get(TrajectoryId(1)) == one
+    buffer.drop([TrajectoryId(1)])
+    assert len(buffer) == 0
+
+
+def test_a_record_is_put_once():
+    with pytest.raises(InvariantError, match="trajectory 1 was put twice"):
+        filled(record(1), record(1))
+
+
+def test_the_staleness_bound_is_checked_once_more_when_a_batch_is_taken():
+    buffer = filled(record(1, born=4), record(2, born=3), oldest=4)
+    with pytest.raises(InvariantError, match="trajectory 2 is too old to train on"):
+        buffer.take([[TrajectoryId(1), TrajectoryId(2)]])
