@@ -27,6 +27,8 @@ EXTRAS = {
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
+    # Threads that wait asleep: spinning ones slow a busy machine twentyfold. Before torch loads.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if os.environ.get("ROLLART_DEBUG"):
         return _run(argv)
     try:

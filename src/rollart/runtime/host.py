@@ -26,7 +26,7 @@ __all__ = ["ActorDiedError", "ActorError", "ActorHandle", "EmbeddedHost", "threa
 def thread_env(threads: int) -> dict[str, str]:
     """Return the environment that holds numeric libraries to so many threads."""
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-    return dict.fromkeys(names, str(threads))
+    return dict.fromkeys(names, str(threads)) | {"OMP_WAIT_POLICY": "PASSIVE"}
 
 
 class Lane:
