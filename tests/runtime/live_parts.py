@@ -18,7 +18,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.engines.scripted import ScriptedEngine
 from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader
-from rollart.ports import Env
+from rollart.ports import Env, RewardFunction
 from rollart.replay import encode_rules
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.controller import Controller, Parts
@@ -189,6 +189,7 @@ class Live:
     step_s: float = 0.0
     seen: list[tuple[Event, list[Command]]] = field(default_factory=list)
     batches: list[list[list[Trajectory]]] = field(default_factory=list)
+    score: RewardFunction = lambda trajectory: trajectory.reward
     watch: Callable[["Live", Event], None] = lambda _live, _event: None
     after_step: Callable[[Scheduler, asyncio.TaskGroup], None] = lambda _scheduler, _tasks: None
 
@@ -231,7 +232,7 @@ class Live:
             trainer=trainer,
             buffer=self.buffer,
             encode=lambda groups: encode(groups, temperature=1.0),
-            score=lambda trajectory: trajectory.reward,
+            score=self.score,
             on_train=self.batches.append,
             after_step=self.after_step,
         )
