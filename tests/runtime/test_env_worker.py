@@ -68,8 +68,12 @@ class Harness:
             setups={"countdown": make_setup(make, **setup)},
             access=self.access,
             tasks=make_task,
-            ends=Ends(put=self.records.append, post=self.events.append),
+            ends=Ends(put=self.records.append, post=self.post),
         )
+
+    def post(self, event) -> None:
+        self.events.append(event)
+        self.worker.settle(event)
 
 
 def outcome(make, *, engine=None, cancel_when=None, launches=None, **options) -> Harness:

@@ -112,6 +112,7 @@ class Controller:
                 if isinstance(event, StepFinished):
                     self._parts.after_step(self.scheduler, tasks)
                 self._execute(commands, tasks)
+                self._parts.worker.settle(event)
             for timer in self._timers:
                 timer.cancel()
 

@@ -62,7 +62,6 @@ class EnvManager:
             raise AttemptError("episode_timeout", message) from None
         finally:
             session = self.episode.spec.id
-            self._access.gate.leave(session)
             home = self._access.router.forget(session)
             if home is not None:
                 self._access.generators[home].forget(session)

@@ -65,6 +65,19 @@ class EnvWorker:
         if task is not None:
             task.cancel()
 
+    def settle(self, event: Event) -> None:
+        """Let the others go on without an attempt that ended, once its successor has joined them.
+
+        Earlier, who goes on together would depend on which environment answered last.
+        """
+        match event:
+            case TrajectoryFinished():
+                self._access.gate.leave(event.info.id)
+            case TrajectoryFailed() | TrajectoryCancelled():
+                self._access.gate.leave(event.id)
+            case _:
+                pass
+
     def close(self) -> None:
         """Close every environment."""
         for seat in self._seats.values():
@@ -93,7 +106,6 @@ class EnvWorker:
     def _answer_if_never_begun(self, id_: TrajectoryId, _task: asyncio.Task[None]) -> None:
         """Answer for an attempt that was cancelled before its task first ran."""
         if self._running.pop(id_, None) is not None:
-            self._access.gate.leave(id_)
             self._ends.post(TrajectoryCancelled(id=id_, sampled_tokens=0))
 
     async def _outcome(self, manager: EnvManager) -> Event:
