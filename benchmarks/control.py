@@ -178,7 +178,7 @@ class World:
             case Update():
                 self.answers.append(EngineUpdated(engine=command.engine, version=command.version))
             case Wake():
-                self.answers.append(Woke())
+                self.answers.append(Woke(at_s=command.at_s))
             case _:
                 pass
 

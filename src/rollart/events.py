@@ -132,6 +132,8 @@ class EngineUpdated:
 class Woke:
     """The time asked for by a `Wake` has come."""
 
+    at_s: float
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:

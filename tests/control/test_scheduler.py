@@ -219,9 +219,9 @@ def test_pacing_at_the_bound_waits_as_long_as_its_patience():
     run, commands = behind_schedule("pace")
     assert commands == [Wake(at_s=10.0)]
     run.now = 9.0
-    assert run.send(Woke()) == [Wake(at_s=10.0)]
-    run.now = 10.0
-    assert run.send(Woke()) == [Train(version=1, groups=((3,),), staleness=0)]
+    assert run.send(Woke(at_s=9.0)) == []
+    run.now = 9.999
+    assert run.send(Woke(at_s=10.0)) == [Train(version=1, groups=((3,),), staleness=0)]
 
 
 def test_pacing_ends_when_the_running_work_has_come():
@@ -292,7 +292,7 @@ def test_a_failed_attempt_is_made_again_elsewhere_while_its_slot_rests():
     assert run.failed(0) == [run.launch(1, group=0, attempt=1, slot=1)]
     assert run.failed(1) == [Wake(at_s=0.5)]
     run.now = 0.5
-    assert run.send(Woke()) == [run.launch(2, group=0, attempt=2, slot=0)]
+    assert run.send(Woke(at_s=0.5)) == [run.launch(2, group=0, attempt=2, slot=0)]
 
 
 def test_an_earlier_return_asks_for_an_earlier_wake():
@@ -300,9 +300,24 @@ def test_an_earlier_return_asks_for_an_earlier_wake():
     run = Driver(slots=2, staleness=Staleness(alpha=1), retry=retry)
     assert run.failed(0) == [Wake(at_s=1.0)]
     run.now = 1.0
-    run.send(Woke())
+    run.send(Woke(at_s=1.0))
     assert run.failed(2) == [Wake(at_s=3.0)]
     assert run.failed(1) == [Wake(at_s=2.0)]
+
+
+def test_a_wake_that_was_overtaken_is_not_asked_for_again():
+    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0)
+    run = Driver(slots=2, staleness=Staleness(alpha=1), retry=retry)
+    run.failed(0)
+    run.now = 1.0
+    run.send(Woke(at_s=1.0))
+    run.failed(2)
+    run.failed(1)
+    run.now = 2.0
+    assert [type(command) for command in run.send(Woke(at_s=2.0))] == [Launch, Wake]
+    run.now = 3.0
+    assert [type(command) for command in run.send(Woke(at_s=3.0))] == [Launch]
+    assert run.send(Woke(at_s=3.0)) == []
 
 
 PAIR = Batching(groups_per_step=1, group_size=3, min_members=2)

@@ -128,7 +128,7 @@ class World:
             case Resume():
                 pass
             case Wake():
-                self.pending.append(Woke())
+                self.pending.append(Woke(at_s=command.at_s))
             case Halt():
                 self.halted = command.message
 

@@ -49,7 +49,7 @@ def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
         file.write('{"t":1.0,"event":{"type":"Wo')
     assert len(read_log(path)[0].records) == 1
     with EventLog(path, LogHeader(seed=1, snapshot={"version": 3})) as log:
-        log.append(0.25, Woke(), [])
+        log.append(0.25, Woke(at_s=0.0), [])
     assert read_log(path) == (
         LogPart(
             header=LogHeader(seed=1, rules={"staleness": {"alpha": 1}}),
@@ -57,7 +57,7 @@ def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
         ),
         LogPart(
             header=LogHeader(seed=1, snapshot={"version": 3}),
-            records=(Record(time_s=0.25, event=Woke(), commands=()),),
+            records=(Record(time_s=0.25, event=Woke(at_s=0.0), commands=()),),
         ),
     )
 

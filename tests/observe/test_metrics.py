@@ -51,8 +51,8 @@ RUN = [
     (2.0, TrajectoryScored(id=1, reward=0.5), [Cancel(id=3, reason="surplus")]),
     (2.0, TrajectoryCancelled(id=3, sampled_tokens=4), []),
     (3.0, finished(4), [Drop(ids=(4,), reason="stale")]),
-    (3.0, Woke(), [Train(version=0, groups=((0, 1),), staleness=0), Suspend(engine="e0")]),
-    (3.5, Woke(), [Resume(engine="e0")]),
+    (3.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1),), staleness=0), Suspend(engine="e0")]),
+    (3.5, Woke(at_s=0.0), [Resume(engine="e0")]),
     (4.0, StepFinished(version=1, metrics={"loss": 0.25}), [Publish(version=1)]),
 ]
 
@@ -99,7 +99,7 @@ def test_each_row_counts_from_the_step_before():
     metrics = Metrics()
     for record in RUN:
         metrics.add(*record)
-    metrics.add(5.0, Woke(), [launch(5)])
+    metrics.add(5.0, Woke(at_s=0.0), [launch(5)])
     metrics.add(6.0, finished(5, born=0), [Train(version=1, groups=((5,),), staleness=1)])
     row = metrics.add(8.0, StepFinished(version=2), [])
     assert row is not None
@@ -132,9 +132,9 @@ def test_the_ledger_books_every_token_once():
 
 def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
     ledger = Ledger()
-    ledger.add(Woke(), [Cancel(id=0, reason="stale")])
+    ledger.add(Woke(at_s=0.0), [Cancel(id=0, reason="stale")])
     ledger.add(finished(0), [Drop(ids=(0,), reason="stale")])
-    ledger.add(Woke(), [Cancel(id=2, reason="stale")])
+    ledger.add(Woke(at_s=0.0), [Cancel(id=2, reason="stale")])
     ledger.add(FAILED, [])
     ledger.check()
     assert dict(ledger.wasted) == {"dropped:stale": 10, "failed:env_timeout": 3}

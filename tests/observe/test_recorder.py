@@ -68,11 +68,11 @@ def record_run(recorder: Recorder) -> None:
             stop="terminated",
         )
         recorder.record(1.0, TrajectoryFinished(info=info), [])
-    recorder.record(1.0, Woke(), [Train(version=0, groups=((0, 1),), staleness=0)])
+    recorder.record(1.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1),), staleness=0)])
     recorder.record(1.5, TrajectoryCancelled(id=2, sampled_tokens=1), [])
     recorder.record(2.0, StepFinished(version=1), [Publish(version=1)])
     recorder.record(2.1, Published(version=1), [Suspend(engine="e0")])
-    recorder.record(2.2, Woke(), [Resume(engine="e0")])
+    recorder.record(2.2, Woke(at_s=0.0), [Resume(engine="e0")])
 
 
 def test_a_run_leaves_its_directory_behind(tmp_path: Path):

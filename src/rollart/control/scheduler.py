@@ -129,6 +129,8 @@ class Scheduler:
     def handle(self, event: Event, now: float) -> list[Command]:
         """Take one event in and return what is to be done."""
         self._out = []
+        if isinstance(event, Woke):
+            now = max(now, event.at_s)  # a timer may fire a moment early
         self._note(event, now)
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
@@ -164,7 +166,9 @@ class Scheduler:
             case EngineUpdated():
                 self._engine_updated(event)
             case Woke():
-                self._wake_at = None
+                # An earlier Wake overtook the others: each one's answer would ask for another.
+                if event.at_s == self._wake_at:
+                    self._wake_at = None
             case RunStarted():
                 self.syncer.join(event.engines)
                 self.slots = Slots(event.slots)

@@ -182,7 +182,7 @@ class Controller:
 
     async def _wake(self, command: Wake) -> None:
         await self._clock.sleep(max(0.0, command.at_s - self._clock.now()))
-        self.post(Woke())
+        self.post(Woke(at_s=command.at_s))
 
 
 def _root(group: BaseExceptionGroup[BaseException]) -> BaseException:
