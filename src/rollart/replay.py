@@ -165,7 +165,7 @@ class _Endings:
 
     def counts(self) -> dict[str, Json]:
         """Return how many attempts ended in each way; `open` are those cut off or kept."""
-        ended = {how: count for how, count in sorted(self._how.items()) if count}
+        ended: dict[str, Json] = {how: count for how, count in sorted(self._how.items()) if count}
         return {"ended": ended, "open": len(self.open)}
 
     def _train(self, id_: TrajectoryId) -> None:

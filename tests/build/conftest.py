@@ -14,7 +14,7 @@ CONFIG = """
 [run]
 name = "small"
 steps = 2
-environments = 4
+environments = 3
 checkpoint_every = 0
 evaluate_episodes = 0
 samples = 1
@@ -26,7 +26,7 @@ warm_start = false
 
 [tasks.letters]
 env = "letter_env:Letters"
-max_turns = 2
+max_turns = 3
 max_tokens = 64
 
 [sampling]
@@ -34,7 +34,7 @@ max_tokens = 4
 
 [batching]
 groups_per_step = 2
-group_size = 2
+group_size = 4
 
 [training]
 learning_rate = 1e-2
@@ -49,19 +49,20 @@ backoff_max_s = 0.02
 """
 
 
-@pytest.fixture(scope="session")
-def model_cache(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("cache")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """Where the runs of a test module go."""
+    return tmp_path_factory.mktemp("runs")
 
 
-@pytest.fixture
-def small(tmp_path, model_cache, monkeypatch) -> Callable[..., Config]:
-    """Return a maker of configs; the run goes to `tmp_path / name`."""
-    monkeypatch.setenv("ROLLART_CACHE", str(model_cache))
-    file = tmp_path / "small.toml"
+@pytest.fixture(scope="module")
+def small(runs) -> Callable[..., Config]:
+    """Return a maker of configs; the run `name` goes to `runs / name`."""
+    file = runs / "small.toml"
     file.write_text(CONFIG)
 
     def make(name: str, *overrides: str) -> Config:
-        return load_config(file, [f"run.directory={str(tmp_path / name)!r}", *overrides])
+        here = [f"run.directory={str(runs / name)!r}", f"model.cache={str(runs / 'cache')!r}"]
+        return load_config(file, [*here, *overrides])
 
     return make

@@ -36,7 +36,13 @@ from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
 from rollart.replay import encode_rules
 from rollart.runtime.buffer import Buffer
-from rollart.runtime.checkpointing import Checkpointer, Saved, find_checkpoint, load_saved
+from rollart.runtime.checkpointing import (
+    Checkpointer,
+    Saved,
+    checkpoints,
+    find_checkpoint,
+    load_saved,
+)
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
@@ -56,7 +62,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     saved = None if resume is None else load_saved(find_checkpoint(resume))
     setups = make_setups(config, config.sampling)
     directory = config.run.path
-    claim_directory(directory, resumed=None if saved is None else saved.directory)
+    moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
     (directory / "config.toml").write_text(dump_toml(config))
     rules = make_rules(config)
     header = LogHeader(
@@ -71,6 +77,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         steps=config.run.steps,
         resume_step=None if saved is None else saved.scheduler["version"],
     )
+    if moved is not None:
+        recorder.progress.message(f"the earlier run there was moved to {moved}")
     try:
         model = prepare_model(config, recorder.progress.message)
         run = Run(
@@ -83,6 +91,11 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         )
         run.seconds["model"] = clock.now()
         return asyncio.run(run.run())
+    except asyncio.CancelledError:
+        left = checkpoints(directory / "checkpoints")
+        last = left[-1] if left else "none"
+        recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
+        return INTERRUPTED
     finally:
         recorder.close()
 

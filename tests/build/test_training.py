@@ -1,0 +1,164 @@
+"""Real runs: torch engine, trainer process, shared memory between them."""
+
+import json
+from pathlib import Path
+
+import pytest
+from letter_env import Letters
+
+from rollart.build import evaluate, train
+from rollart.observe.log import read_log
+from rollart.observe.trackers import read_rows
+from rollart.replay import replay
+from rollart.runtime.checkpointing import checkpoints, load_saved
+
+
+def learning(directory: Path) -> dict[int, dict[str, float]]:
+    """Return what each step learned from and how, without how long it took."""
+    names = (
+        *("reward_mean", "success_rate", "trained_tokens", "staleness_max"),
+        *("trainer/loss", "trainer/grad_norm", "trainer/entropy", "trainer/logprob_difference"),
+    )
+    rows = [row for row in read_rows(directory / "metrics.jsonl") if "trainer/loss" in row]
+    return {int(row["step"]): {name: row[name] for name in names} for row in rows}
+
+
+@pytest.fixture
+def interrupt_at(monkeypatch):
+    """Return a function that has the nth reset from now on send an interrupt."""
+
+    def arm(reset: int) -> None:
+        monkeypatch.setattr(Letters, "resets", 0)
+        monkeypatch.setattr(Letters, "interrupt_at", reset)
+
+    return arm
+
+
+@pytest.fixture(scope="module")
+def whole(small, runs) -> Path:
+    """A sync run of four steps, never interrupted."""
+    options = ["run.steps=4", "run.checkpoint_every=2", "run.keep_checkpoints=9"]
+    assert train(small("whole", *options, "run.evaluate_episodes=6")) == 0
+    return runs / "whole"
+
+
+def test_a_run_leaves_its_directory(whole):
+    files = {path.name for path in whole.iterdir()}
+    assert files == {
+        "checkpoints",
+        "config.toml",
+        "events.jsonl",
+        "learning_curve.png",
+        "metrics.jsonl",
+        "samples",
+        "summary.json",
+        "tensorboard",
+    }
+    assert [path.name for path in checkpoints(whole / "checkpoints")] == [
+        "step-000002",
+        "step-000004",
+    ]
+    assert len(list((whole / "samples").iterdir())) == 4
+    assert not list((whole / "checkpoints").glob(".*"))
+
+
+def test_the_summary_says_what_was_reached_and_where_the_time_went(whole):
+    summary = json.loads((whole / "summary.json").read_text())
+    assert (summary["name"], summary["mode"], summary["steps"]) == ("small", "sync", 4)
+    assert summary["interrupted"] is False
+    assert summary["success_before"] == summary["before"]["success_rate"]
+    assert summary["success_after"] == summary["after"]["success_rate"]
+    assert set(summary["seconds"]) == {"model", "start", "evaluation", "training"}
+    trained = sum(row["trained_tokens"] for row in learning(whole).values())
+    assert summary["tokens"] == {"trained": trained, "wasted": {}}
+
+
+def test_the_run_proves_itself_by_replay(whole):
+    proof = replay(whole)
+    assert proof["ended"] == {"trained": 32}
+    assert (proof["open"], proof["lost"], proof["trained_twice"]) == (0, 0, 0)
+    assert (proof["max_staleness"], proof["promised_staleness"]) == (0, 0)
+
+
+def test_a_run_that_goes_on_learns_the_same_to_the_last_bit(whole, small, runs):
+    assert train(small("cut")) == 0
+    assert list(learning(runs / "cut")) == [1, 2]
+    assert train(small("cut", "run.steps=4"), resume=runs / "cut") == 0
+    assert learning(runs / "cut") == learning(whole)
+    assert len(read_log(runs / "cut" / "events.jsonl")) == 2
+    proof = replay(runs / "cut")
+    assert proof["ended"] == {"trained": 32}
+    assert (proof["open"], proof["lost"], proof["trained_twice"]) == (0, 0, 0)
+
+
+def test_a_checkpoint_of_a_run_goes_on_elsewhere_and_an_earlier_run_there_is_kept(
+    whole, small, runs, capfd
+):
+    earlier = {"config.toml": "an earlier run", "notes.txt": "precious"}
+    (runs / "again").mkdir()
+    for name, text in earlier.items():
+        (runs / "again" / name).write_text(text)
+    saved = whole / "checkpoints" / "step-000002"
+    assert train(small("again", "run.steps=4"), resume=saved) == 0
+    after = {step: row for step, row in learning(whole).items() if step > 2}
+    assert learning(runs / "again") == after
+    moved = runs / "again.1"
+    assert f"the earlier run there was moved to {moved}" in capfd.readouterr().err
+    kept = {path.name: path.read_text() for path in moved.iterdir()}
+    assert kept == earlier
+    assert saved.is_dir()
+
+
+def test_an_interrupted_run_goes_on_and_neither_loses_nor_doubles_anything(
+    whole, small, runs, interrupt_at, capfd
+):
+    options = [
+        "run.mode=rollart",
+        "run.steps=4",
+        "run.environments=4",
+        "staleness.alpha=2",
+        "batching.groups_per_step=4",
+        "batching.group_size=2",
+    ]
+    directory = runs / "stopped"
+    interrupt_at(14)
+    assert train(small("stopped", *options)) == 130
+    said = capfd.readouterr().err
+    assert "stopping in order; Ctrl-C again to stop at once" in said
+    assert f"go on with: rollart train --resume {directory}" in said
+    assert json.loads((directory / "summary.json").read_text())["interrupted"] is True
+    saved = load_saved(checkpoints(directory / "checkpoints")[-1])
+    assert saved.trajectories
+    first = replay(directory)
+    assert (first["open"], first["lost"]) == (len(saved.trajectories), 0)
+
+    assert train(small("stopped", *options), resume=directory) == 0
+    proof = replay(directory)
+    assert proof["ended"]["trained"] == 4 * 4 * 2
+    assert (proof["open"], proof["lost"], proof["trained_twice"]) == (0, 0, 0)
+    assert proof["max_staleness"] <= 2
+    assert sorted(learning(directory)) == [1, 2, 3, 4]
+    kept = {trajectory.id for trajectory in saved.trajectories}
+    header = read_log(directory / "events.jsonl")[1].header.snapshot
+    in_snapshot = {id_ for group in header["groups"] for _, id_, _ in group["scored"]}
+    assert in_snapshot == kept
+
+
+def test_an_interrupt_before_training_ends_the_run_at_once(whole, small, interrupt_at, capfd):
+    interrupt_at(2)
+    assert train(small("early", "run.evaluate_episodes=8")) == 130
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert said.endswith("stopped at once; last checkpoint: none\n")
+
+
+def test_a_run_is_evaluated_from_its_newest_checkpoint(whole):
+    figures = evaluate(whole, [], 5, None)
+    assert figures["checkpoint"] == str(whole / "checkpoints" / "step-000004")
+    assert figures["episodes"] == 5
+    assert 0.0 <= figures["success_rate"] <= 1.0
+    assert evaluate(whole, [], 5, None) == figures
+    named = evaluate(whole / "checkpoints" / "step-000002", ["run.environments=2"], 3, 0.0)
+    assert named["checkpoint"].endswith("step-000002")
+    after = json.loads((whole / "summary.json").read_text())["after"]
+    assert evaluate(whole, [], None, None)["success_rate"] == after["success_rate"]
