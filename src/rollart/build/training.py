@@ -7,6 +7,7 @@ checkpoint; a second one ends at once.
 """
 
 import asyncio
+import gc
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
@@ -170,6 +171,8 @@ class Run:
             on_train=partial(self._sample, scheduler),
             after_step=partial(self._after_step, checkpointer, evaluator),
         )
+        gc.collect()
+        gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
         self.recorder.progress.start()
         timer = SystemClock()
         try:

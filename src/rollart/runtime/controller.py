@@ -133,7 +133,9 @@ class Controller:
                 case Halt():
                     self._halted = command.message
                 case Train():
-                    tasks.create_task(self._train(command))
+                    # Taken now: a later event may move the versions its age is counted by.
+                    groups = self._parts.buffer.take(command.groups)
+                    tasks.create_task(self._train(groups))
                 case Publish():
                     tasks.create_task(self._publish(command))
                 case Score():
@@ -148,8 +150,7 @@ class Controller:
                 case _ as never:
                     assert_never(never)
 
-    async def _train(self, command: Train) -> None:
-        groups = self._parts.buffer.take(command.groups)
+    async def _train(self, groups: list[list[Trajectory]]) -> None:
         self._parts.on_train(groups)
         report: StepReport = await self._parts.trainer.call("step", self._parts.encode(groups))
         self.post(StepFinished(version=report.version, metrics=report.metrics))
