@@ -12,7 +12,8 @@ from pathlib import Path
 
 from rollart.config import Config, TaskOptions
 from rollart.envs.loading import make_env
-from rollart.envs.players import NoisyPlayer, RandomPlayer, play
+from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
+from rollart.errors import ConfigError, EnvError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.loading import load_tokenizer, resolve
 from rollart.models.options import ModelOptions
@@ -20,6 +21,7 @@ from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.models.warm_start import warm_start
+from rollart.ports import Env
 from rollart.seeds import derive_seed
 from rollart.types import Json
 
@@ -91,13 +93,11 @@ def _shares(tasks: Mapping[str, TaskOptions], count: int) -> dict[str, int]:
 async def _corpus(config: Config) -> list[str]:
     """Return the texts of a few plays of each task, and its system prompt."""
     texts: list[str] = []
-    for task in config.tasks.values():
+    for name, task in config.tasks.items():
         env = make_env(task.env, options=task.options)
         texts.append(getattr(env, "system_prompt", ""))
         for seed in range(_CORPUS_PLAYS):
-            record = await play(
-                env, RandomPlayer(), seed=seed, max_turns=task.max_turns, task=_TRAINING
-            )
+            record = await _play(env, RandomPlayer(), name=name, task=task, seed=seed)
             texts += [*record.observations, *record.actions]
     return texts
 
@@ -110,7 +110,7 @@ async def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demons
         env = make_env(task.env, options=task.options)
         for episode in range(shares[name]):
             seed = derive_seed(config.model.seed, position, episode) % 2**31
-            record = await play(env, player, seed=seed, max_turns=task.max_turns, task=_TRAINING)
+            record = await _play(env, player, name=name, task=task, seed=seed)
             shown.append(
                 demonstrate(
                     renderer,
@@ -120,3 +120,15 @@ async def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demons
                 )
             )
     return shown
+
+
+async def _play(env: Env, player: Player, *, name: str, task: TaskOptions, seed: int) -> Play:
+    """Play an episode; whatever the environment does wrong is the user's to mend."""
+    try:
+        return await play(env, player, seed=seed, max_turns=task.max_turns, task=_TRAINING)
+    except UserError:
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"
+        fix = f"a game played to build the tiny model failed: {said}"
+        raise ConfigError(f"tasks.{name}.env", task.env, fix) from error

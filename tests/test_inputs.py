@@ -1,0 +1,319 @@
+"""What a user can get wrong, through the command line: one message, exit code 2, nothing lost."""
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rollart.cli import main
+from rollart.observe.trackers import read_rows
+from rollart.replay import replay
+from rollart.runtime.checkpointing import checkpoints, load_saved
+
+MODULE = """
+class Fine:
+    system_prompt = "Say something"
+
+    def reset(self, seed, task):
+        return "hello", {"actions": ["a", "b"]}
+
+    def step(self, action):
+        return "bye", float(len(action) % 3), True, False, {}
+
+
+class NoText(Fine):
+    def reset(self, seed, task):
+        return ["hello"], {}
+
+
+class NoNumber(Fine):
+    def step(self, action):
+        return "bye", float("nan"), True, False, {}
+
+
+class ShortTuple(Fine):
+    def step(self, action):
+        return "bye", 1.0, True
+
+
+class Broken(Fine):
+    def step(self, action):
+        return {}["level"]
+
+
+def refuse(text):
+    raise ValueError("no action in it")
+
+
+def count(text):
+    return len(text)
+"""
+CONFIG = """
+[run]
+name = "small"
+steps = 1
+environments = 2
+checkpoint_every = 0
+evaluate_episodes = 0
+mode = "sync_plus"
+
+[model]
+path = "tiny:0.2M"
+warm_start = false
+
+[tasks.game]
+env = "my_games:Fine"
+max_turns = 2
+max_tokens = 64
+
+[sampling]
+max_tokens = 3
+
+[batching]
+groups_per_step = 1
+group_size = 2
+
+[training]
+threads = 1
+
+[retry]
+backoff_s = 0.001
+backoff_max_s = 0.01
+give_up_after = 4
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A user's directory: a config, their own module beside it, and a cache of models."""
+    directory = tmp_path_factory.mktemp("home")
+    (directory / "my_games.py").write_text(MODULE)
+    (directory / "small.toml").write_text(CONFIG)
+    return directory
+
+
+@pytest.fixture
+def rollart(home, monkeypatch, capfd):
+    """Return a function that runs the command line there and gives exit code and what it said."""
+    monkeypatch.chdir(home)
+    monkeypatch.setenv("ROLLART_CACHE", str(home / "cache"))
+    monkeypatch.syspath_prepend(str(home))
+
+    def run(*argv: str) -> tuple[int, str]:
+        capfd.readouterr()
+        code = main(argv)
+        return code, capfd.readouterr().err
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def built(home) -> Path:
+    """The run directory of a run that went well."""
+    environment = {**os.environ, "ROLLART_CACHE": str(home / "cache")}
+    command = ["rollart", "train", "small.toml", "run.directory=good", "run.evaluate_episodes=2"]
+    script = f"import sys; from rollart.cli import main; sys.exit(main({command[1:]!r}))"
+    done = subprocess.run(
+        [os.sys.executable, "-c", script],
+        cwd=home,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (home / "good.stderr").write_text(done.stderr)
+    assert done.stdout == ""
+    return home / "good"
+
+
+def only_error(said: str) -> str:
+    """Return the one error in what was said."""
+    assert "Traceback" not in said
+    assert "bug in rollart" not in said
+    assert said.count("error: ") == 1
+    return said[said.index("error: ") + len("error: ") :].rstrip("\n")
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (
+            ["train", "small.toml", "batching.groupsize=4"],
+            "batching.groupsize = 4: unknown key; did you mean batching.group_size? "
+            "(on the command line)",
+        ),
+        (
+            ["train", "small.toml", "run.steps=many"],
+            "run.steps = 'many': must be a whole number, without quotes (on the command line)",
+        ),
+        (["train", "smal.toml"], "smal.toml: no such config file; "),
+        (
+            ["train", "small.toml", "tasks.game.env=frozen_lak"],
+            "tasks.game.env = 'frozen_lak': did you mean frozen_lake?",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.env=my_games:Fin"],
+            "tasks.game.env = 'my_games:Fin': my_games has no class Fin; it has Fine, NoText",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.env=their_games:Fine"],
+            "tasks.game.env = 'their_games:Fine': no module their_games here or installed",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.options={size = 4}"],
+            "tasks.game.options.size = 4: my_games:Fine has no option size",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.parser=my_games:parse"],
+            "tasks.game.parser = 'my_games:parse': my_games has no function parse",
+        ),
+        (
+            ["train", "small.toml", "model.path=tiny:7B"],
+            "model.path = 'tiny:7B': size must be one of 0.2M, ",
+        ),
+        (
+            ["train", "small.toml", "model.path=./no-such-model"],
+            "model.path = './no-such-model': there is no such directory",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.env=my_games:NoNumber"],
+            "tasks.game.env = 'my_games:NoNumber': a game played to build the tiny model failed: "
+            "step() must return a finite reward; it was float nan",
+        ),
+        (
+            ["train", "small.toml", "tasks.game.env=my_games:Broken"],
+            "tasks.game.env = 'my_games:Broken': a game played to build the tiny model failed: "
+            "KeyError: 'level'",
+        ),
+        (["train", "--resume", "nowhere"], "--resume nowhere: no such directory"),
+        (
+            ["train", "small.toml", "--resume", "empty"],
+            "empty: holds no checkpoint (looked for checkpoints/step-*/run.json)",
+        ),
+        (["eval", "empty"], "empty: holds no checkpoint"),
+    ],
+    ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_before_anything_starts(rollart, home, argv, message):
+    (home / "empty").mkdir(exist_ok=True)
+    code, said = rollart(*argv)
+    assert code == 2
+    assert only_error(said).startswith(message) or message in only_error(said)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            "tasks.game.env=my_games:NoText",
+            "env_contract: game: reset() must return (observation: str, info: dict); "
+            "the observation was list ['hello']",
+        ),
+        (
+            "tasks.game.env=my_games:NoNumber",
+            "env_contract: game: step() must return a finite reward; it was float nan",
+        ),
+        (
+            "tasks.game.env=my_games:ShortTuple",
+            "env_contract: game: step() must return (observation: str, reward: float, "
+            "terminated: bool, truncated: bool, info: dict); "
+            "it returned a tuple of 3: tuple ('bye', 1.0, True)",
+        ),
+        (
+            "tasks.game.parser=my_games:refuse",
+            "parser: game: the parser raised ValueError: no action in it on ",
+        ),
+        ("tasks.game.parser=my_games:count", "parser: game: the parser must return a str; on "),
+    ],
+)
+def test_rubbish_from_the_users_code_ends_the_run_with_the_reason(
+    rollart, home, built, change, message
+):
+    model = f"model.path={checkpoints(built / 'checkpoints')[-1]}"
+    code, said = rollart("train", "small.toml", "run.directory=bad", model, change)
+    assert code == 2
+    start = "4 attempts in a row failed; the last: "
+    assert only_error(said).startswith(start + message)
+    proof = replay(home / "bad")
+    assert (proof["lost"], proof["trained_twice"], proof["open"]) == (0, 0, 0)
+    assert checkpoints(home / "bad" / "checkpoints")
+    shutil.rmtree(home / "bad")
+
+
+def test_a_good_run_says_nothing_but_its_progress(built, home):
+    said = (home / "good.stderr").read_text().splitlines()
+    starts = ("building a ", "evaluation at step ", "step 1/1 ", "run directory: ")
+    assert [line for line in said if not line.startswith(starts)] == []
+
+
+def test_a_model_without_tokenizer_is_named_with_what_is_missing(rollart, home, built):
+    bare = home / "bare"
+    bare.mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(checkpoints(built / "checkpoints")[-1] / name, bare)
+    code, said = rollart("train", "small.toml", "run.directory=untold", "model.path=./bare")
+    assert code == 2
+    assert only_error(said) == (
+        "bare: no tokenizer there (wanted tokenizer.json or tokenizer.model or vocab.json)"
+    )
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): path.read_bytes() for path in files}
+
+
+def test_a_checkpoint_of_another_model_is_refused_and_stays_whole(rollart, built):
+    saved, rows = contents(built / "checkpoints"), read_rows(built / "metrics.jsonl")
+    more = ["run.steps=2", "model.path=tiny:0.3M"]
+    code, said = rollart("train", "--resume", str(built), *more)
+    assert code == 2
+    message = only_error(said)
+    assert "is of another model: its model.embed_tokens.weight is " in message
+    assert contents(built / "checkpoints") == saved
+    assert read_rows(built / "metrics.jsonl") == rows
+    assert replay(built)["lost"] == 0
+
+
+@pytest.fixture
+def small_disk(home):
+    """A disk with room for one checkpoint, where the run's checkpoints go."""
+    place = home / "full" / "checkpoints"
+    place.mkdir(parents=True)
+    command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("needs root and mount for a real disk that is full")
+    yield place
+    subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
+    rollart, home, built, small_disk
+):
+    options = ["run.directory=full", "run.steps=3", "run.checkpoint_every=1"]
+    code, said = rollart("train", "small.toml", *options)
+    assert code == 2
+    message = only_error(said)
+    assert "cannot write the checkpoint " in message
+    assert "the disk is full" in message
+    assert "checkpoint failed, the run goes on (last good one: step-000001)" in said
+    assert json.loads((home / "full" / "summary.json").read_text())["steps"] == 3
+    [left] = checkpoints(small_disk)
+    assert load_saved(left).scheduler["version"] == 1
+    assert list(small_disk.iterdir()) == [left]
+    assert replay(home / "full")["ended"] == {"trained": 6}
+    assert main(["eval", "full", "--episodes", "2"]) == 0
+
+
+def test_a_damaged_checkpoint_is_named(rollart, home, built):
+    broken = home / "broken"
+    shutil.copytree(built, broken)
+    state = checkpoints(broken / "checkpoints")[-1] / "run.json"
+    state.write_text(state.read_text()[:100])
+    code, said = rollart("train", "--resume", "broken", "run.steps=2")
+    assert code == 2
+    assert "not a whole checkpoint" in only_error(said)
