@@ -24,7 +24,7 @@ from rollart.control.snapshot import buffered, restore
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
 from rollart.errors import RollartError
-from rollart.events import Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
+from rollart.events import Command, Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
 from rollart.observe.log import LogHeader, LogPart, Record, read_log
 from rollart.types import Json, TrajectoryId
 
@@ -67,7 +67,7 @@ def replay(directory: Path) -> dict[str, Json]:
         scheduler = _scheduler(part)
         for number, record in enumerate(part.records):
             events += 1
-            commands = tuple(scheduler.handle(record.event, record.time_s))
+            commands = _handle(scheduler, record, number=events)
             if commands != record.commands:
                 raise ReplayError(_difference(events, record, commands))
             if number % _CHECK_EVERY == 0:
@@ -85,6 +85,15 @@ def replay(directory: Path) -> dict[str, Json]:
         "max_staleness": staleness,
         "promised_staleness": max(promised) if promised else None,
     }
+
+
+def _handle(scheduler: Scheduler, record: Record, *, number: int) -> tuple[Command, ...]:
+    try:
+        return tuple(scheduler.handle(record.event, record.time_s))
+    except (LookupError, AssertionError) as error:
+        raise ReplayError(
+            f"event {number} ({record.event}) cannot have happened: {error!r}"
+        ) from error
 
 
 def _scheduler(part: LogPart) -> Scheduler:

@@ -1,0 +1,213 @@
+"""A log that was tampered with is found out; one that was cut off is not held against it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rollart.control.batching import Batching
+from rollart.control.filters import Filter
+from rollart.control.modes import MODES
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
+from rollart.events import (
+    EngineSuspended,
+    EngineUpdated,
+    Launch,
+    Publish,
+    Published,
+    RunStarted,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryFinished,
+    Update,
+)
+from rollart.observe.log import EventLog, LogHeader
+from rollart.replay import ReplayError, decode_rules, encode_rules, replay
+from rollart.types import EngineId, EngineInfo, TrajectoryInfo, Version
+
+RULES = Rules(
+    steps=4,
+    seed=3,
+    mode=MODES["rollart"],
+    batching=Batching(groups_per_step=2, group_size=2),
+    staleness=Staleness(alpha=2),
+    filter=Filter(drop_zero_variance=False),
+)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory) -> Path:
+    """The directory of a run of four steps."""
+    directory = tmp_path_factory.mktemp("run")
+    write_run(directory)
+    return directory
+
+
+def write_run(directory: Path) -> None:
+    """Play a run against the scheduler and write its log as the recorder does."""
+    engine = EngineInfo(id=EngineId("e"), pool="local", version=Version(0))
+    scheduler = Scheduler(RULES)
+    inbox = [RunStarted(engines=(engine,), slots=4)]
+    held = Version(0)
+    header = LogHeader(seed=RULES.seed, rules=encode_rules(RULES))
+    with EventLog(directory / "events.jsonl", header) as written:
+        now = 0.0
+        while not scheduler.done:
+            event, now = inbox.pop(0), now + 0.5
+            commands = scheduler.handle(event, now)
+            written.append(now, event, commands)
+            for command in commands:
+                match command:
+                    case Launch():
+                        info = TrajectoryInfo(
+                            id=command.id,
+                            born=held,
+                            reward=1.0,
+                            success=True,
+                            turns=1,
+                            sampled_tokens=3,
+                            stop="terminated",
+                        )
+                        inbox.append(TrajectoryFinished(info=info))
+                    case Train():
+                        inbox.append(StepFinished(version=Version(command.version + 1)))
+                    case Publish():
+                        inbox.append(Published(version=command.version))
+                    case Suspend():
+                        inbox.append(EngineSuspended(engine=command.engine))
+                    case Update():
+                        held = command.version
+                        inbox.append(EngineUpdated(engine=command.engine, version=held))
+                    case _:
+                        pass
+
+
+@pytest.fixture
+def tampered(log, tmp_path):
+    """Return a function that edits the log's lines and gives the directory of the result."""
+
+    def edit(change: Callable[[list[dict]], None]) -> Path:
+        lines = [json.loads(line) for line in (log / "events.jsonl").read_text().splitlines()]
+        change(lines)
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (tmp_path / "events.jsonl").write_text(text)
+        return tmp_path
+
+    return edit
+
+
+def find(lines: list[dict], name: str) -> tuple[int, dict]:
+    """Return the place of the first record that commands this, and the command."""
+    for number, line in enumerate(lines):
+        for command in line.get("do", ()):
+            if name in json.dumps(command):
+                return number, command
+    raise AssertionError(f"no {name} in the log")
+
+
+def test_an_honest_log_is_proved(log):
+    proof = replay(log)
+    trained = proof["ended"]["trained"]
+    assert trained == 16
+    assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)
+    assert (proof["open"], proof["promised_staleness"]) == (0, 2)
+    assert proof["max_staleness"] <= 2
+    assert proof["trajectories"] == sum(proof["ended"].values())
+
+
+def test_a_command_that_was_changed_is_found(tampered):
+    def change(lines):
+        _, launch = find(lines, "Launch")
+        launch["seed"] += 1
+
+    with pytest.raises(ReplayError, match=r"event 1 \(RunStarted.* gave other commands on replay"):
+        replay(tampered(change))
+
+
+def test_a_command_that_was_left_out_is_found(tampered):
+    def change(lines):
+        number, train = find(lines, "Train")
+        lines[number]["do"].remove(train)
+
+    with pytest.raises(ReplayError, match="gave other commands on replay"):
+        replay(tampered(change))
+
+
+def test_an_attempt_that_ends_twice_is_found(tampered):
+    def change(lines):
+        number = next(
+            number for number, line in enumerate(lines) if "TrajectoryFinished" in str(line)
+        )
+        lines.insert(number + 1, lines[number])
+
+    with pytest.raises(ReplayError, match=r"event 3 \(TrajectoryFinished.* cannot have happened"):
+        replay(tampered(change))
+
+
+def test_an_event_that_cannot_have_happened_is_found(tampered):
+    def change(lines):
+        for line in lines:
+            if "TrajectoryFinished" in json.dumps(line.get("event", "")):
+                text = json.dumps(line["event"]).replace('"id": 0', '"id": 999')
+                line["event"] = json.loads(text)
+                break
+
+    with pytest.raises(ReplayError, match=r"event 2 \(.* cannot have happened: KeyError\(999\)"):
+        replay(tampered(change))
+
+
+def test_a_batch_that_claims_another_age_is_found(tampered):
+    def change(lines):
+        _, train = find(lines, "Train")
+        train["staleness"] += 9
+
+    with pytest.raises(ReplayError, match="gave other commands on replay"):
+        replay(tampered(change))
+
+
+def test_a_log_under_other_rules_is_found(tampered):
+    def change(lines):
+        lines[0]["rules"]["mode"] = "sync_plus"
+
+    with pytest.raises(ReplayError, match="gave other commands on replay"):
+        replay(tampered(change))
+
+
+def test_a_torn_last_line_is_left_out(log, tmp_path):
+    text = (log / "events.jsonl").read_text()
+    whole = text.rstrip("\n").count("\n")
+    (tmp_path / "events.jsonl").write_text(text[:-20])
+    assert replay(tmp_path)["events"] == whole - 1
+
+
+def test_a_run_that_was_cut_off_names_what_was_open(tampered):
+    def change(lines):
+        number, _ = find(lines, "Launch")
+        del lines[number + 1 :]
+
+    proof = replay(tampered(change))
+    assert (proof["trajectories"], proof["open"], proof["lost"]) == (4, 4, 0)
+    assert proof["ended"] == {}
+
+
+def test_rules_survive_the_header():
+    rules = Rules(
+        steps=7,
+        seed=5,
+        mode=MODES["one_off"],
+        batching=Batching(groups_per_step=3, group_size=4, order="finished"),
+        staleness=Staleness(alpha=3, counting="serving", at_bound="pace", patience_s=1.5),
+        redundancy=Redundancy(extra_groups=1, extra_members=2, hedge_after=3.0),
+        retry=Retry(max_attempts=5, give_up_after=9),
+        filter=Filter(drop_zero_variance=True),
+        syncing=Syncing(order="rolling", keep_kv=True),
+    )
+    header = LogHeader(seed=5, rules=json.loads(json.dumps(encode_rules(rules))))
+    assert decode_rules(header) == rules
