@@ -159,9 +159,13 @@ def load_saved(directory: Path) -> Saved:
 
 
 def _replace(draft: Path, target: Path) -> None:
+    """Give a draft its name; the checkpoint of that name before it goes only afterwards."""
+    before = target.with_name(f".before-{target.name}")
+    shutil.rmtree(before, ignore_errors=True)
     if target.exists():
-        shutil.rmtree(target)
+        target.rename(before)
     draft.rename(target)
+    shutil.rmtree(before, ignore_errors=True)
 
 
 def _read_trajectory(value: dict[str, Any]) -> Trajectory:
