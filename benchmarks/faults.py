@@ -19,6 +19,8 @@ def _run(steps: int, **faults: object) -> Timed:
         "batching.group_size=4",
         "staleness.alpha=2",
         "redundancy.hedge_after=3.0",
+        "redundancy.extra_groups=2",
+        "retry.backoff_s=0.25",
         "tasks.lake.step_timeout_s=5.0",
         mean_s=0.1,
         deviation_s=0.03,
@@ -28,7 +30,7 @@ def _run(steps: int, **faults: object) -> Timed:
 
 
 def run(*, quick: bool) -> dict[str, object]:
-    rounds, steps = (1, 16) if quick else (3, 32)
+    rounds, steps = (1, 24) if quick else (3, 40)
     kept: list[float] = []
     lost = twice = 0
     rates: list[dict[str, float]] = []

@@ -288,7 +288,7 @@ def test_a_cancelled_attempt_has_no_birth():
 
 
 def test_a_failed_attempt_is_made_again_elsewhere_while_its_slot_rests():
-    run = Driver(slots=2, staleness=Staleness(alpha=0), retry=Retry(jitter=0.0))
+    run = Driver(slots=2, staleness=Staleness(alpha=0), retry=Retry(jitter=0.0, spares=False))
     assert run.failed(0) == [run.launch(1, group=0, attempt=1, slot=1)]
     assert run.failed(1) == [Wake(at_s=0.5)]
     run.now = 0.5
@@ -296,7 +296,7 @@ def test_a_failed_attempt_is_made_again_elsewhere_while_its_slot_rests():
 
 
 def test_an_earlier_return_asks_for_an_earlier_wake():
-    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0)
+    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0, spares=False)
     run = Driver(slots=2, staleness=Staleness(alpha=1), retry=retry)
     assert run.failed(0) == [Wake(at_s=1.0)]
     run.now = 1.0
@@ -306,7 +306,7 @@ def test_an_earlier_return_asks_for_an_earlier_wake():
 
 
 def test_a_wake_that_was_overtaken_is_not_asked_for_again():
-    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0)
+    retry = Retry(jitter=0.0, max_attempts=9, backoff_s=1.0, spares=False)
     run = Driver(slots=2, staleness=Staleness(alpha=1), retry=retry)
     run.failed(0)
     run.now = 1.0

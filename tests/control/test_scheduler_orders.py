@@ -50,7 +50,12 @@ rules = st.builds(
         extra_members=st.integers(0, 2),
         hedge_after=st.sampled_from([0.0, 1.0, 2.0]),
     ),
-    retry=st.builds(Retry, max_attempts=st.integers(1, 3), give_up_after=st.just(10_000)),
+    retry=st.builds(
+        Retry,
+        max_attempts=st.integers(1, 3),
+        spares=st.booleans(),
+        give_up_after=st.just(10_000),
+    ),
     filter=st.builds(Filter, drop_zero_variance=st.booleans(), refill_limit=st.integers(0, 5)),
     syncing=st.builds(Syncing, order=st.sampled_from(["all", "rolling"])),
 )

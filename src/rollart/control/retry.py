@@ -1,8 +1,8 @@
 """Retry: what follows an infrastructure failure.
 
 The attempt is made again elsewhere; the slot it failed in rests, twice as long after each failure
-in a row. When nothing but failures arrive, the fault is not in one environment, and the run ends
-with the last reason instead of failing for ever.
+in a row, and a spare slot stands in for it. When nothing but failures arrive, the fault is not in
+one environment, and the run ends with the last reason instead of failing for ever.
 """
 
 from dataclasses import dataclass
@@ -22,6 +22,8 @@ class Retry:
     """Longest rest of a slot."""
     jitter: float = 0.2
     """Rests vary by this fraction, so that slots do not return together."""
+    spares: bool = True
+    """While a slot rests, let a spare stand in for it, so that as many episodes run as before."""
     give_up_after: int = 64
     """Failures in a row, over all slots and with no attempt finished between, that end the run."""
 

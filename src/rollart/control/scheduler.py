@@ -171,7 +171,8 @@ class Scheduler:
                     self._wake_at = None
             case RunStarted():
                 self.syncer.join(event.engines)
-                self.slots = Slots(event.slots)
+                spares = event.slots if self.rules.retry.spares else 0
+                self.slots = Slots(event.slots, spares=spares)
                 self._expire()
                 self._end_when_trained()
             case StopRequested():
