@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollart.cli.entry import main
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
 from rollart.control.modes import MODES
@@ -178,6 +179,43 @@ def test_a_log_under_other_rules_is_found(tampered):
 
     with pytest.raises(ReplayError, match="gave other commands on replay"):
         replay(tampered(change))
+
+
+def test_values_of_the_wrong_type_are_found(tampered):
+    def change(lines):
+        for line in lines:
+            if "TrajectoryFinished" in json.dumps(line.get("event", "")):
+                line["event"]["info"]["born"] = "yesterday"
+                break
+
+    with pytest.raises(ReplayError, match=r"event 2 \(.* cannot have happened: TypeError"):
+        replay(tampered(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda header: header["rules"].pop("batching"), "KeyError\\('batching'\\)"),
+        (lambda header: header["rules"]["retry"].update(luck=7), "unexpected keyword .* 'luck'"),
+        (lambda header: header["rules"].update(mode="warp"), "run.mode = 'warp'"),
+        (lambda header: header.update(snapshot={"version": 1}), "KeyError\\('next_group'\\)"),
+    ],
+)
+def test_a_header_no_scheduler_can_be_made_from_is_named(tampered, change, named):
+    with pytest.raises(ReplayError, match=f"no scheduler can be made from .*{named}"):
+        replay(tampered(lambda lines: change(lines[0])))
+
+
+def test_a_tampered_log_is_told_in_one_message(tampered, capsys):
+    def change(lines):
+        _, launch = find(lines, "Launch")
+        launch["seed"] += 1
+
+    assert main(["replay", str(tampered(change))]) == 2
+    told = capsys.readouterr().err
+    assert "the log proves nothing: event 1 (RunStarted" in told
+    assert "It was changed after the run" in told
+    assert "bug in rollart" not in told
 
 
 def test_a_torn_last_line_is_left_out(log, tmp_path):

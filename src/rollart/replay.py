@@ -23,7 +23,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
-from rollart.errors import RollartError
+from rollart.errors import UserError
 from rollart.events import Command, Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
 from rollart.observe.log import LogHeader, LogPart, Record, read_log
 from rollart.types import Json, TrajectoryId
@@ -39,8 +39,15 @@ _SECTIONS: dict[str, Any] = {
 _CHECK_EVERY = 97
 
 
-class ReplayError(RollartError):
+class ReplayError(UserError):
     """The log contradicts the scheduler or itself."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(
+            f"the log proves nothing: {message}\n"
+            "It was changed after the run, or written by another version of rollart; "
+            "if neither, this is a bug worth reporting."
+        )
 
 
 def encode_rules(rules: Rules) -> dict[str, Json]:
@@ -63,15 +70,14 @@ def replay(directory: Path) -> dict[str, Json]:
     events = staleness = lost = 0
     promised: list[int] = []
     for part in read_log(directory / "events.jsonl"):
-        ledger.resume(part)
         scheduler = _scheduler(part)
+        ledger.resume(part)
         for number, record in enumerate(part.records):
             events += 1
-            commands = _handle(scheduler, record, number=events)
+            is_checked = number % _CHECK_EVERY == 0
+            commands = _handle(scheduler, record, number=events, is_checked=is_checked)
             if commands != record.commands:
                 raise ReplayError(_difference(events, record, commands))
-            if number % _CHECK_EVERY == 0:
-                check(scheduler)
             ledger.note(record)
             staleness = max([staleness, *_ages(record, scheduler, promised)])
         lost += len(ledger.open - _known(scheduler))
@@ -87,19 +93,28 @@ def replay(directory: Path) -> dict[str, Json]:
     }
 
 
-def _handle(scheduler: Scheduler, record: Record, *, number: int) -> tuple[Command, ...]:
+def _handle(
+    scheduler: Scheduler, record: Record, *, number: int, is_checked: bool
+) -> tuple[Command, ...]:
+    """Feed one event; whatever the scheduler makes of a log's values is the log's fault."""
     try:
-        return tuple(scheduler.handle(record.event, record.time_s))
-    except (LookupError, AssertionError) as error:
+        commands = tuple(scheduler.handle(record.event, record.time_s))
+        if is_checked:
+            check(scheduler)
+    except Exception as error:
         raise ReplayError(
             f"event {number} ({record.event}) cannot have happened: {error!r}"
         ) from error
+    return commands
 
 
 def _scheduler(part: LogPart) -> Scheduler:
-    rules = decode_rules(part.header)
     snapshot: Any = part.header.snapshot
-    return Scheduler(rules) if snapshot is None else restore(rules, snapshot)
+    try:
+        rules = decode_rules(part.header)
+        return Scheduler(rules) if snapshot is None else restore(rules, snapshot)
+    except Exception as error:
+        raise ReplayError(f"no scheduler can be made from a header of it: {error!r}") from error
 
 
 def _known(scheduler: Scheduler) -> set[TrajectoryId]:

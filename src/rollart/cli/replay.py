@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from rollart.cli.printing import say, say_table
+from rollart.cli.printing import complain, say, say_table
 from rollart.errors import UserError
 from rollart.observe.log import read_log
 from rollart.observe.trace import write_trace
@@ -26,4 +26,7 @@ def run(arguments: Namespace) -> int:
         say(json.dumps(figures))
     else:
         say_table(figures)
+    if figures["lost"] or figures["trained_twice"]:
+        complain("some trajectories were lost or trained twice: a bug in rollart worth reporting")
+        return 1
     return 0
