@@ -18,6 +18,7 @@ from rollart.runtime.checkpointing import (
     checkpoints,
     find_checkpoint,
     load_saved,
+    set_aside_later,
 )
 from rollart.types import EngineId, EngineInfo, TrajectoryId, TrajectoryInfo, Version
 
@@ -213,3 +214,26 @@ def test_a_damaged_checkpoint_is_told(tmp_path, damage, message):
     damage(directory)
     with pytest.raises(ModelError, match=message):
         load_saved(directory)
+
+
+def test_a_refusal_names_the_checkpoint_not_the_draft(tmp_path):
+    desk = Desk(tmp_path)
+    draft = tmp_path / ".draft-step-000004"
+    desk.trainer.error = StorageError(f"cannot write the checkpoint {draft}: the disk is full")
+    with pytest.raises(StorageError) as caught:
+        desk.save(4)
+    wanted = f"cannot write the checkpoint {tmp_path / 'step-000004'}: the disk is full"
+    assert str(caught.value) == wanted
+
+
+def test_a_run_that_goes_on_from_an_earlier_checkpoint_keeps_what_it_writes(tmp_path):
+    desk = Desk(tmp_path, keep=3)
+    first, *_ = [desk.save(version) for version in (10, 20, 30)]
+    assert set_aside_later(first) == [
+        tmp_path / "superseded-step-000020",
+        tmp_path / "superseded-step-000030",
+    ]
+    desk.save(15)
+    assert find_checkpoint(tmp_path / "step-000015") == checkpoints(tmp_path)[-1]
+    assert [path.name for path in checkpoints(tmp_path)] == ["step-000010", "step-000015"]
+    assert set_aside_later(tmp_path / "step-000015") == []

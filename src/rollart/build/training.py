@@ -43,6 +43,7 @@ from rollart.runtime.checkpointing import (
     checkpoints,
     find_checkpoint,
     load_saved,
+    set_aside_later,
 )
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup
@@ -80,6 +81,9 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     )
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
+    if saved is not None and saved.directory.resolve().parent == _checkpoints(directory).resolve():
+        for path in set_aside_later(saved.directory):
+            recorder.progress.message(f"a later checkpoint was set aside as {path}")
     try:
         model = prepare_model(config, recorder.progress.message)
         run = Run(
@@ -93,7 +97,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         run.seconds["model"] = clock.now()
         return asyncio.run(run.run())
     except asyncio.CancelledError:
-        left = checkpoints(directory / "checkpoints")
+        left = checkpoints(_checkpoints(directory))
         last = left[-1] if left else "none"
         recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
         return INTERRUPTED
@@ -149,7 +153,7 @@ class Run:
         clock = SystemClock(0.0 if saved is None else saved.clock_s)
         buffer = self._buffer(scheduler)
         checkpointer = Checkpointer(
-            self.directory / "checkpoints",
+            _checkpoints(self.directory),
             every=config.run.checkpoint_every,
             keep=config.run.keep_checkpoints,
             trainer=trainer,
@@ -300,6 +304,10 @@ class Run:
             self.controller.stop()
         else:
             main.cancel()
+
+
+def _checkpoints(directory: Path) -> Path:
+    return directory / "checkpoints"
 
 
 def _always(_version: Version) -> bool:

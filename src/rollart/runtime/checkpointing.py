@@ -92,6 +92,9 @@ class Checkpointer:
             await self._trainer.call("save", str(draft))
             await asyncio.to_thread(moment.write, draft)
             _replace(draft, target)
+        except StorageError as error:
+            # The trainer knows only where it writes; the user knows the checkpoint by its name.
+            raise StorageError(str(error).replace(str(draft), str(target))) from error
         except OSError as error:
             raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
         finally:
@@ -138,6 +141,21 @@ def find_checkpoint(path: Path) -> Path:
     if not path.exists():
         raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
     raise StorageError(f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE})")
+
+
+def set_aside_later(checkpoint: Path) -> list[Path]:
+    """Rename the checkpoints beside and after the one a run goes on from; return their new names.
+
+    They belong to a course of the run that is given up: found by number, they would be taken for
+    newer than what is written from here on, which would be pruned instead of them.
+    """
+    aside: list[Path] = []
+    for later in checkpoints(checkpoint.parent):
+        if later.name > checkpoint.name:
+            target = later.with_name(f"superseded-{later.name}")
+            shutil.rmtree(target, ignore_errors=True)
+            aside.append(later.rename(target))
+    return aside
 
 
 def load_saved(directory: Path) -> Saved:
