@@ -79,3 +79,35 @@ def test_tasks_of_several_kinds_are_also_told_apart():
     [result] = evaluate(lambda _slot: Countdown(), episodes=4, tasks=tasks)
     assert result.figures["countdown/success_rate"] == 0.0
     assert result.figures["other/success_rate"] == 1.0
+
+
+def test_evaluations_asked_for_together_never_share_an_environment():
+    class Alone(Countdown):
+        playing = False
+
+        def reset(self, seed, task):
+            assert not self.playing, "two episodes in one environment"
+            self.playing = True
+            return super().reset(seed, task)
+
+        def step(self, action):
+            result = super().step(action)
+            self.playing = not result[2]
+            return result
+
+    async def run() -> list[Evaluation]:
+        async with running_proxy() as proxy, asyncio.timeout(10):
+            evaluator = Evaluator(
+                setups={"countdown": make_setup(lambda _slot: Alone())},
+                access=make_access({ENGINE: proxy}),
+                tasks=make_task,
+                concurrency=2,
+                seed=5,
+            )
+            results = await asyncio.gather(evaluator.run(6), evaluator.run(6))
+            evaluator.close()
+            return results
+
+    first, second = asyncio.run(run())
+    assert first.failed == second.failed == 0
+    assert first.figures == second.figures

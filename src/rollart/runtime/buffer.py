@@ -1,7 +1,7 @@
 """Buffer: finished trajectories, with their tokens, until they are trained on or dropped.
 
 Tokens flow from environment managers through here to the trainer and never through the
-controller. The staleness bound is checked again when a record is put in and when it is taken out.
+controller. The scheduler has checked the staleness bound of what is taken; `take` asserts it.
 """
 
 from collections.abc import Callable, Iterable

@@ -67,9 +67,22 @@ class Evaluator:
         self._seats = [Seat(number) for number in range(concurrency)]
         self._seed = seed
         self._sessions = 0
+        self._turn = asyncio.Lock()
 
     async def run(self, episodes: int) -> Evaluation:
-        """Play the first `episodes` tasks of the stream, each once."""
+        """Play the first `episodes` tasks of the stream, each once, after any run before it.
+
+        Two at once would put two episodes into one environment.
+        """
+        async with self._turn:
+            return await self._run(episodes)
+
+    def close(self) -> None:
+        """Close every environment."""
+        for seat in self._seats:
+            seat.close()
+
+    async def _run(self, episodes: int) -> Evaluation:
         free = list(self._seats)
         waiting = asyncio.Semaphore(len(free))
         results: list[Trajectory | None] = [None] * episodes
@@ -87,11 +100,6 @@ class Evaluator:
                 tasks.create_task(play(index))
         finished = tuple(result for result in results if result is not None)
         return Evaluation(trajectories=finished, failed=episodes - len(finished))
-
-    def close(self) -> None:
-        """Close every environment."""
-        for seat in self._seats:
-            seat.close()
 
     async def _play(self, index: int, seat: Seat) -> Trajectory | None:
         task = self._tasks(index)
