@@ -66,7 +66,7 @@ def _report(timed: Timed, steps: int) -> dict[str, object]:
     trained = [info for batch in batches for info in batch]
     return {
         "steps": steps,
-        "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.median(counted_s),
+        "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.fmean(counted_s),
         "step_s": statistics.median(counted_s),
         "calls_per_trajectory": sum(info.turns for info in trained) / len(trained),
         "sampled_tokens_per_trajectory": sum(info.sampled_tokens for info in trained)

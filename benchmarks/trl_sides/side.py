@@ -43,7 +43,7 @@ class Record:
             self.totals[name] = self.totals.get(name, 0) + count
 
     def report(self) -> dict[str, object]:
-        """Return the run as JSON values; the rate is the median over steps after warm-up."""
+        """Return the run as JSON values; the rate is over all steps after warm-up."""
         marks = [self.began_s, *self.ended_s]
         durations_s = [after - before for before, after in itertools.pairwise(marks)]
         warm_up = min(game.WARM_UP_STEPS, len(durations_s) // 4)
@@ -55,7 +55,7 @@ class Record:
         }
         return {
             "steps": len(self.ended_s),
-            "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.median(counted_s),
+            "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.fmean(counted_s),
             "step_s": statistics.median(counted_s),
             "step_cpu_s": statistics.median(cpu_s[warm_up:]),
             **per_trajectory,
