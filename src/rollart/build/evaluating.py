@@ -1,6 +1,5 @@
 """Evaluation of a run's newest checkpoint, or of any checkpoint, on held-out episodes."""
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from rollart.build.tasks import make_setups, task_streams
 from rollart.config import Config, add_import_paths, load_config
 from rollart.errors import UserError
 from rollart.runtime.checkpointing import find_checkpoint
+from rollart.runtime.ending import run as run_to_end
 from rollart.runtime.env_manager import Access
 from rollart.runtime.evaluation import Evaluator
 from rollart.runtime.gate import OpenGate
@@ -31,7 +31,7 @@ def evaluate(
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     count = config.run.evaluate_episodes if episodes is None else episodes
-    figures = asyncio.run(_evaluate(config, checkpoint, sampling, count))
+    figures = run_to_end(_evaluate(config, checkpoint, sampling, count))
     return {"checkpoint": str(checkpoint), "episodes": count, **figures}
 
 

@@ -46,6 +46,7 @@ from rollart.runtime.checkpointing import (
     set_aside_later,
 )
 from rollart.runtime.controller import Controller, Parts
+from rollart.runtime.ending import run as run_to_end
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.evaluation import Evaluator
@@ -95,7 +96,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
             model=model,
         )
         run.seconds["model"] = clock.now()
-        return asyncio.run(run.run())
+        return run_to_end(run.run())
     except asyncio.CancelledError:
         left = checkpoints(_checkpoints(directory))
         last = left[-1] if left else "none"

@@ -1,0 +1,73 @@
+import asyncio
+
+import pytest
+
+from rollart.runtime.ending import run
+from rollart.runtime.seat import AttemptError, Seat
+
+
+class Stubborn:
+    """An environment that does not let itself be cancelled."""
+
+    async def reset(self, seed, task):
+        while True:
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                continue
+
+    async def step(self, action):
+        raise NotImplementedError
+
+
+def test_what_main_returns_is_returned_and_what_it_raises_is_raised():
+    async def answer() -> int:
+        return 7
+
+    async def fail() -> None:
+        raise OSError("lost")
+
+    assert run(answer()) == 7
+    with pytest.raises(OSError, match="lost"):
+        run(fail())
+
+
+def test_tasks_left_by_main_end_in_order():
+    ended: list[str] = []
+
+    async def linger() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            ended.append("linger")
+
+    async def main() -> "asyncio.Task[None]":
+        task = asyncio.create_task(linger())
+        await asyncio.sleep(0)
+        return task
+
+    assert run(main()).cancelled()
+    assert ended == ["linger"]
+
+
+def test_an_environment_that_swallows_cancellation_does_not_keep_the_loop_from_ending():
+    async def main() -> str:
+        seat = Seat(0)
+        await seat.open("stubborn", lambda _slot: Stubborn(), timeout_s=5.0)
+        with pytest.raises(AttemptError) as caught:
+            await seat.reset(1, {}, timeout_s=0.01)
+        return caught.value.failure.kind
+
+    assert run(main(), grace_s=0.05) == "env_timeout"
+
+
+def test_a_cancelled_main_still_raises():
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+
+    with pytest.raises(asyncio.CancelledError):
+        run(main())
