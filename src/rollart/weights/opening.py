@@ -27,7 +27,7 @@ def open_store(kind: str, directory: str, keep: int) -> WeightStore:
         case "shared_memory":
             return SharedMemoryStore(directory, keep=keep)
         case _:
-            raise ConfigError("weights.kind", kind, f"choose one of {', '.join(KINDS)}")
+            raise ConfigError("weights.store", kind, f"choose one of {', '.join(KINDS)}")
 
 
 def _open_memory(directory: str, keep: int) -> MemoryStore:

@@ -46,7 +46,7 @@ class TorchEngine:
         self._architecture = shape = read_architecture(model_config)
         if options.max_length > shape.max_positions:
             raise ConfigError(
-                "engine.max_length",
+                "engine.torch.max_length",
                 options.max_length,
                 f"the model has {shape.max_positions} positions (max_position_embeddings)",
             )
@@ -85,7 +85,7 @@ class TorchEngine:
         count, limit = len(request.tokens), self._options.max_length
         if count >= limit:
             raise ConfigError(
-                "engine.max_length",
+                "engine.torch.max_length",
                 limit,
                 f"session {request.session} asks with {count} tokens: allow more or ask with fewer",
             )

@@ -1,4 +1,4 @@
-"""The `engine` section of a config: how the torch engine runs, not what it samples."""
+"""The `engine.torch` section of a config: how the torch engine runs, not what it samples."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -29,9 +29,11 @@ class TorchEngineOptions:
 
     def __post_init__(self) -> None:
         if not self.device:
-            raise ConfigError("engine.device", self.device, "name a torch device such as 'cpu'")
+            raise ConfigError(
+                "engine.torch.device", self.device, "name a torch device such as 'cpu'"
+            )
         if self.dtype not in _DTYPES:
-            raise ConfigError("engine.dtype", self.dtype, f"use one of {', '.join(_DTYPES)}")
+            raise ConfigError("engine.torch.dtype", self.dtype, f"use one of {', '.join(_DTYPES)}")
         for name, least in (
             ("rows", 1),
             ("max_length", 2),
@@ -41,4 +43,4 @@ class TorchEngineOptions:
         ):
             value = getattr(self, name)
             if value < least:
-                raise ConfigError(f"engine.{name}", value, f"must be at least {least}")
+                raise ConfigError(f"engine.torch.{name}", value, f"must be at least {least}")
