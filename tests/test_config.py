@@ -105,6 +105,11 @@ def test_environment_options_may_be_nested(write):
         ("[tasks.other]\nweight = 1\n", "tasks.other.env = None: is required in [tasks.other]"),
         ("[run]\nname = 'a/b'\n", "use letters, digits, '.', '_' and '-' only (run.toml:4)"),
         ("[training]\nbetas = [0.9]\n", "training.betas = [0.9]: must be a list of 2"),
+        (
+            "max_tokens = 2000\n",
+            "tasks.lake.max_tokens = 2000: must be at most engine.torch.max_length (1024)",
+        ),
+        ("[engine.torch]\nrows = 0\n", "engine.torch.rows = 0: must be at least 1 (run.toml:4)"),
         ("[sampling]\ntemperature = 0\n", "training needs random draws"),
         ("[sampling]\ntop_p = 1.5\n", "sampling.top_p = 1.5: must be in (0, 1] (run.toml:4)"),
         ("[batching]\ngroup_size = 1\n", 'advantage "grpo" compares attempts: use at least 2'),

@@ -91,6 +91,12 @@ def test_a_run_that_goes_on_learns_the_same_to_the_last_bit(whole, small, runs):
     assert (proof["open"], proof["lost"], proof["trained_twice"]) == (0, 0, 0)
 
 
+def test_a_trainer_in_this_process_learns_the_same(whole, small, runs):
+    assert train(small("inside", "weights.store='memory'")) == 0
+    first = learning(whole)
+    assert learning(runs / "inside") == {step: first[step] for step in (1, 2)}
+
+
 def test_a_checkpoint_of_a_run_goes_on_elsewhere_and_an_earlier_run_there_is_kept(
     whole, small, runs, capfd
 ):

@@ -120,7 +120,7 @@ def _with_threads(config: Config) -> TorchEngineOptions:
 async def open_trainer(
     config: Config, *, model: Path, store: dict[str, Json]
 ) -> AsyncGenerator[Handle]:
-    """Run the trainer in a process of its own until the block ends."""
+    """Run the trainer until the block ends: in a process of its own if the weights can cross."""
     host = EmbeddedHost(env=thread_env(config.training.threads))
     try:
         yield await host.spawn(
@@ -130,7 +130,7 @@ async def open_trainer(
                 "options": json.loads(json.dumps(asdict(config.training))),
                 "store": store,
             },
-            own_process=True,
+            own_process=config.weights.store != "memory",
         )
     finally:
         await host.close()

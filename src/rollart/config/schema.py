@@ -51,8 +51,6 @@ class RunOptions:
     """Held-out episodes of one evaluation; 0 evaluates never."""
     samples: int = 2
     """Trajectories of each step written as readable text."""
-    host: Literal["embedded"] = "embedded"
-    """Where actors run: "embedded" is this machine, with a process for the trainer."""
     import_paths: tuple[str, ...] = ()
     """Directories searched for your own modules; by default the config file's own directory."""
 
@@ -138,7 +136,7 @@ class WeightOptions:
     """How weights travel from the trainer to the engines."""
 
     store: Literal["shared_memory", "memory"] = "shared_memory"
-    """Where versions are kept; "memory" serves one process only."""
+    """Where versions are kept; "memory" puts the trainer into this process, for debugging."""
     keep: int = 2
     """Newest versions kept."""
 
@@ -201,6 +199,11 @@ class Config:
         if not any(task.weight for task in self.tasks.values()):
             weights = [task.weight for task in self.tasks.values()]
             raise ConfigError("tasks.*.weight", weights, "at least one must be more than 0")
+        longest = self.engine.torch.max_length
+        for name, task in self.tasks.items():
+            if task.max_tokens > longest:
+                fix = f"must be at most engine.torch.max_length ({longest}); lower it or raise that"
+                raise ConfigError(f"tasks.{name}.max_tokens", task.max_tokens, fix)
 
     def _check_sampling(self) -> None:
         sampling = self.sampling
