@@ -58,6 +58,25 @@ def test_an_environment_is_played_whatever_its_kind(kind):
     )
 
 
+def test_a_plain_method_may_return_an_awaitable():
+    class Wrapped:
+        def __init__(self) -> None:
+            self.inner = AsyncCountdown()
+
+        def reset(self, seed, task):
+            return self.inner.reset(seed, task)
+
+        def step(self, action):
+            return self.inner.step(action)
+
+    async def run():
+        seat = await opened(lambda _slot: Wrapped())
+        first = await seat.reset(7, {}, timeout_s=LONG_S)
+        return first, (await seat.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == (("2 left", {}), "1 left")
+
+
 def test_what_info_says_of_success_is_the_outcomes():
     class Won(Countdown):
         def step(self, action):

@@ -112,22 +112,19 @@ class Seat:
 
     async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
         env = cast("Env", self._env)
-        method = getattr(env, what)
-        if inspect.iscoroutinefunction(method):
-            return await self._in_task(
-                cast("Callable[[], Awaitable[object]]", call), timeout_s, what
-            )
-        if getattr(env, "inline", False):
+        if inspect.iscoroutinefunction(getattr(env, what)) or getattr(env, "inline", False):
             try:
-                return call()
+                value = call()
             except _RAISED as error:
                 raise self._broken(what, error) from error
-        return await self._in_thread(call, timeout_s, what)
+        else:
+            value = await self._in_thread(call, timeout_s, what)
+        if inspect.isawaitable(value):  # also what a plain function made, such as a wrapper's
+            value = await self._in_task(value, timeout_s, what)
+        return value
 
-    async def _in_task(
-        self, call: Callable[[], Awaitable[object]], timeout_s: float, what: str
-    ) -> object:
-        task = asyncio.ensure_future(_answer(call()))
+    async def _in_task(self, answer: Awaitable[object], timeout_s: float, what: str) -> object:
+        task = asyncio.ensure_future(_answer(answer))
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
