@@ -166,6 +166,19 @@ def test_an_environment_is_played_by_a_scripted_player(lines):
     assert "frozen_lake: 2 episodes by the scripted player, success 100.0%" in out
 
 
+def test_an_environment_that_raises_is_not_called_a_bug_of_ours(lines, tmp_path, monkeypatch):
+    (tmp_path / "raising_env.py").write_text(
+        "class Raising:\n"
+        "    def reset(self, seed, task):\n        raise OSError('the server is away')\n"
+        "    def step(self, action):\n        raise NotImplementedError\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, _, err = lines("env", "try", "raising_env:Raising")
+    assert code == 2
+    assert err.startswith("error: raising_env:Raising raised OSError: the server is away\n")
+
+
 def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, monkeypatch):
     (tmp_path / "rubbish_env.py").write_text(
         "class Rubbish:\n"

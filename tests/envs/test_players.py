@@ -49,6 +49,16 @@ def test_an_async_environment_is_played_and_success_read_from_the_reward():
     assert all(1 <= len(action) <= 8 for action in record.actions)
 
 
+def test_success_is_read_from_all_rewards_as_in_training():
+    class Early(Countdown):
+        async def step(self, action):
+            observation, _, *ends = await super().step(action)
+            return observation, 1.0 if self.left == 1 else 0.0, *ends
+
+    record = run(Early(), RandomPlayer())
+    assert (record.rewards, record.success) == ((0.0, 1.0, 0.0), True)
+
+
 @pytest.mark.parametrize(
     ("env", "max_turns", "stop"),
     [

@@ -42,6 +42,13 @@ def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, 
         result = asyncio.run(play(env, player, seed=seed, max_turns=arguments.max_turns))
     except EnvError as error:
         raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"{arguments.name} raised {type(error).__name__}: {error}\n"
+            "ROLLART_DEBUG=1 shows where; in training the attempt would be made again"
+        ) from error
     if arguments.episodes <= 10:
         _show(result, seed)
     return result

@@ -118,7 +118,7 @@ def _has_succeeded(info: Mapping[str, Json], stop: StopReason, rewards: list[flo
     success = info.get("success")
     if success is not None:
         return bool(success)
-    return stop == "terminated" and bool(rewards) and rewards[-1] > 0
+    return stop == "terminated" and sum(rewards) > 0
 
 
 async def _settle(value: object) -> object:
