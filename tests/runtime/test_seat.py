@@ -344,6 +344,33 @@ def test_an_environment_that_gives_way_to_another_kind_is_closed():
     assert closed.wait(5)
 
 
+@pytest.mark.parametrize("fault", ["raises", "breaks the contract", "hangs for a while"])
+def test_an_environment_that_fails_is_closed_too(fault):
+    closed, release = threading.Event(), threading.Event()
+
+    class Failing(Countdown):
+        def step(self, action):
+            if fault == "raises":
+                raise OSError("lost")
+            if fault == "hangs for a while":
+                release.wait(LONG_S)
+            return "rubbish"
+
+        def close(self):
+            closed.set()
+
+    async def run():
+        seat = await opened(lambda _slot: Failing())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        assert not closed.is_set() or fault != "hangs for a while"
+        release.set()
+
+    asyncio.run(run())
+    assert closed.wait(LONG_S)
+
+
 def test_closing_does_not_wait_nor_complain():
     class Stubborn(Countdown):
         def close(self):

@@ -57,7 +57,7 @@ class EnvManager:
             async with asyncio.timeout(limit_s):
                 return await self._play(on_birth)
         except TimeoutError:
-            self._seat.abandon()
+            self._seat.close()
             message = f"{self._task_name}: the episode took more than {limit_s:g} s"
             raise AttemptError("episode_timeout", message) from None
         finally:

@@ -2,8 +2,9 @@
 
 A synchronous environment runs in the seat's own thread, an asynchronous one as a task, one that
 declares itself `inline` on the event loop. A call that does not answer in time, fails or is
-cancelled is abandoned, never awaited: its thread and its environment are left behind and the next
-attempt gets new ones. Every way an environment can fail becomes an `AttemptError` here only.
+cancelled is abandoned, never awaited: its thread and its environment are left behind, to be closed
+if the call ever returns, and the next attempt gets new ones. Every way an environment can fail
+becomes an `AttemptError` here only.
 """
 
 import asyncio
@@ -85,15 +86,8 @@ class Seat:
             success=None if success is None else bool(success),
         )
 
-    def abandon(self) -> None:
-        """Leave the environment, and whatever it is doing, behind."""
-        self._env = None
-        if self._thread is not None:
-            self._thread.abandon()
-            self._thread = None
-
     def close(self) -> None:
-        """Close the environment if it knows how, and let the thread end."""
+        """Leave the environment behind, to close itself when what it is doing ends, if ever."""
         close = getattr(self._env, "close", None)
         if inspect.iscoroutinefunction(close):
             self._keep(asyncio.ensure_future(_answer(close())))
@@ -101,13 +95,16 @@ class Seat:
             if self._thread is None:
                 self._thread = _Thread()
             self._thread.submit(close, _ignore)
-        self.abandon()
+        self._env = None
+        if self._thread is not None:
+            self._thread.abandon()
+            self._thread = None
 
     def _checked(self, check: Callable[[object], T], value: object) -> T:
         try:
             return check(value)
         except EnvError as error:
-            self.abandon()
+            self.close()
             raise AttemptError("env_contract", f"{self._kind}: {error}") from None
 
     async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
@@ -147,7 +144,7 @@ class Seat:
         except TimeoutError:
             raise self._hung(what, timeout_s) from None
         except asyncio.CancelledError:
-            self.abandon()
+            self.close()
             raise
         finally:
             timer.cancel()
@@ -162,7 +159,7 @@ class Seat:
     def _leave(self, task: "asyncio.Task[Answer]") -> None:
         task.cancel()
         self._keep(task)
-        self.abandon()
+        self.close()
 
     def _keep(self, task: "asyncio.Task[Answer]") -> None:
         """Hold a task that nobody awaits until it ends."""
@@ -170,11 +167,11 @@ class Seat:
         task.add_done_callback(self._abandoned.discard)
 
     def _hung(self, what: str, timeout_s: float) -> AttemptError:
-        self.abandon()
+        self.close()
         return AttemptError("env_timeout", f"{self._kind}: {what} took more than {timeout_s:g} s")
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
-        self.abandon()
+        self.close()
         name = type(error).__name__
         return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}")
 
