@@ -83,3 +83,17 @@ def test_wrong_options_name_the_field(options, field):
 def test_a_task_with_a_broken_expression_is_refused():
     with pytest.raises(ConfigError, match=r"task\.expression = 'two': not arithmetic"):
         Calculator().reset(0, {"expression": "two"})
+
+
+@pytest.mark.parametrize("answer", ["1e999999999", "1E9999999", "9" * 5000, "1/0", "١٢", "1_0"])
+def test_an_answer_that_is_no_plain_number_is_wrong_and_costs_no_time(answer):
+    env = Calculator()
+    env.reset(1, {"expression": "2+3"})
+    assert env.step(f"answer: {answer}")[:4] == ("wrong: 5", 0.0, True, False)
+
+
+@pytest.mark.parametrize("answer", ["5", "+5", " 5.0 ", "5.", "10/2"])
+def test_the_right_answer_may_be_spelled_in_any_plain_way(answer):
+    env = Calculator()
+    env.reset(1, {"expression": "2+3"})
+    assert env.step(f"answer: {answer}")[:4] == ("right", 1.0, True, False)

@@ -5,6 +5,7 @@ reward is 1 for the right answer. The last of `max_turns` turns must be an answe
 more terms take more steps by hand, yet one call of the calculator settles any.
 """
 
+import re
 from collections.abc import Mapping
 from fractions import Fraction
 from random import Random
@@ -16,6 +17,7 @@ from rollart.types import Json
 _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 _FEWEST_TURNS, _MOST_TURNS = 2, 4
 _MOST_TERMS, _MOST_DIGITS = 5, 6
+_PLAIN = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40}|[0-9]{1,40}/[0-9]{1,40})")
 _HINT = "write calc: or answer:"
 
 
@@ -112,10 +114,15 @@ class Calculator:
 
 
 def _number(text: str) -> str | None:
-    """Return a plain number in its one spelling, None if the text is none."""
+    """Return a plain number in its one spelling, None if the text is none.
+
+    Exponents are refused unread: 1e999999999 would take the whole program's time and memory.
+    """
+    if _PLAIN.fullmatch(text.strip()) is None:
+        return None
     try:
         return show(Fraction(text.strip()))
-    except (ValueError, ZeroDivisionError):
+    except ZeroDivisionError:
         return None
 
 
