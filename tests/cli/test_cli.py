@@ -166,6 +166,17 @@ def test_an_environment_is_played_by_a_scripted_player(lines):
     assert "frozen_lake: 2 episodes by the scripted player, success 100.0%" in out
 
 
+def test_a_disk_that_refuses_is_no_bug(lines, monkeypatch):
+    def refuse(*_):
+        raise OSError(28, "No space left on device", "runs/x/config.toml")
+
+    monkeypatch.setattr("rollart.cli.doctor.run", refuse)
+    code, out, err = lines("doctor")
+    assert (code, out) == (2, "")
+    assert "No space left on device: 'runs/x/config.toml': make room or choose another" in err
+    assert "bug" not in err
+
+
 def test_an_environment_that_raises_is_not_called_a_bug_of_ours(lines, tmp_path, monkeypatch):
     (tmp_path / "raising_env.py").write_text(
         "class Raising:\n"

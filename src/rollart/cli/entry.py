@@ -4,6 +4,7 @@
 ROLLART_DEBUG set every error keeps its traceback.
 """
 
+import errno
 import importlib
 import os
 import sys
@@ -23,6 +24,8 @@ EXTRAS = {
     "trl": "bench",
 }
 """Which extra brings a package that a command may miss."""
+_REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
+"""What a disk answers that is full or not the user's to write: no fault of the program."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -59,6 +62,9 @@ def _explain(error: Exception) -> int:
         if package in EXTRAS:
             complain(f"this needs {package}: pip install 'rollart[{EXTRAS[package]}]'")
             return 2
+    if isinstance(error, OSError) and error.errno in _REFUSALS:
+        complain(f"{error}: make room or choose another directory")
+        return 2
     complain(f"{type(error).__name__}: {error}")
     sys.stderr.write("This is a bug in rollart. Set ROLLART_DEBUG=1 to see where it happened.\n")
     return 1
