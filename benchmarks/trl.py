@@ -38,6 +38,9 @@ class Setting:
     threads: int = 1
     processes: int = 1
 
+    lengthened: int = 1
+    """How many times the steps it runs: work in flight when we start or end must not count much."""
+
     @property
     def label(self) -> str:
         """The setting in words."""
@@ -55,7 +58,7 @@ ENVIRONMENT_FACTORY = (
     Setting(side="environment_factory_side", checkpoint="tool", rollout="tools"),
     Setting(side="environment_factory_side", checkpoint="tool", rollout="tools", processes=2),
 )
-ROLLART = Setting(side="rollart_side", checkpoint="plain")
+ROLLART = Setting(side="rollart_side", checkpoint="plain", lengthened=6)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +142,7 @@ def _duel(theirs: Setting, start: Path, rounds: int, steps: int, latency_s: floa
     pairs: list[tuple[Report, Report]] = []
     for seed in range(rounds):
         order = (ROLLART, theirs) if seed % 2 == 0 else (theirs, ROLLART)
-        done = {s.side: _measure(s, start, steps, latency_s, seed) for s in order}
+        done = {s.side: _measure(s, start, steps * s.lengthened, latency_s, seed) for s in order}
         pairs.append((done[ROLLART.side], done[theirs.side]))
     ratios = [ours["trained_per_s"] / trl["trained_per_s"] for ours, trl in pairs]
     return {

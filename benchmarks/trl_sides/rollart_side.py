@@ -41,6 +41,8 @@ def measure_rollart(
         overrides += [
             'tasks.guess.env="benchmarks.trl_sides.slow_guess:SlowGuess"',
             f"tasks.guess.options={{latency_s={latency_s}}}",
+            "run.environments=96",
+            "staleness.alpha=2",
         ]
     return _report(run_live(load_config(CONFIG, overrides)), steps)
 
