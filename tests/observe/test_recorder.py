@@ -159,15 +159,15 @@ def test_each_part_says_what_it_waits_for():
     waiting = Status(
         step=0, running=2, slots=4, waiting=3, engines=2, suspended=0, training_since_s=None
     )
-    assert waits(waiting, 1.0) == [
-        ("trainer", "waits for groups; 3 trajectories in the buffer"),
+    assert waits(waiting, 1.0, wanted="2 of 4 groups") == [
+        ("trainer", "waits for 2 of 4 groups; 3 trajectories in the buffer"),
         ("engines", "2 serve"),
         ("slots", "2 of 4 busy; 2 wait for work to be admitted"),
     ]
     busy = Status(
         step=0, running=4, slots=4, waiting=0, engines=2, suspended=1, training_since_s=0.5
     )
-    assert waits(busy, 2.0) == [
+    assert waits(busy, 2.0, wanted="2 of 4 groups") == [
         ("trainer", "trains for 1.5 s"),
         ("engines", "1 of 2 change weights"),
         ("slots", "4 of 4 busy"),

@@ -191,7 +191,7 @@ class Live:
     batches: list[list[list[Trajectory]]] = field(default_factory=list)
     score: RewardFunction = lambda trajectory: trajectory.reward
     watch: Callable[["Live", Event], None] = lambda _live, _event: None
-    after_step: Callable[[Scheduler, asyncio.TaskGroup], None] = lambda _scheduler, _tasks: None
+    after_event: Callable[[Event, asyncio.TaskGroup], None] = lambda _event, _tasks: None
 
     def run(self) -> "Live":
         asyncio.run(self._run())
@@ -234,7 +234,7 @@ class Live:
             encode=lambda groups: encode(groups, temperature=1.0),
             score=self.score,
             on_train=self.batches.append,
-            after_step=self.after_step,
+            after_event=self.after_event,
         )
         engines = (EngineInfo(id=ENGINE, pool="local", version=Version(0)),)
         async with asyncio.timeout(30):

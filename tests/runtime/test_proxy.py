@@ -4,7 +4,8 @@ import pytest
 from live_parts import STOP, running_proxy, say
 
 from rollart.engines.scripted import ScriptedEngine
-from rollart.errors import InvariantError
+from rollart.errors import ConfigError, InvariantError
+from rollart.runtime.proxy import RequestError
 from rollart.types import Completion, Request, Sampling, TrajectoryId, Version
 
 
@@ -185,3 +186,21 @@ def test_an_engine_that_breaks_fails_its_requests_at_once():
             return proxy.in_flight
 
     assert asyncio.run(run()) == 0
+
+
+def test_a_request_the_engine_refuses_fails_alone():
+    class Picky(ScriptedEngine):
+        def add(self, request):
+            if request.session == 1:
+                raise ConfigError("engine.torch.max_length", 8, "the prompt is longer")
+            super().add(request)
+
+    async def play():
+        async with running_proxy(Picky()) as proxy:
+            bad = asyncio.ensure_future(proxy.generate(ask(1)))
+            good = await proxy.generate(ask(2))
+            with pytest.raises(RequestError, match="the prompt is longer"):
+                await bad
+            return good.session
+
+    assert asyncio.run(play()) == 2

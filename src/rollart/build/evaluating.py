@@ -5,18 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from rollart.build.assembly import open_engines
-from rollart.build.tasks import make_setups, task_streams
+from rollart.build.parts import make_evaluator
+from rollart.build.tasks import make_setups
 from rollart.config import Config, add_import_paths, load_config
 from rollart.errors import UserError
 from rollart.runtime.checkpointing import find_checkpoint
 from rollart.runtime.ending import run as run_to_end
-from rollart.runtime.env_manager import Access
-from rollart.runtime.evaluation import Evaluator
-from rollart.runtime.gate import OpenGate
-from rollart.seeds import derive_seed
 from rollart.types import Json, Sampling, Version
-
-_EVALUATION = 3
 
 
 def evaluate(
@@ -47,19 +42,8 @@ async def _evaluate(
 ) -> dict[str, float]:
     setups = make_setups(config, sampling)
     async with open_engines(config, model=checkpoint, version=Version(0), store=None) as engines:
-        evaluator = Evaluator(
-            setups=setups,
-            access=Access(
-                renderer=engines.renderer,
-                router=engines.router(config.routing, affinity=config.mode.affinity),
-                generators=engines.proxies,
-                gate=OpenGate(),
-                is_fresh=lambda _version: True,
-            ),
-            tasks=task_streams(config)[1].task,
-            concurrency=config.run.environments,
-            seed=derive_seed(config.run.seed, _EVALUATION),
-        )
-        result = await evaluator.run(episodes)
-        evaluator.close()
-        return result.figures
+        evaluator = make_evaluator(config, setups, engines)
+        try:
+            return (await evaluator.run(episodes)).figures
+        finally:
+            evaluator.close()

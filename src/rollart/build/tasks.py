@@ -1,17 +1,12 @@
 """The tasks of a config as the runtime needs them: the stream, and a setup per kind."""
 
-import importlib
-import inspect
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import cast
+from collections.abc import Mapping
 
 from rollart.config import Config, TaskOptions
+from rollart.config.checking import find_parser
 from rollart.control.episode import Limits
 from rollart.control.tasks import TaskKind, TaskMix
-from rollart.envs.loading import load_env_class, make_env
-from rollart.errors import ConfigError
-from rollart.ports import Env
+from rollart.envs.loading import close_env, load_env_class, make_env
 from rollart.runtime.env_manager import Setup
 from rollart.runtime.seat import Timeouts
 from rollart.seeds import derive_seed
@@ -39,42 +34,17 @@ def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
 
 
 def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
-    env_class = load_env_class(task.env)
-    make = _maker(task, takes_slot="slot" in inspect.signature(env_class).parameters)
-    make(0)
+    close_env(make_env(task.env, options=task.options))
+    parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else str.strip
     return Setup(
-        make=make,
-        parse=_load_parser(name, task.parser),
-        system=getattr(env_class, "system_prompt", ""),
+        make=lambda slot: make_env(task.env, options=task.options, slot=slot),
+        parse=parser,
+        system=getattr(load_env_class(task.env), "system_prompt", ""),
         limits=Limits(max_turns=task.max_turns, max_tokens=task.max_tokens),
-        sampling=replace(sampling),
+        sampling=sampling,
         timeouts=Timeouts(
             reset_s=task.reset_timeout_s,
             step_s=task.step_timeout_s,
             episode_s=task.episode_timeout_s,
         ),
     )
-
-
-def _maker(task: TaskOptions, *, takes_slot: bool) -> Callable[[int], Env]:
-    def make(slot: int) -> Env:
-        options = {"slot": slot} if takes_slot else {}
-        return make_env(task.env, options={**task.options, **options})
-
-    return make
-
-
-def _load_parser(name: str, target: str) -> Callable[[str], str]:
-    if not target:
-        return str.strip
-    module, _, function = target.partition(":")
-    field = f"tasks.{name}.parser"
-    try:
-        parser = getattr(importlib.import_module(module), function)
-    except ModuleNotFoundError as error:
-        raise ConfigError(field, target, f"cannot be imported: {error}") from error
-    except AttributeError:
-        raise ConfigError(field, target, f"module {module} has no {function}") from None
-    if not callable(parser):
-        raise ConfigError(field, target, "is not a function")
-    return cast("Callable[[str], str]", parser)

@@ -25,18 +25,17 @@ from rollart.build.assembly import (
 )
 from rollart.build.directory import claim_directory
 from rollart.build.model import prepare_model
-from rollart.build.tasks import make_setups, task_streams
+from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, make_worker
+from rollart.build.tasks import make_setups
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
-from rollart.control.modes import Mode
 from rollart.control.scheduler import Scheduler
-from rollart.control.snapshot import restore
 from rollart.errors import StorageError
+from rollart.events import EngineUpdated, Event, StepFinished
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
 from rollart.replay import encode_rules
-from rollart.runtime.buffer import Buffer
 from rollart.runtime.checkpointing import (
     Checkpointer,
     Saved,
@@ -47,16 +46,12 @@ from rollart.runtime.checkpointing import (
 )
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.ending import run as run_to_end
-from rollart.runtime.env_manager import Access, Setup
-from rollart.runtime.env_worker import Ends, EnvWorker
+from rollart.runtime.env_manager import Setup
 from rollart.runtime.evaluation import Evaluator
-from rollart.runtime.gate import Gate, LockStepGate, OpenGate
-from rollart.seeds import derive_seed
 from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
 
 INTERRUPTED = 130
-_EVALUATION = 3
 
 
 def train(config: Config, *, resume: Path | None = None) -> int:
@@ -119,6 +114,9 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     controller: Controller | None = None
+    evaluating: asyncio.Task[dict[str, Json]] | None = None
+    evaluated: int = 0
+    """The step up to which evaluations have been started."""
     interrupts: int = 0
 
     async def run(self) -> int:
@@ -127,6 +125,7 @@ class Run:
         timer = SystemClock()
         start = self.model if saved is None else saved.directory
         version = Version(0 if saved is None else saved.scheduler["version"])
+        self.evaluated = version
         main = cast("asyncio.Task[int]", asyncio.current_task())
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
         async with AsyncExitStack() as stack:
@@ -138,7 +137,7 @@ class Run:
             )
             self.seconds["start"] = timer.now()
             # The trainer's process starts while the engines are evaluated.
-            evaluator = self._evaluator(engines)
+            evaluator = make_evaluator(config, self.setups, engines)
             stack.callback(evaluator.close)
             self.notes |= {} if saved is None else saved.notes
             if "before" not in self.notes:
@@ -150,9 +149,9 @@ class Run:
 
     async def _train(self, engines: Engines, trainer: Handle, evaluator: Evaluator) -> int:
         config, saved = self.config, self.saved
-        scheduler = self._scheduler()
+        scheduler = make_scheduler(config, saved)
         clock = SystemClock(0.0 if saved is None else saved.clock_s)
-        buffer = self._buffer(scheduler)
+        buffer = make_buffer(scheduler, saved)
         checkpointer = Checkpointer(
             _checkpoints(self.directory),
             every=config.run.checkpoint_every,
@@ -166,15 +165,16 @@ class Run:
         self.controller = controller = Controller(
             scheduler, clock=clock, observers=[self.recorder.record]
         )
+        self.recorder.progress.waiting_for = scheduler.waiting_for
         parts = Parts(
-            worker=self._worker(controller, engines, buffer),
+            worker=make_worker(config, self.setups, engines, controller, buffer),
             generators=engines.proxies,
             trainer=trainer,
             buffer=buffer,
             encode=partial(encode, temperature=config.sampling.temperature),
             score=lambda trajectory: trajectory.reward,
             on_train=partial(self._sample, scheduler),
-            after_step=partial(self._after_step, checkpointer, evaluator),
+            after_event=partial(self._after_event, scheduler, checkpointer, evaluator),
         )
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
@@ -204,44 +204,6 @@ class Run:
             return error
         return None
 
-    def _scheduler(self) -> Scheduler:
-        rules = make_rules(self.config)
-        return Scheduler(rules) if self.saved is None else restore(rules, self.saved.scheduler)
-
-    def _buffer(self, scheduler: Scheduler) -> Buffer:
-        buffer = Buffer(scheduler.is_fresh)
-        for trajectory in () if self.saved is None else self.saved.trajectories:
-            buffer.put(trajectory)
-        return buffer
-
-    def _access(self, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
-        return Access(
-            renderer=engines.renderer,
-            router=engines.router(self.config.routing, affinity=self.config.mode.affinity),
-            generators=engines.proxies,
-            gate=gate,
-            is_fresh=_always if scheduler is None else scheduler.is_fresh,
-        )
-
-    def _evaluator(self, engines: Engines) -> Evaluator:
-        return Evaluator(
-            setups=self.setups,
-            access=self._access(engines, OpenGate(), None),
-            tasks=task_streams(self.config)[1].task,
-            concurrency=self.config.run.environments,
-            seed=derive_seed(self.config.run.seed, _EVALUATION),
-        )
-
-    def _worker(self, controller: Controller, engines: Engines, buffer: Buffer) -> EnvWorker:
-        mode = self.config.mode
-        return EnvWorker(
-            setups=self.setups,
-            access=self._access(engines, _gate(mode), controller.scheduler),
-            tasks=task_streams(self.config)[0].task,
-            ends=Ends(put=buffer.put, post=controller.post),
-            score_elsewhere=mode.score == "after_rollout",
-        )
-
     def _sample(self, scheduler: Scheduler, groups: Sequence[Sequence[Trajectory]]) -> None:
         members = [member for group in groups for member in group]
         count = self.config.run.samples
@@ -249,17 +211,22 @@ class Run:
             spread = members[:: max(1, len(members) // count)][:count]
             self.recorder.samples(scheduler.optimizer, spread)
 
-    def _after_step(
+    def _after_event(
         self,
+        scheduler: Scheduler,
         checkpointer: Checkpointer,
         evaluator: Evaluator,
-        scheduler: Scheduler,
+        event: Event,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        checkpointer.begin(scheduler, tasks)
+        if isinstance(event, StepFinished):
+            checkpointer.begin(scheduler, tasks)
         every = self.config.run.evaluate_every
-        if every and scheduler.optimizer % every == 0 and scheduler.ending is None:
-            tasks.create_task(self._evaluate(evaluator, scheduler.optimizer))
+        if every and isinstance(event, EngineUpdated) and scheduler.ending is None:
+            due = self.evaluated + every
+            if scheduler.served >= due:  # only now do the engines hold what is to be judged
+                self.evaluated = scheduler.served // every * every
+                self.evaluating = tasks.create_task(self._evaluate(evaluator, scheduler.served))
 
     async def _evaluate(self, evaluator: Evaluator, version: Version) -> dict[str, Json]:
         episodes = self.config.run.evaluate_episodes
@@ -303,20 +270,14 @@ class Run:
         if self.controller is not None and self.interrupts == 1:
             self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
             self.controller.stop()
+            if self.evaluating is not None:
+                self.evaluating.cancel()
         else:
             main.cancel()
 
 
 def _checkpoints(directory: Path) -> Path:
     return directory / "checkpoints"
-
-
-def _always(_version: Version) -> bool:
-    return True
-
-
-def _gate(mode: Mode) -> Gate:
-    return LockStepGate() if mode.lockstep else OpenGate()
 
 
 def _success(figures: Json) -> Json:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rollart.config.schema import Config
-from rollart.envs.loading import make_env
+from rollart.envs.loading import close_env, make_env
 from rollart.errors import ConfigError
 
 
@@ -13,7 +13,7 @@ def check_names(config: Config) -> None:
     """Make each task's environment once and find its parser."""
     for name, task in config.tasks.items():
         try:
-            make_env(task.env, options=task.options)
+            close_env(make_env(task.env, options=task.options))
         except ConfigError as error:
             field = f"tasks.{name}." + error.field.removeprefix("env.").replace("name", "env")
             raise ConfigError(field, error.value, error.fix) from error
@@ -28,6 +28,9 @@ def find_parser(target: str, *, field: str) -> Callable[[str], Any]:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         fix = f"no module {error.name}; put it next to the config or set run.import_paths"
+        raise ConfigError(field, target, fix) from error
+    except Exception as error:
+        fix = f"importing {module_name} failed: {type(error).__name__}: {error}"
         raise ConfigError(field, target, fix) from error
     found = getattr(module, function_name, None)
     if not callable(found):

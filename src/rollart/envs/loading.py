@@ -46,10 +46,15 @@ def load_env_class(name: str) -> Callable[..., Env]:
     return cast("Callable[..., Env]", found)
 
 
-def make_env(name: str, *, options: Mapping[str, Json]) -> Env:
-    """Return a new environment, its options checked against what its class accepts."""
+def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
+    """Return a new environment, its options checked against what its class accepts.
+
+    A class that takes a keyword `slot` is told the one it is made for.
+    """
     env_class = load_env_class(name)
     parameters = inspect.signature(env_class).parameters
+    if "slot" in parameters:
+        options = {"slot": slot, **options}
     is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
     for option, value in options.items():
         if option not in parameters and not is_open:
@@ -59,7 +64,20 @@ def make_env(name: str, *, options: Mapping[str, Json]) -> Env:
         is_needed = parameter.default is inspect.Parameter.empty
         if is_needed and not _is_variadic(parameter) and option not in options:
             raise ConfigError(f"env.options.{option}", None, f"{name} needs this option")
-    return env_class(**options)
+    try:
+        return env_class(**options)
+    except ConfigError:
+        raise
+    except Exception as error:
+        fix = f"making {name} with them failed: {type(error).__name__}: {error}"
+        raise ConfigError("env.options", dict(options), fix) from error
+
+
+def close_env(env: Env) -> None:
+    """Close an environment that was made only to see that it can be; an async close is left out."""
+    close = getattr(env, "close", None)
+    if close is not None and not inspect.iscoroutinefunction(close):
+        close()
 
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:

@@ -6,7 +6,7 @@ and stay.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -29,6 +29,8 @@ class Progress:
         self._steps = steps
         self._title = title
         self._console = Console(file=file, highlight=False)
+        self.waiting_for: Callable[[], str] = lambda: "groups"
+        """What the next optimizer step lacks; the driver puts its own answer here."""
         self._live: Live | None = None
         self._row: Mapping[str, float] = {}
         self._first: tuple[int, float] | None = None
@@ -109,7 +111,11 @@ class Progress:
         )
         body = Table.grid(padding=(0, 2))
         body.add_column(style="dim")
-        for name, text in (*self._figures(row), *waits(status, now), *self._waste()):
+        for name, text in (
+            *self._figures(row),
+            *waits(status, now, wanted=self.waiting_for()),
+            *self._waste(),
+        ):
             body.add_row(name, text)
         return Group(head, body)
 
@@ -136,11 +142,11 @@ class Progress:
         return [("wasted", f"{share:.1%} of tokens: {causes}")]
 
 
-def waits(status: Status, now: float) -> list[tuple[str, str]]:
-    """Say what each part does or waits for."""
+def waits(status: Status, now: float, *, wanted: str) -> list[tuple[str, str]]:
+    """Say what each part does or waits for; `wanted` is what the next step lacks."""
     since = status.training_since_s
     trainer = (
-        f"waits for groups; {status.waiting} trajectories in the buffer"
+        f"waits for {wanted}; {status.waiting} trajectories in the buffer"
         if since is None
         else f"trains for {now - since:.1f} s"
     )

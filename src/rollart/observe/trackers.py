@@ -32,15 +32,16 @@ class JsonlTracker:
     def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
         """Open the file; a resumed run drops rows of steps it will make again."""
         try:
+            path.parent.mkdir(parents=True, exist_ok=True)
             kept: list[Row] = []
             if resume_step is not None and path.exists():
                 kept = [row for row in read_rows(path) if row["step"] <= resume_step]
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("w", encoding="utf-8")
+            aside = path.with_suffix(".partial")
+            aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+            aside.replace(path)
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise StorageError(f"{path}: metrics cannot be written: {error}") from error
-        for row in kept:
-            self.add(row)
 
     def add(self, row: Mapping[str, float]) -> None:
         """Keep one row."""

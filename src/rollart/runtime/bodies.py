@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from rollart.errors import RollartError
+from rollart.errors import RollartError, UserError
 from rollart.runtime.codec import CodecError, encode, read_frame, write_pieces
 from rollart.runtime.worker import Actor, nearest_error, restore
 from rollart.types import Json
@@ -31,8 +31,8 @@ class ActorError(RollartError):
     """An actor raised something outside the project's error tree, or was already closed."""
 
 
-class ActorDiedError(ActorError):
-    """The process of an actor ended by itself."""
+class ActorDiedError(ActorError, UserError):
+    """The process of an actor ended by itself: killed from outside, or out of memory."""
 
 
 class Body(Protocol):

@@ -91,7 +91,7 @@ class Checkpointer:
         try:
             await self._trainer.call("save", str(draft))
             await asyncio.to_thread(moment.write, draft)
-            _replace(draft, target)
+            await asyncio.to_thread(_replace, draft, target)
         except StorageError as error:
             # The trainer knows only where it writes; the user knows the checkpoint by its name.
             raise StorageError(str(error).replace(str(draft), str(target))) from error
@@ -100,7 +100,7 @@ class Checkpointer:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         for old in checkpoints(self._directory)[: -self._keep]:
-            shutil.rmtree(old, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
         return target
 
     async def _write_or_warn(self, moment: "_Moment") -> None:

@@ -10,6 +10,7 @@ window decides how much runs, so the inbox stays short.
 """
 
 import asyncio
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never, cast
@@ -62,8 +63,8 @@ class Parts:
     score: RewardFunction
     on_train: Callable[[Sequence[Sequence[Trajectory]]], None]
     """Sees each batch as it leaves the buffer."""
-    after_step: Callable[[Scheduler, asyncio.TaskGroup], None]
-    """Called after each optimizer step, before what follows from it is begun."""
+    after_event: Callable[[Event, asyncio.TaskGroup], None]
+    """Called after the scheduler took an event in, before what follows from it is begun."""
 
 
 class Controller:
@@ -109,8 +110,7 @@ class Controller:
                 commands = self.scheduler.handle(event, now)
                 for observer in self._observers:
                     observer(now, event, commands)
-                if isinstance(event, StepFinished):
-                    self._parts.after_step(self.scheduler, tasks)
+                self._parts.after_event(event, tasks)
                 self._execute(commands, tasks)
                 self._parts.worker.settle(event)
             for timer in self._timers:
@@ -163,6 +163,8 @@ class Controller:
         try:
             record = self._parts.buffer.get(trajectory)
             reward = await asyncio.to_thread(self._parts.score, record)
+            if not math.isfinite(reward):
+                raise ValueError(f"the reward must be a finite number; it was {reward!r}")
         except Exception as error:
             message = f"{type(error).__name__}: {error}"
             self.post(ScoreFailed(id=trajectory, message=message))

@@ -13,6 +13,7 @@ from rollart.control.routing import Router
 from rollart.errors import EnvError
 from rollart.ports import Env, Generator, Renderer
 from rollart.runtime.gate import Gate
+from rollart.runtime.proxy import RequestError
 from rollart.runtime.seat import AttemptError, Seat, Timeouts
 from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, Version
 
@@ -98,6 +99,8 @@ class EnvManager:
         engine = router.pick(request.session, domain=request.domain)
         try:
             return await self._access.generators[engine].generate(request)
+        except RequestError as error:
+            raise AttemptError("engine", f"{self._task_name}: {error}") from error
         finally:
             router.done(engine)
 

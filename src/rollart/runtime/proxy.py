@@ -11,8 +11,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from rollart.errors import RollartError, UserError
 from rollart.ports import Array, Engine
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
+
+
+class RequestError(RollartError):
+    """The engine refuses one request; the others are not concerned."""
 
 
 class LLMProxy:
@@ -116,23 +121,32 @@ class LLMProxy:
         added, self._added = self._added, []
         ended, self._ended = self._ended, []
         loop = asyncio.get_running_loop()
-        for completion in await loop.run_in_executor(self._thread, self._advance, added, ended):
+        done, refused = await loop.run_in_executor(self._thread, self._advance, added, ended)
+        for completion in done:
             future = self._waiting.get(completion.session)
             if future is not None and not future.done():
                 future.set_result(completion)
+        for session, error in refused:
+            future = self._waiting.get(session)
+            if future is not None and not future.done():
+                future.set_exception(RequestError(str(error)))
         if self._engine.busy:
             self._work.set()
 
     def _advance(
         self, added: list[Request], ended: list[tuple[TrajectoryId, bool]]
-    ) -> list[Completion]:
+    ) -> tuple[list[Completion], list[tuple[TrajectoryId, UserError]]]:
+        refused: list[tuple[TrajectoryId, UserError]] = []
         for request in added:
-            self._engine.add(request)
+            try:
+                self._engine.add(request)
+            except UserError as error:
+                refused.append((request.session, error))
         for session, aborted in ended:
             if aborted:
                 self._engine.abort(session)
             self._engine.forget(session)
-        return self._engine.step() if self._engine.busy else []
+        return (self._engine.step() if self._engine.busy else []), refused
 
     def _load(self, version: Version) -> None:
         self._engine.update(version, self._fetch(version), keep_kv=self._keep_kv)

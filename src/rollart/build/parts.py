@@ -1,0 +1,82 @@
+"""The parts a controller drives, made from a config and, for a resumed run, from a checkpoint."""
+
+from collections.abc import Mapping
+
+from rollart.build.assembly import Engines, make_rules
+from rollart.build.tasks import task_streams
+from rollart.config import Config
+from rollart.control.modes import Mode
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import restore
+from rollart.runtime.buffer import Buffer
+from rollart.runtime.checkpointing import Saved
+from rollart.runtime.controller import Controller
+from rollart.runtime.env_manager import Access, Setup
+from rollart.runtime.env_worker import Ends, EnvWorker
+from rollart.runtime.evaluation import Evaluator
+from rollart.runtime.gate import Gate, LockStepGate, OpenGate
+from rollart.seeds import derive_seed
+from rollart.types import Version
+
+_EVALUATION = 3
+
+
+def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
+    """Return a new scheduler, or one that goes on from a checkpoint."""
+    rules = make_rules(config)
+    return Scheduler(rules) if saved is None else restore(rules, saved.scheduler)
+
+
+def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
+    """Return the buffer, with what a checkpoint kept in it."""
+    buffer = Buffer(scheduler.is_fresh)
+    for trajectory in () if saved is None else saved.trajectories:
+        buffer.put(trajectory)
+    return buffer
+
+
+def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
+    """Return what plays held-out episodes on the engines."""
+    return Evaluator(
+        setups=setups,
+        access=_access(config, engines, OpenGate(), None),
+        tasks=task_streams(config)[1].task,
+        concurrency=config.run.environments,
+        seed=derive_seed(config.run.seed, _EVALUATION),
+    )
+
+
+def make_worker(
+    config: Config,
+    setups: Mapping[str, Setup],
+    engines: Engines,
+    controller: Controller,
+    buffer: Buffer,
+) -> EnvWorker:
+    """Return what runs attempts and reports to the controller."""
+    mode = config.mode
+    return EnvWorker(
+        setups=setups,
+        access=_access(config, engines, _gate(mode), controller.scheduler),
+        tasks=task_streams(config)[0].task,
+        ends=Ends(put=buffer.put, post=controller.post),
+        score_elsewhere=mode.score == "after_rollout",
+    )
+
+
+def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
+    return Access(
+        renderer=engines.renderer,
+        router=engines.router(config.routing, affinity=config.mode.affinity),
+        generators=engines.proxies,
+        gate=gate,
+        is_fresh=_always if scheduler is None else scheduler.is_fresh,
+    )
+
+
+def _always(_version: Version) -> bool:
+    return True
+
+
+def _gate(mode: Mode) -> Gate:
+    return LockStepGate() if mode.lockstep else OpenGate()
