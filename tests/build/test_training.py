@@ -168,3 +168,13 @@ def test_a_run_is_evaluated_from_its_newest_checkpoint(whole):
     assert named["checkpoint"].endswith("step-000002")
     after = json.loads((whole / "summary.json").read_text())["after"]
     assert evaluate(whole, [], None, None)["success_rate"] == after["success_rate"]
+
+
+def test_evaluations_on_the_way_judge_the_weights_that_are_served(small, runs):
+    options = ["run.steps=5", "run.evaluate_every=2", "run.evaluate_episodes=4", "run.mode=rollart"]
+    assert train(small("judged", *options)) == 0
+    rows = read_rows(runs / "judged" / "metrics.jsonl")
+    judged = [int(row["step"]) for row in rows if "eval/success_rate" in row]
+    assert (judged[0], judged[-1]) == (0, 5)
+    assert [step // 2 for step in judged[1:-1]] == [1, 2][: len(judged) - 2]
+    assert len(judged) > 2
