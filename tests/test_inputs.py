@@ -172,6 +172,11 @@ def only_error(said: str) -> str:
             "tasks.game.parser = 'my_games:parse': my_games has no function parse",
         ),
         (
+            ["config", "check", "small.toml", "model.warm_start=true"],
+            "tasks.game.env = 'my_games:Fine': the warm start imitates its method suggest() -> "
+            "str, and it has none; add one, or set model.warm_start=false or model.noise=1",
+        ),
+        (
             ["train", "small.toml", "model.path=tiny:7B"],
             "model.path = 'tiny:7B': size must be one of 0.2M, ",
         ),

@@ -89,7 +89,7 @@ def test_a_noisier_player_succeeds_less():
 
 
 def test_a_noisy_player_needs_an_environment_that_suggests():
-    with pytest.raises(ConfigError, match="needs a method suggest"):
+    with pytest.raises(ConfigError, match="has no method suggest"):
         run(Countdown(), NoisyPlayer(noise=0.0))
     with pytest.raises(ConfigError, match="between 0 and 1"):
         NoisyPlayer(noise=1.5)

@@ -6,7 +6,8 @@ from transformers import AutoModelForCausalLM
 from rollart.envs.corpus import shipped_texts
 from rollart.errors import ConfigError, StorageError
 from rollart.models.loading import load_config, load_tokenizer, load_weights
-from rollart.models.tiny import build_tiny, make_tiny
+from rollart.models.options import SIZES
+from rollart.models.tiny import SHAPES, build_tiny, make_tiny
 from rollart.models.tokenizer import build_tokenizer
 
 
@@ -49,6 +50,10 @@ def test_the_same_seed_gives_the_same_weights_and_leaves_the_global_one_alone():
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
     assert torch.equal(before, torch.random.get_rng_state())
+
+
+def test_the_sizes_a_config_may_name_are_those_that_can_be_built():
+    assert tuple(SHAPES) == SIZES
 
 
 def test_an_unknown_size_is_refused(tmp_path):

@@ -6,17 +6,23 @@ from typing import Any
 
 from rollart.config.schema import Config
 from rollart.envs.loading import close_env, make_env
+from rollart.envs.players import Suggesting
 from rollart.errors import ConfigError
 
 
 def check_names(config: Config) -> None:
-    """Make each task's environment once and find its parser."""
+    """Make each task's environment once and find its parser; see that it can be demonstrated."""
     for name, task in config.tasks.items():
         try:
-            close_env(make_env(task.env, options=task.options))
+            env = make_env(task.env, options=task.options)
         except ConfigError as error:
             field = f"tasks.{name}." + error.field.removeprefix("env.").replace("name", "env")
             raise ConfigError(field, error.value, error.fix) from error
+        close_env(env)
+        if config.model.needs_suggestions and not isinstance(env, Suggesting):
+            fix = "the warm start imitates its method suggest() -> str, and it has none"
+            ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"
+            raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
         if task.parser:
             find_parser(task.parser, field=f"tasks.{name}.parser")
 

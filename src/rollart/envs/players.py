@@ -66,8 +66,8 @@ class NoisyPlayer:
             return RandomPlayer().act(env, info, random)
         if not isinstance(env, Suggesting):
             name = type(env).__name__
-            fix = "needs a method suggest() -> str to be demonstrated; or set model.warm_start"
-            raise ConfigError("env.name", name, f"{fix} = false")
+            fix = "has no method suggest() -> str, so only the random player can play it"
+            raise ConfigError("env.name", name, fix)
         return env.suggest()
 
 

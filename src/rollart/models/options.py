@@ -7,6 +7,7 @@ from pathlib import Path
 from rollart.errors import ConfigError
 
 TINY = "tiny:"
+SIZES = ("0.2M", "0.3M", "1M", "5M", "20M")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +36,8 @@ class ModelOptions:
     def __post_init__(self) -> None:
         if not self.path:
             raise ConfigError("model.path", self.path, "must name a model, for example tiny:0.3M")
+        if self.tiny_size is not None and self.tiny_size not in SIZES:
+            raise ConfigError("model.path", self.path, f"size must be one of {', '.join(SIZES)}")
         if not 0.0 <= self.noise <= 1.0:
             raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
         if self.warm_start_learning_rate <= 0:
@@ -48,6 +51,11 @@ class ModelOptions:
     def tiny_size(self) -> str | None:
         """The size named by `tiny:…`, None for any other model."""
         return self.path.removeprefix(TINY) if self.path.startswith(TINY) else None
+
+    @property
+    def needs_suggestions(self) -> bool:
+        """Whether the model is warm-started from moves that environments suggest."""
+        return self.tiny_size is not None and self.warm_start and self.noise < 1.0
 
     @property
     def cache_directory(self) -> Path:
