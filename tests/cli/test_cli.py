@@ -164,6 +164,7 @@ def test_an_environment_is_played_by_a_scripted_player(lines):
     code, out, _ = lines("env", "try", "frozen_lake", "--player", "scripted", "--episodes", "2")
     assert code == 0
     assert "frozen_lake: 2 episodes by the scripted player, success 100.0%" in out
+    assert "frozen_lake: 1 episode by the random player" in lines("env", "try", "frozen_lake")[1]
 
 
 def test_a_disk_that_refuses_is_no_bug(lines, monkeypatch):

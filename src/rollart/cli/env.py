@@ -27,8 +27,9 @@ def run(arguments: Namespace) -> int:
         for index in range(arguments.episodes)
     ]
     count = len(plays)
+    word = "episode" if count == 1 else "episodes"
     say(
-        f"{paint(arguments.name, BOLD)}: {count} episodes by the {arguments.player} player, "
+        f"{paint(arguments.name, BOLD)}: {count} {word} by the {arguments.player} player, "
         f"success {sum(each.success for each in plays) / count:.1%}, "
         f"reward {sum(sum(each.rewards) for each in plays) / count:.3f}, "
         f"{sum(len(each.actions) for each in plays) / count:.1f} turns"

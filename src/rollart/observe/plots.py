@@ -28,6 +28,7 @@ def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     _draw(staleness, steps, "staleness_max", "max", "tab:red")
     staleness.set_ylabel("staleness")
     staleness.set_ylim(bottom=0)
+    staleness.legend(loc="lower right", ncols=2)
     _draw(speed, steps, "tokens_per_s", "tokens/s", "tab:gray")
     speed.set_ylabel("tokens/s")
     speed.set_ylim(bottom=0)
@@ -69,6 +70,9 @@ def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
     if not rows:
         return
     steps, rates = [row["step"] for row in rows], [row["eval/success_rate"] for row in rows]
-    axes.plot(steps, rates, "k--o", label="success (held-out)")
+    line = "k--o" if len(rows) > 2 else "ko"  # two points are no course
+    axes.plot(steps, rates, line, label="success (held-out)")
     for step, rate in zip(steps, rates, strict=True):
-        axes.annotate(f"{rate:.2f}", (step, rate), xytext=(4, 6), textcoords="offset points")
+        axes.annotate(
+            f"{rate:.2f}", (step, rate), xytext=(0, -14), textcoords="offset points", ha="center"
+        )
