@@ -38,6 +38,11 @@ class Group:
         return tuple(self.scored[member][0] for member in sorted(self.scored))
 
     @property
+    def unscored(self) -> dict[int, int]:
+        """Members queued or in flight, with the number of the attempt each needs."""
+        return self.queued | {member: each.number for member, each in self.flying.items()}
+
+    @property
     def rewards(self) -> list[float]:
         """The rewards of the scored attempts."""
         return [reward for _, reward in self.scored.values()]
@@ -56,3 +61,8 @@ class Attempt:
     """`discarded`: dropped while a reward function was at work on it."""
     ending: CancelReason = "surplus"
     """Why it is being cancelled, when it is."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its group still counts on it."""
+        return self.state not in ("cancelling", "discarded")

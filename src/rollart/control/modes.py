@@ -60,12 +60,11 @@ AREAL = replace(
 )
 ROLLART = replace(AREAL, name="rollart", bound="always", affinity=True)
 
-MODES = {mode.name: mode for mode in (SYNC, SYNC_PLUS, ONE_OFF, AREAL, ROLLART)}
+MODES: dict[str, Mode] = {mode.name: mode for mode in (SYNC, SYNC_PLUS, ONE_OFF, AREAL, ROLLART)}
 
 
 def mode_named(name: str) -> Mode:
     """Return a mode by its name."""
-    for mode in MODES.values():
-        if mode.name == name:
-            return mode
-    raise ConfigError("run.mode", name, f"must be one of {', '.join(MODES)}")
+    if name not in MODES:
+        raise ConfigError("run.mode", name, f"must be one of {', '.join(MODES)}")
+    return MODES[name]

@@ -8,7 +8,8 @@ to the trainer included, because the weights saved beside the snapshot have not 
 from typing import TypedDict
 
 from rollart.control.groups import Group
-from rollart.control.scheduler import Rules, Scheduler
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
 from rollart.types import GroupId, TrajectoryId, Version
 
 
@@ -38,25 +39,24 @@ class SchedulerRecord(TypedDict):
 
 def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
     """Record a scheduler's state."""
-    admission = scheduler.admission
+    cohort, flights = scheduler.cohort, scheduler.flights
     return SchedulerRecord(
         version=scheduler.optimizer,
-        next_group=scheduler.next_group,
-        next_trajectory=scheduler.next_trajectory,
-        failures=scheduler.failures,
-        filtered=scheduler.filtered,
-        iteration=admission.iteration,
-        iteration_complete=admission.iteration_complete,
-        groups=[_record(g) for g in scheduler.groups.values() if g.state != "trained"],
+        next_group=cohort.next_group,
+        next_trajectory=flights.next_trajectory,
+        failures=flights.failures,
+        filtered=cohort.filtered,
+        iteration=cohort.admission.iteration,
+        iteration_complete=cohort.admission.iteration_complete,
+        groups=[_record(g) for g in cohort.groups.values() if g.state != "trained"],
     )
 
 
 def _record(group: Group) -> GroupRecord:
-    queued = group.queued | {member: a.number for member, a in group.flying.items()}
     return GroupRecord(
         id=group.id,
         born=group.born if group.scored else None,
-        queued=sorted(queued.items()),
+        queued=sorted(group.unscored.items()),
         scored=sorted((member, *value) for member, value in group.scored.items()),
         complete=group.state != "rolling",
         members=group.members,
@@ -67,19 +67,22 @@ def restore(rules: Rules, record: SchedulerRecord) -> Scheduler:
     """Return a scheduler that goes on from a snapshot; its next event is `RunStarted`."""
     scheduler = Scheduler(rules)
     scheduler.optimizer = scheduler.published = Version(record["version"])
-    scheduler.next_group = record["next_group"]
-    scheduler.next_trajectory = record["next_trajectory"]
-    scheduler.failures = record["failures"]
-    scheduler.filtered = record["filtered"]
-    scheduler.admission.iteration = record["iteration"]
-    scheduler.admission.iteration_complete = record["iteration_complete"]
+    cohort, flights = scheduler.cohort, scheduler.flights
+    cohort.next_group = record["next_group"]
+    flights.next_trajectory = record["next_trajectory"]
+    flights.failures = record["failures"]
+    cohort.filtered = record["filtered"]
+    cohort.admission.iteration = record["iteration"]
+    cohort.admission.iteration_complete = record["iteration_complete"]
     for saved in record["groups"]:
-        _restore_group(scheduler, saved)
+        group = _restore_group(saved)
+        cohort.restore(group)
+        flights.enqueue(group)
     return scheduler
 
 
-def _restore_group(scheduler: Scheduler, saved: GroupRecord) -> None:
-    group = Group(
+def _restore_group(saved: GroupRecord) -> Group:
+    return Group(
         id=GroupId(saved["id"]),
         state="ready" if saved["complete"] else "rolling",
         born=None if saved["born"] is None else Version(saved["born"]),
@@ -87,17 +90,6 @@ def _restore_group(scheduler: Scheduler, saved: GroupRecord) -> None:
         members=saved["members"],
         scored={member: (TrajectoryId(id_), reward) for member, id_, reward in saved["scored"]},
     )
-    scheduler.groups[group.id] = group
-    if not saved["complete"]:
-        scheduler.admission.rolling += 1
-        scheduler.queue.extend((group, member) for member in group.queued)
-        if group.born is not None:
-            scheduler.rolling_ages.add(group.id, born=group.born)
-        return
-    assert group.born is not None
-    scheduler.admission.ready += 1
-    scheduler.ready.push(group.id, born=group.born)
-    scheduler.ready_ages.add(group.id, born=group.born)
 
 
 def buffered(record: SchedulerRecord) -> list[TrajectoryId]:

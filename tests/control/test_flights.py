@@ -1,0 +1,77 @@
+from rollart.control.batching import Batching
+from rollart.control.flights import Flights
+from rollart.control.groups import Group
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.rules import Rules
+from rollart.events import Cancel, Drop, Launch
+from rollart.seeds import derive_seed
+
+
+def flights_of(members, *, launched=0, **rules):
+    """Return flights with as many slots as members of their only group, and the group."""
+    batching = Batching(groups_per_step=1, group_size=members)
+    flights = Flights(Rules(**{"steps": 9, "batching": batching} | rules))
+    flights.open_slots(members)
+    group = Group(id=7, queued=dict.fromkeys(range(members), 0), members=members)
+    flights.enqueue(group)
+    for _ in range(launched):
+        flights.launch(flights.slots.take(0.0), 0.0)
+    flights.check([group])
+    return flights, group
+
+
+def test_members_are_launched_in_the_order_they_were_queued():
+    flights, group = flights_of(2)
+    assert flights.launch(flights.slots.take(0.0), 0.0) == Launch(
+        id=0, group=7, member=0, attempt=0, task=7, slot=0, seed=derive_seed(0, 7, 0, 0)
+    )
+    assert (group.queued, list(group.flying), flights.has_queued()) == ({1: 0}, [0], True)
+
+
+def test_a_member_no_longer_wanted_is_not_launched():
+    flights, group = flights_of(2)
+    assert flights.stop(group, "surplus") == []
+    assert not flights.has_queued()
+
+
+def test_a_member_that_failed_goes_before_all_others_until_it_has_no_try_left():
+    flights, group = flights_of(3, launched=1, retry=Retry(max_attempts=2))
+    assert flights.retry(flights.fail(0, 1.0))
+    assert (flights.queue[0], group.queued) == ((group, 0), {0: 1, 1: 0, 2: 0})
+    flights.launch(flights.slots.take(1.0), 1.0)
+    assert not flights.retry(flights.fail(1, 2.0))
+    assert (flights.failures, flights.failures_in_a_row) == (2, 2)
+
+
+def test_stopping_cancels_what_runs_and_drops_what_waits_for_a_score():
+    flights, group = flights_of(3, launched=3)
+    flights.await_score(flights.finish(0, 1.0))
+    assert flights.take_unscored() == (0,)
+    flights.await_score(flights.finish(1, 1.0))
+    assert flights.stop(group, "surplus") == [
+        Drop(ids=(0,), reason="surplus"),
+        Drop(ids=(1,), reason="surplus"),
+        Cancel(id=2, reason="surplus"),
+    ]
+    flights.check([group])
+    states = {id_: attempt.state for id_, attempt in flights.attempts.items()}
+    assert (states, flights.take_unscored()) == ({0: "discarded", 2: "cancelling"}, ())
+
+
+def test_what_is_postponed_keeps_the_number_of_its_attempt():
+    flights, group = flights_of(2, launched=1)
+    assert flights.postpone(group, "interrupted") == [Cancel(id=0, reason="interrupted")]
+    assert group.queued == {0: 0, 1: 0}
+
+
+def test_an_overdue_attempt_gets_a_rival_and_its_slot_rests_once_it_is_overtaken():
+    redundancy = Redundancy(hedge_after=2.0)
+    flights, group = flights_of(2, launched=2, redundancy=redundancy)
+    flights.finish(0, 1.0)
+    assert flights.hedge(1.5) == 2.0
+    flights.hedge(2.0)
+    assert (flights.queue[0], group.queued) == ((group, 2), {2: 0})
+    flights.stop(group, "surplus")
+    flights.cancelled(1, 3.0)
+    assert (flights.slots.taken, flights.failures, flights.failures_in_a_row) == (0, 1, 0)
