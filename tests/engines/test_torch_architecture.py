@@ -56,5 +56,5 @@ def test_models_the_engine_cannot_run_are_refused(change: dict, message: str) ->
     ],
 )
 def test_options_out_of_range_are_refused(field: str, value: object) -> None:
-    with pytest.raises(ConfigError, match=rf"engine\.{field} = "):
+    with pytest.raises(ConfigError, match=rf"engine\.torch\.{field} = "):
         TorchEngineOptions(**{field: value})

@@ -46,8 +46,8 @@ def test_saved_and_loaded_it_is_the_same(tmp_path):
 
 def test_a_frozen_lake_spends_few_tokens():
     renderer = ChatRenderer(SHIPPED)
-    env = FrozenLake()
+    env = FrozenLake(holes=3)
     opening = env.reset(0, {})[0]
     assert len(renderer.encode(opening)) <= 10
     assert len(renderer.start(env.system_prompt, opening)) <= 25
-    assert len(renderer.extend(env.step("down")[0], closed=True)) == 3
+    assert len(renderer.extend(env.step(env.suggest())[0], closed=True)) == 3

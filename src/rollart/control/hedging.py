@@ -33,7 +33,7 @@ class Hedges:
         """Note that an attempt finished by itself, and how long that takes."""
         if not self._after:
             return
-        took_s = now - self._launched.pop(attempt)
+        took_s = max(0.0, now - self._launched.pop(attempt))
         if self._usual_s is None:
             self._usual_s = took_s
             self._due = [
