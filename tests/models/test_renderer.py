@@ -47,9 +47,13 @@ def test_the_pieces_joined_are_the_templates_own_rendering(name, closed, system)
     assert tokens == whole(name, messages)
 
 
+plain = st.text(max_size=20).filter(lambda text: "<|" not in text)
+"""Texts without names of special tokens: the renderer takes those for letters, on purpose."""
+
+
 @names
 @settings(deadline=None, max_examples=50)
-@given(st.text(max_size=20), st.text(max_size=20))
+@given(plain, plain)
 def test_any_observation_is_rendered_as_the_template_would(name, first, later):
     renderer = RENDERERS[name]
     tokens = renderer.start("", first) + renderer.encode("up") + (renderer.stop[0],)
