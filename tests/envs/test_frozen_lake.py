@@ -4,9 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollart.control.tasks import TaskKind, TaskMix
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.envs.players import NoisyPlayer, play
 from rollart.errors import ConfigError, EnvError
+
+LAKE = TaskKind(name="lake", domain="lake")
 
 
 def test_the_opening_names_holes_goal_and_place_and_later_turns_only_the_place():
@@ -124,6 +127,30 @@ def test_no_lake_of_an_evaluation_is_met_in_training():
     tested = {env.reset(seed, {"split": "test"})[0] for seed in range(200)}
     assert len(tested) > 100
     assert not trained & tested
+
+
+def test_an_evaluation_poses_a_different_lake_at_every_index_and_none_of_training():
+    env = FrozenLake()
+    tasks = [TaskMix([LAKE], seed=1, split="test").task(i) for i in range(200)]
+    tested = [env.reset(task.seed, task.payload)[0] for task in tasks]
+    trained = {env.reset(seed, {"split": "train", "index": seed})[0] for seed in range(3000)}
+    assert len(set(tested)) == 200
+    assert not trained & set(tested)
+
+
+def test_every_evaluation_poses_the_same_lakes_whatever_its_seed():
+    env = FrozenLake()
+    first, second = (
+        [env.reset(seed + i, {"split": "test", "index": i})[0] for i in range(20)]
+        for seed in (0, 1000)
+    )
+    assert first == second
+
+
+def test_a_size_with_few_lakes_repeats_them():
+    env = FrozenLake(size=3, holes=1)
+    posed = [env.reset(i, {"split": "test", "index": i})[0] for i in range(50)]
+    assert 1 <= len(set(posed)) < 10
 
 
 def test_without_a_number_of_holes_lakes_differ_in_how_many_they_have():

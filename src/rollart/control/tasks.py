@@ -2,7 +2,8 @@
 
 The task at an index depends only on the seed and the index, so a resumed or replayed run poses
 the same problems. Each task names its split, "train" or "test", so that an environment can keep
-the problems of evaluations apart from those of training.
+the problems of evaluations apart from those of training, and its index, so that it can pose each
+of them once.
 """
 
 from bisect import bisect_right
@@ -42,5 +43,5 @@ class TaskMix:
         draw = derive_seed(self._seed, index, 0) / 2**63
         kind = self._kinds[min(bisect_right(self._bounds, draw), len(self._kinds) - 1)]
         seed = derive_seed(self._seed, index, 1) % 2**31
-        payload: dict[str, Json] = {"split": self._split}
+        payload: dict[str, Json] = {"split": self._split, "index": index}
         return Task(id=index, env=kind.name, domain=kind.domain, seed=seed, payload=payload)

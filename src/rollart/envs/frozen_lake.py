@@ -5,7 +5,9 @@ lake is put into words. Squares are named as on a chess board: a letter for the 
 the right, and a number for the row, growing downwards; the start is `a1`.
 
 A task may name its `split`: lakes are divided by their holes, one in five is kept for "test", so
-no lake of an evaluation is ever met in training.
+no lake of an evaluation is ever met in training. Test lakes are numbered, and the task's `index`
+chooses one: an evaluation poses different lakes while there are any left, and every evaluation
+the same ones.
 
 The text is short on purpose: what does not change (holes and goal) is said once, later turns say
 only where the player stands. An illegal move is told and spent; it never raises.
@@ -13,6 +15,7 @@ only where the player stands. An illegal move is told and spent; it never raises
 
 from collections import deque
 from collections.abc import Mapping
+from functools import cache
 from random import Random
 from typing import Literal, get_args
 from zlib import crc32
@@ -37,6 +40,8 @@ _HOLE_CHANCE = 0.3
 """How likely a square is a hole where no number of holes is asked for."""
 _TEST_SHARE = 5
 """One lake in so many is kept for evaluations."""
+_PATIENCE = 2000
+"""Draws in a row without a new test lake after which there are thought to be no more."""
 
 
 class FrozenLake:
@@ -73,7 +78,7 @@ class FrozenLake:
             holes = _check_holes(task.get("holes"), self._size)
         self._player = (0, 0)
         self._goal = (self._size - 1, self._size - 1)
-        self._holes = _draw_lake(self._random, self._size, holes, split=task.get("split"))
+        self._holes = _choose_lake(self._random, self._size, holes, task)
         return self._opening(), self._info(success=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
@@ -144,6 +149,33 @@ def _check_holes(holes: Json, size: int) -> int | None:
         fix = f"must be a whole number from 0 to {most} for size {size} (a path must remain)"
         raise ConfigError("env.options.holes", holes, fix)
     return holes
+
+
+def _choose_lake(
+    random: Random, size: int, count: int | None, task: Mapping[str, Json]
+) -> frozenset[Square]:
+    """Return the test lake of the task's index, or a random lake of its split."""
+    split, index = task.get("split"), task.get("index")
+    if split == "test" and isinstance(index, int):
+        lakes = _test_lakes(size, count, 1 << index.bit_length())
+        if lakes:
+            return lakes[index % len(lakes)]
+    return _draw_lake(random, size, count, split=split)
+
+
+@cache
+def _test_lakes(size: int, count: int | None, wanted: int) -> tuple[frozenset[Square], ...]:
+    """Return the first different lakes of the test split, fewer than wanted if no more turn up."""
+    random = Random(0)
+    lakes: dict[frozenset[Square], None] = {}
+    misses = 0
+    while len(lakes) < wanted and misses < _PATIENCE:
+        lake = _draw_holes(random, size, count)
+        is_new = _split(lake) == "test" and lake not in lakes
+        if is_new:
+            lakes[lake] = None
+        misses = 0 if is_new else misses + 1
+    return tuple(lakes)
 
 
 def _draw_lake(random: Random, size: int, count: int | None, *, split: Json) -> frozenset[Square]:
