@@ -6,7 +6,7 @@ replayed through the scheduler must give the same commands. Neither carries toke
 Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFailed` or
 `TrajectoryCancelled`; every `Score` by one `TrajectoryScored` or `ScoreFailed` per trajectory;
 every `Train` by `StepFinished`; `Publish` by `Published`; `Suspend` by `EngineSuspended`;
-`Update` by `EngineUpdated`; `Wake` by `Woke`.
+`Update` by `EngineUpdated`; `Lend` by `EngineLent`; `Recall` by `EngineRecalled`; `Wake` by `Woke`.
 """
 
 from collections.abc import Mapping
@@ -129,6 +129,21 @@ class EngineUpdated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLent:
+    """An engine on training hardware holds the weights of `version` and takes requests."""
+
+    engine: EngineId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecalled:
+    """A lent engine takes no requests and runs none; its hardware is the trainer's."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Woke:
     """The time asked for by a `Wake` has come."""
 
@@ -152,6 +167,8 @@ Event = (
     | Published
     | EngineSuspended
     | EngineUpdated
+    | EngineLent
+    | EngineRecalled
     | Woke
     | StopRequested
 )
@@ -239,6 +256,21 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Lend:
+    """Load published weights into an engine on idle training hardware and open it to requests."""
+
+    engine: EngineId
+    version: Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recall:
+    """Close a lent engine to requests; those it has go on elsewhere with what they have."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
     """Post `Woke` at this time."""
 
@@ -252,4 +284,18 @@ class Halt:
     message: str
 
 
-Command = Launch | Cancel | Score | Drop | Train | Publish | Suspend | Update | Resume | Wake | Halt
+Command = (
+    Launch
+    | Cancel
+    | Score
+    | Drop
+    | Train
+    | Publish
+    | Suspend
+    | Update
+    | Resume
+    | Lend
+    | Recall
+    | Wake
+    | Halt
+)

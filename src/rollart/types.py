@@ -148,6 +148,8 @@ class EngineInfo:
     id: EngineId
     pool: str
     version: Version
+    lent: bool = False
+    """Whether it lives on training hardware and serves only between a `Lend` and a `Recall`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
