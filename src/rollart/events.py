@@ -271,6 +271,15 @@ class Recall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Adapt:
+    """Know what admission goes by from now on; there is nothing to do."""
+
+    alpha: int
+    """The window it opens groups by; what may train is bounded by the configured one."""
+    extra_groups: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
     """Post `Woke` at this time."""
 
@@ -296,6 +305,7 @@ Command = (
     | Resume
     | Lend
     | Recall
+    | Adapt
     | Wake
     | Halt
 )
