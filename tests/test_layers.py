@@ -22,7 +22,8 @@ MAY_IMPORT = {
     "engines": WORDS | {"engines", "models"},
     "training": WORDS | {"training", "models"},
     "runtime": WORDS | {"control", "observe", "runtime"},
-    **dict.fromkeys(EDGES, {"", "runtime", "control"} | WORDS | ADAPTERS | EDGES),
+    "sim": WORDS | {"control", "observe", "sim"},
+    **dict.fromkeys(EDGES, {"", "runtime", "sim", "control"} | WORDS | ADAPTERS | EDGES),
 }
 """What each part of the package may import of the package; a new part is placed here."""
 IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "threading", "secrets"}

@@ -1,0 +1,1 @@
+"""The simulator: the live scheduler driven by simulated events, costs from first principles."""
