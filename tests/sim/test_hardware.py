@@ -79,11 +79,16 @@ def test_an_unknown_gpu_is_refused_with_the_nearest_names_and_the_way_to_add_one
     assert "add your own with gpu_from(name, fields), fields: dense_tflops" in message
 
 
+def test_a_name_cut_short_finds_the_whole_name_first():
+    with pytest.raises(ConfigError, match="nearest: H100-SXM, "):
+        gpu_named("H100")
+
+
 def test_an_unknown_link_is_refused_with_all_names():
     with pytest.raises(ConfigError) as caught:
-        link_named("pigeon")
+        link_named("fibre_64k")
     assert str(caught.value) == (
-        "link = 'pigeon': not known; known: tcp_200g, rdma_400g, tcp_100g, tcp_10g, nvlink, pcie; "
+        "link = 'fibre_64k': not known; known: tcp_200g, rdma_400g, tcp_100g, tcp_10g, nvlink, pcie; "
         "add your own with link_from(name, fields), fields: gbit_s, gb_s, source"
     )
 

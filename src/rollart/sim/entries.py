@@ -75,7 +75,12 @@ def shipped(file: str, *, table: str) -> dict[str, Mapping[str, object]]:
 
 def unknown(field: str, name: str, *, known: Collection[str], how_to_add: str) -> ConfigError:
     """Return the error for a name no entry has: the nearest names, all names, how to add one."""
-    by_folded = {each.casefold(): each for each in known}
-    near = [by_folded[each] for each in get_close_matches(name.casefold(), by_folded)]
-    hint = f"nearest: {', '.join(near)}; " if near else ""
-    return ConfigError(field, name, f"not known; {hint}known: {', '.join(known)}; {how_to_add}")
+    hint = ", ".join(_nearest(name.casefold(), {each.casefold(): each for each in known}))
+    near = f"nearest: {hint}; " if hint else ""
+    return ConfigError(field, name, f"not known; {near}known: {', '.join(known)}; {how_to_add}")
+
+
+def _nearest(folded: str, known: Mapping[str, str]) -> list[str]:
+    begun = [each for each in known if folded and each.startswith(folded)]
+    alike = get_close_matches(folded, known)
+    return [known[each] for each in dict.fromkeys([*begun, *alike])][:3]
