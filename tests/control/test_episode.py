@@ -2,7 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from rollart.control.episode import Episode, Limits, Outcome, Spec
+from rollart.control.episode import Episode, Outcome, Spec
+from rollart.control.turns import Limits
 from rollart.errors import ConfigError, EnvError
 from rollart.seeds import derive_seed
 from rollart.types import Completion, Request, Sampling, Task, Trajectory, Turn

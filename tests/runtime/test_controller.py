@@ -17,13 +17,13 @@ from live_parts import (
 )
 
 from rollart.control.batching import Batching
-from rollart.control.episode import Limits
 from rollart.control.filters import Filter
 from rollart.control.modes import MODES
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
+from rollart.control.turns import Limits
 from rollart.engines.scripted import ScriptedEngine
 from rollart.errors import StorageError, UserError
 from rollart.events import (

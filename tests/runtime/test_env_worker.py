@@ -18,7 +18,7 @@ from live_parts import (
     say,
 )
 
-from rollart.control.episode import Limits
+from rollart.control.turns import Limits
 from rollart.engines.scripted import ScriptedEngine
 from rollart.events import (
     Launch,

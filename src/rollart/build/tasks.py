@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from rollart.config import Config, TaskOptions
 from rollart.config.checking import find_parser
-from rollart.control.episode import Limits
 from rollart.control.tasks import TaskKind, TaskMix
+from rollart.control.turns import Limits
 from rollart.envs.loading import close_env, load_env_class, make_env
 from rollart.runtime.env_manager import Setup
 from rollart.runtime.seat import Timeouts

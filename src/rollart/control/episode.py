@@ -8,7 +8,8 @@ The episode's limits decide when it is cut short, whatever the environment think
 
 from dataclasses import dataclass, replace
 
-from rollart.errors import ConfigError, EnvError
+from rollart.control.turns import Limits, Turns
+from rollart.errors import EnvError
 from rollart.ports import Renderer
 from rollart.seeds import derive_seed
 from rollart.types import (
@@ -23,22 +24,6 @@ from rollart.types import (
     Turn,
     Version,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Where an episode is cut short."""
-
-    max_turns: int = 16
-    """Most completions in one episode."""
-    max_tokens: int = 512
-    """Most tokens in one episode, prompts and completions together."""
-
-    def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise ConfigError("tasks.max_turns", self.max_turns, "must be at least 1")
-        if self.max_tokens < 2:
-            raise ConfigError("tasks.max_tokens", self.max_tokens, "must be at least 2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +58,7 @@ class Episode:
         self.spec = spec
         self._renderer = renderer
         self._tokens: list[int] = []
+        self._progress = Turns(spec.limits)
         self._prompt: tuple[int, ...] = ()
         self._observation = ""
         self._completion: Completion | None = None
@@ -97,10 +83,8 @@ class Episode:
 
     def start(self, observation: str) -> Request:
         """Open the episode and return its first request."""
-        self._show(observation, self._renderer.start(self.spec.system, observation))
-        limit = self.spec.limits.max_tokens
-        if len(self._tokens) >= limit:
-            length = len(self._tokens)
+        if self._show(observation, self._renderer.start(self.spec.system, observation)):
+            limit, length = self.spec.limits.max_tokens, len(self._tokens)
             raise EnvError(
                 f"the first observation makes a prompt of {length} tokens, which leaves no room "
                 f"within max_tokens = {limit}: raise tasks.{self.spec.task.env}.max_tokens or "
@@ -112,6 +96,7 @@ class Episode:
         """Take what was sampled and return the text of the action."""
         self._completion = completion
         self._tokens += completion.tokens
+        self._progress.sample(len(completion.tokens))
         self._action = self._renderer.decode(completion.tokens)
         return self._action
 
@@ -132,15 +117,13 @@ class Episode:
         )
         self._completion = None
         self._reward += outcome.reward
-        self._stop = self._stopped_by(outcome)
+        self._stop = self._progress.take(terminated=outcome.terminated, truncated=outcome.truncated)
         if self._stop is None:
             closed = completion.tokens[-1] in self._renderer.stop
-            self._show(
-                outcome.observation, self._renderer.extend(outcome.observation, closed=closed)
-            )
-            if len(self._tokens) < self.spec.limits.max_tokens:
+            tokens = self._renderer.extend(outcome.observation, closed=closed)
+            self._stop = self._show(outcome.observation, tokens)
+            if self._stop is None:
                 return self._request()
-            self._stop = "max_tokens"
         claimed = outcome.success
         self._success = outcome.terminated and self._reward > 0 if claimed is None else claimed
         return None
@@ -158,21 +141,15 @@ class Episode:
             reward=self._reward,
         )
 
-    def _show(self, observation: str, tokens: tuple[int, ...]) -> None:
+    def _show(self, observation: str, tokens: tuple[int, ...]) -> StopReason | None:
         self._observation = observation
         self._prompt = tokens
         self._tokens += tokens
-
-    def _stopped_by(self, outcome: Outcome) -> StopReason | None:
-        if outcome.terminated:
-            return "terminated"
-        if outcome.truncated:
-            return "truncated"
-        return "max_turns" if len(self._turns) >= self.spec.limits.max_turns else None
+        return self._progress.show(len(tokens))
 
     def _request(self) -> Request:
         spec, turn = self.spec, len(self._turns)
-        room = spec.limits.max_tokens - len(self._tokens)
+        room = self._progress.room
         return Request(
             session=spec.id,
             turn=turn,
