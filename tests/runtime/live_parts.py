@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from rollart.clock import SystemClock
-from rollart.control.episode import Limits
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
+from rollart.control.turns import Limits
 from rollart.engines.scripted import ScriptedEngine
 from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader
@@ -131,6 +131,7 @@ def make_access(generators, *, gate=None, is_fresh=lambda _version: True) -> Acc
         generators=generators,
         gate=gate or OpenGate(),
         is_fresh=is_fresh,
+        now=SystemClock().now,
     )
 
 

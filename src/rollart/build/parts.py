@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from rollart.build.assembly import Engines, make_rules
 from rollart.build.tasks import task_streams
+from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.control.modes import Mode
 from rollart.control.scheduler import Scheduler
@@ -71,6 +72,7 @@ def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler |
         generators=engines.proxies,
         gate=gate,
         is_fresh=_always if scheduler is None else scheduler.is_fresh,
+        now=SystemClock().now,
     )
 
 

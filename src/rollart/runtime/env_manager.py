@@ -8,8 +8,9 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rollart.control.episode import Episode, Limits, Outcome, Spec
+from rollart.control.episode import Episode, Outcome, Spec
 from rollart.control.routing import Router
+from rollart.control.turns import Limits
 from rollart.errors import EnvError
 from rollart.ports import Env, Generator, Renderer
 from rollart.runtime.gate import Gate
@@ -40,6 +41,8 @@ class Access:
     generators: Mapping[EngineId, Generator]
     gate: Gate
     is_fresh: Callable[[Version], bool]
+    now: Callable[[], float]
+    """Tells the time by which requests are measured."""
 
 
 class EnvManager:
@@ -95,14 +98,14 @@ class EnvManager:
             raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
 
     async def _generate(self, request: Request) -> Completion:
-        router = self._access.router
-        engine = router.pick(request.session, domain=request.domain)
+        router, now, session = self._access.router, self._access.now, request.session
+        engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
         try:
-            return await self._access.generators[engine].generate(request)
+            completion = await self._access.generators[engine].generate(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        finally:
-            router.done(engine)
+        router.done(session, now=now(), sampled_tokens=len(completion.tokens))
+        return completion
 
     async def _step(self, action: str) -> Outcome:
         return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)
