@@ -86,9 +86,10 @@ def test_a_name_cut_short_finds_the_whole_name_first():
 
 def test_an_unknown_link_is_refused_with_all_names():
     with pytest.raises(ConfigError) as caught:
-        link_named("fibre_64k")
+        link_named("fibre_64")
     assert str(caught.value) == (
-        "link = 'fibre_64k': not known; known: tcp_200g, rdma_400g, tcp_100g, tcp_10g, nvlink, pcie; "
+        "link = 'fibre_64': not known; "
+        "known: tcp_200g, rdma_400g, tcp_100g, tcp_10g, nvlink, pcie; "
         "add your own with link_from(name, fields), fields: gbit_s, gb_s, source"
     )
 
