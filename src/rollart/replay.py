@@ -15,6 +15,7 @@ from typing import Any
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
 from rollart.control.invariants import check
+from rollart.control.lending import Lending
 from rollart.control.modes import mode_named
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
@@ -35,6 +36,7 @@ _SECTIONS: dict[str, Any] = {
     "retry": Retry,
     "filter": Filter,
     "syncing": Syncing,
+    "lending": Lending,
 }
 _CHECK_EVERY = 97
 

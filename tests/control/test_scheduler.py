@@ -49,11 +49,12 @@ ALONE = Batching(groups_per_step=1, group_size=1)
 class Driver:
     """Feeds a scheduler by hand and checks its invariants after every event."""
 
-    def __init__(self, *, slots=4, engines=("a",), **rules):
+    def __init__(self, *, slots=4, engines=("a",), lent=(), **rules):
         self.rules = Rules(**{"steps": 9, "batching": ALONE} | rules)
         self.scheduler = Scheduler(self.rules)
         self.now = 0.0
         infos = tuple(EngineInfo(id=name, pool="gpu", version=0) for name in engines)
+        infos += tuple(EngineInfo(id=name, pool="training", version=0, lent=True) for name in lent)
         self.started = self.send(RunStarted(engines=infos, slots=slots))
 
     def send(self, event):

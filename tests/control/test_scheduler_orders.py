@@ -11,6 +11,7 @@ from world import World
 
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
+from rollart.control.lending import Lending
 from rollart.control.modes import AREAL, MODES, ONE_OFF, ROLLART, SYNC, SYNC_PLUS
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
@@ -58,12 +59,14 @@ rules = st.builds(
     ),
     filter=st.builds(Filter, drop_zero_variance=st.booleans(), refill_limit=st.integers(0, 5)),
     syncing=st.builds(Syncing, order=st.sampled_from(["all", "rolling"])),
+    lending=st.builds(Lending, enabled=st.booleans(), min_idle_s=st.sampled_from([0.0, 2.0])),
 )
 worlds = st.fixed_dictionaries(
     {
         "rules": rules,
         "slots": st.integers(1, 12),
         "engines": st.integers(1, 3),
+        "lent": st.integers(0, 2),
         "failure_rate": st.sampled_from([0.0, 0.1, 0.4]),
         "score_failure_rate": st.sampled_from([0.0, 0.3]),
         "scored_by_env": st.sampled_from([0.0, 0.5, 1.0]),

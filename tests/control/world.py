@@ -7,16 +7,21 @@ from rollart.control.invariants import check
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.events import (
+    Adapt,
     Cancel,
     Command,
     Drop,
+    EngineLent,
+    EngineRecalled,
     EngineSuspended,
     EngineUpdated,
     Event,
     Halt,
     Launch,
+    Lend,
     Publish,
     Published,
+    Recall,
     Resume,
     RunStarted,
     Score,
@@ -52,6 +57,8 @@ class World:
     random: Random
     slots: int = 8
     engines: int = 1
+    lent: int = 0
+    """Engines on training hardware."""
     failure_rate: float = 0.0
     score_failure_rate: float = 0.0
     scored_by_env: float = 1.0
@@ -76,9 +83,14 @@ class World:
         start = self.scheduler.optimizer
         names = [EngineId(f"e{number}") for number in range(self.engines)]
         self.held = dict.fromkeys(names, start)
+        self.away: dict[EngineId, Version] = {}
+        lent = [EngineId(f"t{number}") for number in range(self.lent)]
         self.running: dict[TrajectoryId, Launch] = {}
         self.pending: list[Event] = []
         infos = tuple(EngineInfo(id=name, pool="gpu", version=start) for name in names)
+        infos += tuple(
+            EngineInfo(id=name, pool="training", version=start, lent=True) for name in lent
+        )
         self.send(RunStarted(engines=infos, slots=self.slots))
 
     def send(self, event: Event) -> list[Command]:
@@ -114,6 +126,7 @@ class World:
                 for id_ in command.ids:
                     self.ends[id_].append(command.reason)
             case Train():
+                assert not self.away, "training hardware serves while it trains"
                 self.trained.append(command)
                 for group in command.groups:
                     for id_ in group:
@@ -125,8 +138,16 @@ class World:
                 self.pending.append(EngineSuspended(engine=command.engine))
             case Update():
                 self.pending.append(EngineUpdated(engine=command.engine, version=command.version))
-            case Resume():
+            case Resume() | Adapt():
                 pass
+            case Lend():
+                assert command.engine not in self.away
+                if self.rules.mode.update == "idle":
+                    assert set(self.held.values()) == {command.version}
+                self.away[command.engine] = command.version
+                self.pending.append(EngineLent(engine=command.engine, version=command.version))
+            case Recall():
+                self.pending.append(EngineRecalled(engine=command.engine))
             case Wake():
                 self.pending.append(Woke(at_s=command.at_s))
             case Halt():
@@ -150,6 +171,8 @@ class World:
         if isinstance(event, EngineUpdated):
             self.held[event.engine] = event.version
             self.disturbed.update(self.running)
+        if isinstance(event, EngineRecalled):
+            del self.away[event.engine]
         self.send(event)
 
     def hangs(self, launch: Launch) -> bool:
@@ -164,7 +187,7 @@ class World:
 
     def advance(self, id_: TrajectoryId) -> None:
         if id_ not in self.born:
-            self.born[id_] = self.random.choice(list(self.held.values()))
+            self.born[id_] = self.random.choice([*self.held.values(), *self.away.values()])
             self.send(TrajectoryBorn(id=id_, version=self.born[id_]))
             return
         if self.random.random() < self.failure_rate:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
+from rollart.control.lending import Lending
 from rollart.control.modes import MODES, Mode, ModeName
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
@@ -173,6 +174,8 @@ class Config:
     """Which complete groups teach something."""
     syncing: Syncing = field(default_factory=Syncing)
     """How engines change weights."""
+    lending: Lending = field(default_factory=Lending)
+    """When idle training hardware serves rollout."""
     routing: Routing = field(default_factory=Routing)
     """Which engine completes a request."""
     weights: WeightOptions = field(default_factory=WeightOptions)
@@ -182,6 +185,7 @@ class Config:
         self._check_tasks()
         self._check_sampling()
         self._check_groups()
+        self._check_lending()
 
     @property
     def mode(self) -> Mode:
@@ -230,3 +234,8 @@ class Config:
         if self.filter.drop_zero_variance and size == 1:
             fix = "every group of one has zero variance; raise batching.group_size or set false"
             raise ConfigError("filter.drop_zero_variance", True, fix)
+
+    def _check_lending(self) -> None:
+        if self.lending.enabled and self.weights.keep < 2:
+            fix = "lending.enabled lends the weights before the newest too: keep at least 2"
+            raise ConfigError("weights.keep", self.weights.keep, fix)

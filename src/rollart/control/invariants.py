@@ -9,6 +9,11 @@ def check(scheduler: Scheduler) -> None:
     scheduler.syncer.check()
     scheduler.cohort.check()
     scheduler.flights.check(groups)
+    if scheduler.lender.is_away:
+        at_once = scheduler.rules.mode.update == "at_once"
+        newest = scheduler.optimizer if at_once else scheduler.served
+        assert scheduler.lender.version == newest
+        assert not scheduler.training
     for group in groups:
         assert not set(group.queued) & set(group.flying)
         assert not set(group.unscored) & set(group.scored)

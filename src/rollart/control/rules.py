@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
+from rollart.control.lending import Lending
 from rollart.control.modes import ROLLART, Mode
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
@@ -25,3 +26,4 @@ class Rules:
     retry: Retry = field(default_factory=Retry)
     filter: Filter = field(default_factory=Filter)
     syncing: Syncing = field(default_factory=Syncing)
+    lending: Lending = field(default_factory=Lending)

@@ -21,6 +21,7 @@ from typing import assert_never, cast, get_args
 from rollart.control.cohort import Cohort
 from rollart.control.flights import Flights
 from rollart.control.groups import Attempt, Group
+from rollart.control.lending import Lender
 from rollart.control.pacing import Hold
 from rollart.control.rules import Rules
 from rollart.control.syncing import Syncer
@@ -29,6 +30,8 @@ from rollart.events import (
     Command,
     Drop,
     DropReason,
+    EngineLent,
+    EngineRecalled,
     EngineSuspended,
     EngineUpdated,
     Event,
@@ -65,9 +68,11 @@ class Scheduler:
         self.cohort = Cohort(rules, bound=self.bound)
         self.flights = Flights(rules)
         self.syncer = Syncer(rules.syncing)
+        self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
         self.ending: CancelReason | None = None
         self._hold = Hold(rules, bound=self.bound)
         self._wake_at: float | None = None
+        self._now = 0.0
         self._out: list[Command] = []
 
     @property
@@ -88,6 +93,7 @@ class Scheduler:
             and not self.flights.attempts
             and not self.training
             and not self.syncer.active
+            and not self.lender.is_away
             and self.served == self.optimizer
         )
 
@@ -99,7 +105,9 @@ class Scheduler:
         if missing > 0:
             return f"{missing} of {self.rules.batching.groups_per_step} groups"
         is_held = self._hold.is_wanted(self.cohort, optimizer=self.optimizer)
-        return "work about to expire" if is_held else "weights"
+        if is_held:
+            return "work about to expire"
+        return "lent engines" if self.lender.is_away else "weights"
 
     def is_fresh(self, born: Version) -> bool:
         """Say whether work born of `born` may still train, where the mode holds the bound."""
@@ -112,6 +120,7 @@ class Scheduler:
         self._out = []
         if isinstance(event, Woke):
             now = max(now, event.at_s)  # a timer may fire a moment early
+        self._now = now
         self._note(event, now)
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
@@ -121,6 +130,9 @@ class Scheduler:
             if self.rules.redundancy.hedge_after:
                 self._wake(self.flights.hedge(now))
             self._fill(now)
+            self._lend(now)
+        else:
+            self._out += self.lender.recall()
         if ids := self.flights.take_unscored():
             self._out.append(Score(ids=ids))
         return self._out
@@ -147,19 +159,27 @@ class Scheduler:
                 self._out += self.syncer.suspended(event.engine)
             case EngineUpdated():
                 self._engine_updated(event)
+            case EngineLent():
+                self.lender.lent(event.engine)
+            case EngineRecalled():
+                self.lender.recalled(event.engine)
             case Woke():
                 # An earlier Wake overtook the others: each one's answer would ask for another.
                 if event.at_s == self._wake_at:
                     self._wake_at = None
             case RunStarted():
-                self.syncer.join(event.engines)
-                self.flights.open_slots(event.slots)
-                self._expire()
-                self._end_when_trained()
+                self._start(event)
             case StopRequested():
                 self._end("interrupted")
             case _ as never:
                 assert_never(never)
+
+    def _start(self, event: RunStarted) -> None:
+        self.syncer.join(event.engines)
+        self.lender.join(event.engines)
+        self.flights.open_slots(event.slots)
+        self._expire()
+        self._end_when_trained()
 
     def _fill(self, now: float) -> None:
         if self.rules.mode.update == "idle" and self.syncer.active:
@@ -234,6 +254,7 @@ class Scheduler:
         """Complete or drop a group if no more is to come of it."""
         verdict = self.cohort.judge(group)
         if verdict == "ready":
+            self.lender.complete(self._now)
             self._out += self.flights.stop(group, "surplus")
             for other in self.cohort.complete(group):
                 self._drop(other, "surplus")
@@ -264,6 +285,7 @@ class Scheduler:
             or self.cohort.admission.ready < self.rules.batching.groups_per_step
             or not self.bound.may_train(optimizer=self.optimizer, served=self.served)
             or self._holds(now)
+            or not self._recall()
         ):
             return
         self._hold.end()
@@ -292,8 +314,25 @@ class Scheduler:
             return
         is_rolling = self.cohort.admission.rolling and self.ending is None
         is_idle = not self.flights.slots.taken and not is_rolling
-        if self.rules.mode.update == "at_once" or is_idle:
+        if self.rules.mode.update == "at_once" or (is_idle and self._recall()):
             self._out += self.syncer.begin(self.published)
+
+    def _recall(self) -> bool:
+        """Take lent engines back; return whether all are."""
+        self._out += self.lender.recall()
+        return not self.lender.is_away
+
+    def _lend(self, now: float) -> None:
+        """Let training hardware serve while nothing trains, nothing is ready and something runs.
+
+        It serves the newest weights; where weights change only in idle engines, those all serve.
+        """
+        missing = self.rules.batching.groups_per_step - self.cohort.admission.ready
+        is_trainer_idle = not self.cohort.training and self.published == self.optimizer
+        if is_trainer_idle and missing > 0 and self.flights.slots.taken:
+            at_once = self.rules.mode.update == "at_once"
+            version = self.published if at_once else self.served
+            self._out += self.lender.lend(version, missing=missing, now=now)
 
     def _engine_updated(self, event: EngineUpdated) -> None:
         before = self.served

@@ -1,7 +1,8 @@
 """Syncing: moving engines to published weights, all at once or one after another.
 
 `Syncer` is the protocol for one version: suspend, update, resume, per engine. A version published
-while another is being loaded waits; only the newest waiting one is ever loaded.
+while another is being loaded waits; only the newest waiting one is ever loaded. Engines on training
+hardware take no part: they get their weights with each `Lend`.
 """
 
 from collections import deque
@@ -9,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from rollart.errors import InvariantError
 from rollart.events import Command, Resume, Suspend, Update
 from rollart.types import EngineId, EngineInfo, Version
 
@@ -29,15 +31,17 @@ class Syncer:
     def __init__(self, rule: Syncing) -> None:
         self._rule = rule
         self.served = Version(0)
-        """The oldest version any engine serves."""
+        """The oldest version any engine serves that is not lent."""
         self._held: dict[EngineId, Version] = {}
         self._target: Version | None = None
         self._waiting: deque[EngineId] = deque()
         self._loading: set[EngineId] = set()
 
     def join(self, engines: Iterable[EngineInfo]) -> None:
-        """Learn of engines and the versions they hold."""
-        self._held.update({engine.id: engine.version for engine in engines})
+        """Learn of the engines that always serve and the versions they hold."""
+        self._held.update({engine.id: engine.version for engine in engines if not engine.lent})
+        if not self._held:
+            raise InvariantError("a run needs an engine that serves while the trainer trains")
         self.served = min(self._held.values())
 
     @property
