@@ -118,7 +118,7 @@ def test_environment_options_may_be_nested(write):
             "[engine]\nnam = 'torch'\n",
             "engine.nam = 'torch': unknown key; did you mean engine.name",
         ),
-        ("[zzz]\nx = 1\n", "zzz = {'x': 1}: unknown key; a config has batching, engine"),
+        ("[zzz]\nx = 1\n", "zzz = {'x': 1}: unknown key; a config has batching, dispatch"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_field_its_place_and_the_fix(write, text, message):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rollart.control.batching import Batching
+from rollart.control.dispatch import Dispatch, DomainOf, one_domain
 from rollart.control.filters import Filter
 from rollart.control.invariants import check
 from rollart.control.lending import Lending
@@ -24,6 +25,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
+from rollart.control.tasks import TaskKind, TaskMix
 from rollart.errors import UserError
 from rollart.events import Command, Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
 from rollart.observe.log import LogHeader, LogPart, Record, read_log
@@ -36,6 +38,7 @@ _SECTIONS: dict[str, Any] = {
     "retry": Retry,
     "filter": Filter,
     "syncing": Syncing,
+    "dispatch": Dispatch,
     "lending": Lending,
 }
 _CHECK_EVERY = 97
@@ -52,10 +55,14 @@ class ReplayError(UserError):
         )
 
 
-def encode_rules(rules: Rules) -> dict[str, Json]:
-    """Return the rules as a log's header keeps them."""
+def encode_rules(rules: Rules, tasks: TaskMix | None = None) -> dict[str, Json]:
+    """Return the rules, and the stream whose domains they look at, as a log's header keeps them."""
     sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
-    return {"steps": rules.steps, "mode": rules.mode.name, **sections}
+    encoded: dict[str, Json] = {"steps": rules.steps, "mode": rules.mode.name, **sections}
+    if tasks is not None:
+        kinds: list[Json] = [asdict(kind) for kind in tasks.kinds]
+        encoded["tasks"] = {"seed": tasks.seed, "kinds": kinds}
+    return encoded
 
 
 def decode_rules(header: LogHeader) -> Rules:
@@ -64,6 +71,15 @@ def decode_rules(header: LogHeader) -> Rules:
     sections = {name: cls(**values[name]) for name, cls in _SECTIONS.items()}
     mode = mode_named(values["mode"])
     return Rules(steps=values["steps"], seed=header.seed, mode=mode, **sections)
+
+
+def _decode_domains(header: LogHeader) -> DomainOf:
+    """Return the domains of the stream a part of a log was made with."""
+    tasks: Any = header.rules.get("tasks")
+    if tasks is None:
+        return one_domain
+    kinds = [TaskKind(**kind) for kind in tasks["kinds"]]
+    return TaskMix(kinds, seed=tasks["seed"]).domain
 
 
 def replay(directory: Path) -> dict[str, Json]:
@@ -113,8 +129,10 @@ def _handle(
 def _scheduler(part: LogPart) -> Scheduler:
     snapshot: Any = part.header.snapshot
     try:
-        rules = decode_rules(part.header)
-        return Scheduler(rules) if snapshot is None else restore(rules, snapshot)
+        rules, domain_of = decode_rules(part.header), _decode_domains(part.header)
+        if snapshot is None:
+            return Scheduler(rules, domain_of=domain_of)
+        return restore(rules, snapshot, domain_of=domain_of)
     except Exception as error:
         raise ReplayError(f"no scheduler can be made from a header of it: {error!r}") from error
 

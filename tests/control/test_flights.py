@@ -1,4 +1,5 @@
 from rollart.control.batching import Batching
+from rollart.control.dispatch import Durations
 from rollart.control.flights import Flights
 from rollart.control.groups import Group
 from rollart.control.redundancy import Redundancy
@@ -11,9 +12,12 @@ from rollart.seeds import derive_seed
 def flights_of(members, *, launched=0, **rules):
     """Return flights with as many slots as members of their only group, and the group."""
     batching = Batching(groups_per_step=1, group_size=members)
-    flights = Flights(Rules(**{"steps": 9, "batching": batching} | rules))
+    rules = Rules(**{"steps": 9, "batching": batching} | rules)
+    flights = Flights(rules, durations=Durations())
     flights.open_slots(members)
-    group = Group(id=7, queued=dict.fromkeys(range(members), 0), members=members)
+    group = Group(
+        id=7, task=5, domain="game", queued=dict.fromkeys(range(members), 0), members=members
+    )
     flights.enqueue(group)
     for _ in range(launched):
         flights.launch(flights.slots.take(0.0), 0.0)
@@ -24,7 +28,7 @@ def flights_of(members, *, launched=0, **rules):
 def test_members_are_launched_in_the_order_they_were_queued():
     flights, group = flights_of(2)
     assert flights.launch(flights.slots.take(0.0), 0.0) == Launch(
-        id=0, group=7, member=0, attempt=0, task=7, slot=0, seed=derive_seed(0, 7, 0, 0)
+        id=0, group=7, member=0, attempt=0, task=5, slot=0, seed=derive_seed(0, 7, 0, 0)
     )
     assert (group.queued, list(group.flying), flights.has_queued()) == ({1: 0}, [0], True)
 

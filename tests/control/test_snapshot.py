@@ -42,9 +42,11 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
         "filtered": 0,
         "iteration": 0,
         "iteration_complete": 1,
+        "dispatch": {"next_task": 2, "block": [], "durations": {"": (3, 0.0, 0.0)}},
         "groups": [
             {
                 "id": 0,
+                "task": 0,
                 "born": 0,
                 "queued": [],
                 "scored": [(0, 0, 0.5), (1, 1, 1.0)],
@@ -53,6 +55,7 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
             },
             {
                 "id": 1,
+                "task": 1,
                 "born": 0,
                 "queued": [(1, 0)],
                 "scored": [(0, 2, 1.0)],

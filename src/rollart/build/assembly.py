@@ -58,6 +58,7 @@ def make_rules(config: Config) -> Rules:
         retry=config.retry,
         filter=config.filter,
         syncing=config.syncing,
+        dispatch=config.dispatch,
         lending=config.lending,
     )
 

@@ -24,8 +24,10 @@ _EVALUATION = 3
 
 def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     """Return a new scheduler, or one that goes on from a checkpoint."""
-    rules = make_rules(config)
-    return Scheduler(rules) if saved is None else restore(rules, saved.scheduler)
+    rules, domain_of = make_rules(config), task_streams(config)[0].domain
+    if saved is None:
+        return Scheduler(rules, domain_of=domain_of)
+    return restore(rules, saved.scheduler, domain_of=domain_of)
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:

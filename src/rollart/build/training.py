@@ -26,7 +26,7 @@ from rollart.build.assembly import (
 from rollart.build.directory import claim_directory
 from rollart.build.model import prepare_model
 from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, make_worker
-from rollart.build.tasks import make_setups
+from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.control.scheduler import Scheduler
@@ -65,7 +65,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     rules = make_rules(config)
     header = LogHeader(
         seed=config.run.seed,
-        rules=encode_rules(rules),
+        rules=encode_rules(rules, task_streams(config)[0]),
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder = Recorder(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollart.control.batching import Batching
+from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
 from rollart.control.lending import Lending
 from rollart.control.modes import MODES, Mode, ModeName
@@ -176,6 +177,8 @@ class Config:
     """How engines change weights."""
     lending: Lending = field(default_factory=Lending)
     """When idle training hardware serves rollout."""
+    dispatch: Dispatch = field(default_factory=Dispatch)
+    """Which task is opened next."""
     routing: Routing = field(default_factory=Routing)
     """Which engine completes a request."""
     weights: WeightOptions = field(default_factory=WeightOptions)

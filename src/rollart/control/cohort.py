@@ -14,6 +14,7 @@ from typing import Literal, cast
 
 from rollart.control.admission import Admission
 from rollart.control.batching import ReadyQueue
+from rollart.control.dispatch import Dispatcher, DomainOf, one_domain
 from rollart.control.groups import Attempt, Group
 from rollart.control.rules import Rules
 from rollart.control.staleness import Ages, Staleness
@@ -26,8 +27,13 @@ Verdict = Literal["rolling", "ready", "too_few_members", "zero_variance"]
 class Cohort:
     """The groups of a run and where each of them is."""
 
-    def __init__(self, rules: Rules, *, bound: Staleness) -> None:
+    def __init__(self, rules: Rules, *, bound: Staleness, domain_of: DomainOf = one_domain) -> None:
         self._rules = rules
+        self.dispatcher = Dispatcher(
+            rules.dispatch,
+            groups_per_step=rules.batching.groups_per_step,
+            domain_of=domain_of,
+        )
         self.admission = Admission(
             mode=rules.mode,
             batching=rules.batching,
@@ -44,10 +50,16 @@ class Cohort:
         self._trained: deque[Group] = deque()
 
     def open(self) -> Group:
-        """Start a group with all its members queued."""
+        """Start a group at the next task, with all its members queued."""
         members = self._rules.redundancy.members(self._rules.batching.group_size)
-        queued = dict.fromkeys(range(members), 0)
-        group = Group(id=GroupId(self.next_group), queued=queued, members=members)
+        task = self.dispatcher.next_task()
+        group = Group(
+            id=GroupId(self.next_group),
+            task=task,
+            domain=self.dispatcher.domain_of(task),
+            queued=dict.fromkeys(range(members), 0),
+            members=members,
+        )
         self.next_group += 1
         self.groups[group.id] = group
         self.admission.open()

@@ -8,6 +8,7 @@ dropped after it finished. While it runs, or is being cancelled, it has a slot t
 from collections import deque
 from collections.abc import Iterable
 
+from rollart.control.dispatch import Durations
 from rollart.control.groups import Attempt, Group
 from rollart.control.hedging import Hedges
 from rollart.control.rules import Rules
@@ -20,8 +21,9 @@ from rollart.types import SlotId, TrajectoryId
 class Flights:
     """The attempts of a run, and what is to be attempted next."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, *, durations: Durations) -> None:
         self._rules = rules
+        self._durations = durations
         self.attempts: dict[TrajectoryId, Attempt] = {}
         self.queue: deque[tuple[Group, int]] = deque()
         """Members to launch; those no longer queued in their group are skipped when met."""
@@ -56,6 +58,7 @@ class Flights:
             member=member,
             number=group.queued.pop(member),
             slot=slot,
+            launched_s=now,
         )
         self.next_trajectory += 1
         self.attempts[attempt.id] = attempt
@@ -66,7 +69,7 @@ class Flights:
             group=group.id,
             member=member,
             attempt=attempt.number,
-            task=group.id,
+            task=group.task,
             slot=slot,
             seed=derive_seed(self._rules.seed, group.id, member, attempt.number),
         )
@@ -86,6 +89,7 @@ class Flights:
         """Note that an attempt finished by itself; one being cancelled is forgotten."""
         attempt = self.attempts[id_]
         self._hedges.finish(id_, now)
+        self._durations.note(attempt.group.domain, now - attempt.launched_s)
         self.failures_in_a_row = 0
         self.slots.give_back(attempt.slot, healthy=True)
         if attempt.state == "cancelling":
@@ -106,6 +110,7 @@ class Flights:
         """Forget an attempt that was cancelled; its slot rests if it was overdue."""
         attempt = self.end(id_)
         assert attempt.state == "cancelling"
+        self._durations.note_cancelled(attempt.group.domain, now - attempt.launched_s)
         if self._hedges.stop(id_, now):
             self._rest(attempt, now)
         else:

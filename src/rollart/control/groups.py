@@ -16,6 +16,9 @@ class Group:
     """The attempts at one task."""
 
     id: GroupId
+    task: int = 0
+    """The index of its task in the stream."""
+    domain: str = ""
     state: Literal["rolling", "ready", "training", "trained"] = "rolling"
     born: Version | None = None
     """The oldest version that sampled a first token in it."""
@@ -57,6 +60,7 @@ class Attempt:
     member: int
     number: int
     slot: SlotId
+    launched_s: float = 0.0
     state: Literal["running", "cancelling", "finished", "scoring", "discarded"] = "running"
     """`discarded`: dropped while a reward function was at work on it."""
     ending: CancelReason = "surplus"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from rollart.control.batching import Batching
+from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
 from rollart.control.lending import Lending
 from rollart.control.modes import ROLLART, Mode
@@ -26,4 +27,5 @@ class Rules:
     retry: Retry = field(default_factory=Retry)
     filter: Filter = field(default_factory=Filter)
     syncing: Syncing = field(default_factory=Syncing)
+    dispatch: Dispatch = field(default_factory=Dispatch)
     lending: Lending = field(default_factory=Lending)

@@ -19,6 +19,7 @@ the same events give the same commands.
 from typing import assert_never, cast, get_args
 
 from rollart.control.cohort import Cohort
+from rollart.control.dispatch import DomainOf, one_domain
 from rollart.control.flights import Flights
 from rollart.control.groups import Attempt, Group
 from rollart.control.lending import Lender
@@ -60,13 +61,13 @@ _CANCEL_REASONS = frozenset[str](get_args(CancelReason))
 class Scheduler:
     """The reducer over a run's events."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, *, domain_of: DomainOf = one_domain) -> None:
         self.rules = rules
         self.optimizer = Version(0)
         self.published = Version(0)
         self.bound = rules.mode.staleness(rules.staleness)
-        self.cohort = Cohort(rules, bound=self.bound)
-        self.flights = Flights(rules)
+        self.cohort = Cohort(rules, bound=self.bound, domain_of=domain_of)
+        self.flights = Flights(rules, durations=self.cohort.dispatcher.durations)
         self.syncer = Syncer(rules.syncing)
         self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
         self.ending: CancelReason | None = None

@@ -7,6 +7,7 @@ to the trainer included, because the weights saved beside the snapshot have not 
 
 from typing import TypedDict
 
+from rollart.control.dispatch import DispatchRecord, DomainOf, one_domain
 from rollart.control.groups import Group
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
@@ -17,6 +18,7 @@ class GroupRecord(TypedDict):
     """One group that had not been trained on."""
 
     id: int
+    task: int
     born: int | None
     queued: list[tuple[int, int]]
     scored: list[tuple[int, int, float]]
@@ -34,6 +36,7 @@ class SchedulerRecord(TypedDict):
     filtered: int
     iteration: int
     iteration_complete: int
+    dispatch: DispatchRecord
     groups: list[GroupRecord]
 
 
@@ -48,6 +51,7 @@ def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
         filtered=cohort.filtered,
         iteration=cohort.admission.iteration,
         iteration_complete=cohort.admission.iteration_complete,
+        dispatch=cohort.dispatcher.record(),
         groups=[_record(g) for g in cohort.groups.values() if g.state != "trained"],
     )
 
@@ -55,6 +59,7 @@ def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
 def _record(group: Group) -> GroupRecord:
     return GroupRecord(
         id=group.id,
+        task=group.task,
         born=group.born if group.scored else None,
         queued=sorted(group.unscored.items()),
         scored=sorted((member, *value) for member, value in group.scored.items()),
@@ -63,9 +68,11 @@ def _record(group: Group) -> GroupRecord:
     )
 
 
-def restore(rules: Rules, record: SchedulerRecord) -> Scheduler:
+def restore(
+    rules: Rules, record: SchedulerRecord, *, domain_of: DomainOf = one_domain
+) -> Scheduler:
     """Return a scheduler that goes on from a snapshot; its next event is `RunStarted`."""
-    scheduler = Scheduler(rules)
+    scheduler = Scheduler(rules, domain_of=domain_of)
     scheduler.optimizer = scheduler.published = Version(record["version"])
     cohort, flights = scheduler.cohort, scheduler.flights
     cohort.next_group = record["next_group"]
@@ -74,16 +81,19 @@ def restore(rules: Rules, record: SchedulerRecord) -> Scheduler:
     cohort.filtered = record["filtered"]
     cohort.admission.iteration = record["iteration"]
     cohort.admission.iteration_complete = record["iteration_complete"]
+    cohort.dispatcher.restore(record["dispatch"])
     for saved in record["groups"]:
-        group = _restore_group(saved)
+        group = _restore_group(saved, domain_of)
         cohort.restore(group)
         flights.enqueue(group)
     return scheduler
 
 
-def _restore_group(saved: GroupRecord) -> Group:
+def _restore_group(saved: GroupRecord, domain_of: DomainOf) -> Group:
     return Group(
         id=GroupId(saved["id"]),
+        task=saved["task"],
+        domain=domain_of(saved["task"]),
         state="ready" if saved["complete"] else "rolling",
         born=None if saved["born"] is None else Version(saved["born"]),
         queued=dict(saved["queued"]),

@@ -33,15 +33,22 @@ class TaskMix:
         if total <= 0 or any(kind.weight < 0 for kind in kinds):
             weights = [kind.weight for kind in kinds]
             raise ConfigError("tasks.weight", weights, "weights must be >= 0 and not all 0")
-        self._kinds = tuple(kinds)
+        self.kinds = tuple(kinds)
         self._bounds = [bound / total for bound in accumulate(kind.weight for kind in kinds)]
-        self._seed = seed
+        self.seed = seed
         self._split = split
 
     def task(self, index: int) -> Task:
         """Return the task at an index."""
-        draw = derive_seed(self._seed, index, 0) / 2**63
-        kind = self._kinds[min(bisect_right(self._bounds, draw), len(self._kinds) - 1)]
-        seed = derive_seed(self._seed, index, 1) % 2**31
+        kind = self._kind(index)
+        seed = derive_seed(self.seed, index, 1) % 2**31
         payload: dict[str, Json] = {"split": self._split, "index": index}
         return Task(id=index, env=kind.name, domain=kind.domain, seed=seed, payload=payload)
+
+    def domain(self, index: int) -> str:
+        """Return the domain of the task at an index."""
+        return self._kind(index).domain
+
+    def _kind(self, index: int) -> TaskKind:
+        draw = derive_seed(self.seed, index, 0) / 2**63
+        return self.kinds[min(bisect_right(self._bounds, draw), len(self.kinds) - 1)]
