@@ -1,0 +1,153 @@
+"""SimAttempt: one attempt on its way through environment and engine.
+
+    reset ─► (arrive ─► engine ─► arrive ─► environment)* ─► finished
+
+The turn loop is `control.turns.Turns`, the one the live episode counts by; what each turn brings is
+the script's. An attempt does one thing at a time, so it has one thing to stop when cancelled.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollart.control.turns import Turns
+from rollart.errors import InvariantError
+from rollart.events import (
+    Event,
+    Launch,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
+from rollart.sim.engine import Job
+from rollart.sim.loop import Loop, Timer
+from rollart.sim.workload import Script
+from rollart.types import Failure, StopReason, TrajectoryId, TrajectoryInfo, Version
+
+
+class Generation(Protocol):
+    """Where an attempt has its turns completed."""
+
+    def generate(self, job: Job, *, domain: str) -> None:
+        """Complete a job on the engine that fits it."""
+        ...
+
+    def abort(self, job: Job) -> float:
+        """Stop a job; return how many tokens it has sampled."""
+        ...
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop what is cached for a session that ended."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What every attempt shares."""
+
+    loop: Loop
+    generation: Generation
+    arrive: Callable[[TrajectoryId, Callable[[], None]], None]
+    """Go on when all may take their turn."""
+    post: Callable[[Event], None]
+    is_fresh: Callable[[Version], bool]
+    call_s: float
+    """Time of a call to an environment beside its own work."""
+
+
+class SimAttempt:
+    """One attempt at one task."""
+
+    def __init__(self, launch: Launch, *, script: Script, around: Surroundings) -> None:
+        self.id = launch.id
+        self.launch = launch
+        self.script = script
+        self.turns = Turns(script.limits)
+        self.sampled = 0
+        self.born: Version | None = None
+        self._around = around
+        self._timer: Timer | None = None
+        self._job: Job | None = None
+        self._stop: StopReason | None = None
+
+    def start(self) -> None:
+        """Reset the environment."""
+        self._after(self._around.call_s + self.script.reset_s, self._opened)
+
+    def cancel(self) -> None:
+        """Stop whatever it is doing and say so."""
+        if self._timer is not None:
+            self._timer.cancel()
+        tokens = self.sampled
+        if self._job is not None:
+            tokens += int(self._around.generation.abort(self._job))
+        self._around.generation.forget(self.id)
+        self._around.post(TrajectoryCancelled(id=self.id, sampled_tokens=tokens))
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        self._timer = self._around.loop.after(seconds, action)
+
+    def _opened(self) -> None:
+        self._timer = None
+        if self.script.fails:
+            self._around.generation.forget(self.id)
+            failure = Failure(kind="env_error", message="the simulated environment failed")
+            self._around.post(TrajectoryFailed(id=self.id, failure=failure, sampled_tokens=0))
+            return
+        if self.turns.show(self.script.turns[0].reads):
+            limit = self.script.limits.max_tokens
+            raise InvariantError(f"a first prompt leaves no room within {limit} tokens")
+        self._around.arrive(self.id, self._generate)
+
+    def _generate(self) -> None:
+        turn = self.script.turns[self.turns.count]
+        self._job = Job(
+            session=self.id,
+            context=self.turns.tokens,
+            response=min(turn.samples, self.turns.room),
+            seconds=turn.generate_s,
+            on_done=self._completed,
+        )
+        self._around.generation.generate(self._job, domain=self.script.domain)
+
+    def _completed(self, job: Job) -> None:
+        self._job = None
+        self.turns.sample(int(job.response))
+        self.sampled += int(job.response)
+        if self.born is None:
+            self.born = job.born
+            assert self.born is not None
+            self._around.post(TrajectoryBorn(id=self.id, version=self.born))
+        elif not self._around.is_fresh(self.born):
+            return  # too old to train on: the Cancel that says so is on its way
+        self._around.arrive(self.id, self._act)
+
+    def _act(self) -> None:
+        step_s = self.script.turns[self.turns.count].step_s
+        self._after(self._around.call_s + step_s, self._observed)
+
+    def _observed(self) -> None:
+        self._timer = None
+        turns = self.script.turns
+        is_last = self.turns.count + 1 == len(turns)
+        self._stop = self.turns.take(terminated=is_last, truncated=False)
+        if self._stop is None:
+            self._stop = self.turns.show(turns[self.turns.count].reads)
+        if self._stop is None:
+            self._around.arrive(self.id, self._generate)
+            return
+        self._around.generation.forget(self.id)
+        self._around.post(TrajectoryFinished(info=self._info(self._stop)))
+
+    def _info(self, stop: StopReason) -> TrajectoryInfo:
+        assert self.born is not None
+        return TrajectoryInfo(
+            id=self.id,
+            born=self.born,
+            reward=None if self.script.score_s is not None else self.script.reward,
+            success=self.script.reward > 0.5,
+            turns=self.turns.count,
+            sampled_tokens=self.sampled,
+            stop=stop,
+        )

@@ -1,0 +1,186 @@
+"""Cluster: the hardware of a simulated run, as pools, and the engines it makes.
+
+A pool is a number of like GPUs. The rollout pools are cut into engines of `tp` GPUs each, or into
+units of prefill and decode engines; one pool trains.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollart.errors import ConfigError
+from rollart.sim.costs import Constants, EngineCosts, TrainCosts, WeightCosts
+from rollart.sim.disaggregated import DisaggregatedEngine
+from rollart.sim.engine import SimEngine
+from rollart.sim.fleet import Member
+from rollart.sim.hardware import Gpu, Link, link_named
+from rollart.sim.loop import Loop
+from rollart.sim.models import ModelShape
+from rollart.types import EngineId, Version
+
+TRAINING = "training"
+"""The pool that lent engines belong to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Disaggregation:
+    """How a pool's engines divide prefill and decode."""
+
+    prefill: int
+    """Prefill engines of one unit."""
+    decode: int
+    """Decode engines of one unit."""
+    decode_gpu: Gpu | None = None
+    """The GPUs that decode; None takes the pool's own."""
+    link: str = "rdma_400g"
+    """What keys and values cross."""
+
+    def __post_init__(self) -> None:
+        for name in ("prefill", "decode"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"pools.{name}", getattr(self, name), "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutPool:
+    """GPUs of one kind that generate."""
+
+    name: str
+    gpu: Gpu
+    gpus: int
+    tp: int
+    disaggregation: Disaggregation | None = None
+
+    def __post_init__(self) -> None:
+        if self.tp < 1 or self.tp > self.gpu.gpus_per_node:
+            most = self.gpu.gpus_per_node
+            raise ConfigError(f"pools.{self.name}.tp", self.tp, f"must be from 1 to {most}")
+        if self.engines < 1:
+            fix = f"must hold at least one engine of {self.tp} GPUs"
+            raise ConfigError(f"pools.{self.name}.gpus", self.gpus, fix)
+
+    @property
+    def engines(self) -> int:
+        """Engines, or units of them, that the pool makes."""
+        split = self.disaggregation
+        each = 1 if split is None else split.prefill + split.decode
+        return self.gpus // (self.tp * each)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """Hardware, model and constants: what durations follow from."""
+
+    model: ModelShape
+    rollout: tuple[RolloutPool, ...]
+    train_gpu: Gpu
+    train_gpus: int
+    constants: Constants = field(default_factory=Constants)
+    reuse_prefixes: bool = True
+    """Keep keys and values of an episode between its turns."""
+    blocking_weights: bool = False
+    """Broadcast weights while the engines stand still."""
+    lend_tp: int = 0
+    """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
+    lend_s: float = 5.0
+    """Time to turn training hardware into an engine, and back."""
+
+    def __post_init__(self) -> None:
+        if self.train_gpus < 1:
+            raise ConfigError("pools.training.gpus", self.train_gpus, "must be at least 1")
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return self.train_gpus + sum(pool.gpus for pool in self.rollout)
+
+    @property
+    def cost(self) -> float:
+        """What an hour of all of them costs, in hours of one H20."""
+        train = self.train_gpus * self.train_gpu.cost
+        return train + sum(pool.gpus * pool.gpu.cost for pool in self.rollout)
+
+    def make_engines(self, loop: Loop) -> Sequence[Member]:
+        """Return the engines of every pool."""
+        members: list[Member] = []
+        for pool in self.rollout:
+            costs = self._costs(pool.gpu, pool.tp)
+            for number in range(pool.engines):
+                id_ = EngineId(f"{pool.name}-{number}")
+                engine = self._engine(id_, costs, loop)
+                if pool.disaggregation is not None:
+                    engine = self._unit(id_, pool, pool.disaggregation, loop)
+                members.append(Member(engine=engine, pool=pool.name))
+        if self.lend_tp:
+            costs = self._costs(self.train_gpu, self.lend_tp)
+            for number in range(self.train_gpus // self.lend_tp):
+                engine = self._engine(EngineId(f"{TRAINING}-{number}"), costs, loop)
+                members.append(Member(engine=engine, pool=TRAINING, lent=True))
+        return members
+
+    def _costs(self, gpu: Gpu, tp: int) -> EngineCosts:
+        return EngineCosts(model=self.model, gpu=gpu, tp=tp, constants=self.constants)
+
+    def _engine(self, id_: EngineId, costs: EngineCosts, loop: Loop) -> SimEngine:
+        return SimEngine(id_, costs=costs, loop=loop, reuse_prefixes=self.reuse_prefixes)
+
+    def _unit(
+        self, id_: EngineId, pool: RolloutPool, split: Disaggregation, loop: Loop
+    ) -> DisaggregatedEngine:
+        reads = self._costs(pool.gpu, pool.tp)
+        samples = self._costs(split.decode_gpu or pool.gpu, pool.tp)
+        link: Link = link_named(split.link)
+        return DisaggregatedEngine(
+            id_,
+            prefill=[
+                self._engine(EngineId(f"{id_}/prefill-{number}"), reads, loop)
+                for number in range(split.prefill)
+            ],
+            decode=[
+                SimEngine(
+                    EngineId(f"{id_}/decode-{number}"),
+                    costs=samples,
+                    loop=loop,
+                    reuse_prefixes=False,
+                )
+                for number in range(split.decode)
+            ],
+            loop=loop,
+            transfer_token_s=self.model.kv_bytes_per_token / (link.gb_s * 1e9),
+        )
+
+
+class ClusterDurations:
+    """Durations that follow from a cluster's hardware."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._train = TrainCosts(
+            model=cluster.model,
+            gpu=cluster.train_gpu,
+            gpus=cluster.train_gpus,
+            constants=cluster.constants,
+        )
+        self._weights = WeightCosts(
+            model=cluster.model,
+            constants=cluster.constants,
+            blocking=cluster.blocking_weights,
+        )
+        self._lend_s = cluster.lend_s
+
+    def train_s(self, tokens: int, *, version: Version) -> float:
+        """Return the time of an optimizer step on so many tokens."""
+        del version
+        return self._train.step_s(tokens)
+
+    def publish_s(self, version: Version) -> float:
+        """Return the time until a new version may be loaded."""
+        del version
+        return self._weights.publish_s
+
+    def update_s(self, version: Version, *, engine: EngineId) -> float:
+        """Return how long an engine stands still to load it."""
+        del version, engine
+        return self._weights.update_s
+
+    def lend_s(self) -> float:
+        """Return the time to make training hardware serve, or train again."""
+        return self._lend_s

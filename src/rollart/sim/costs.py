@@ -1,0 +1,169 @@
+"""Costs: how long generation, training and weight transfer take on a given hardware.
+
+A roofline with few constants. Prefill is bound by arithmetic: two operations per active parameter
+and token, plus attention. A decode step is bound by memory: it reads the weights once and every
+running sequence's keys and values. Tensor parallelism divides both and pays two all-reduces per
+layer over NVLink. Training is arithmetic at a stated utilisation. Weights cross between clusters
+in two hops, push and pull, the second mostly hidden behind the first.
+
+Constants that were fitted, and on which figures, are listed in docs/simulator.md.
+"""
+
+from dataclasses import dataclass, field
+
+from rollart.errors import ConfigError
+from rollart.sim.hardware import Gpu
+from rollart.sim.models import ModelShape
+
+_GB = 1e9
+_BYTES = 2
+"""Of one number in bf16."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """What the roofline cannot know."""
+
+    prefill_utilisation: float = 0.5
+    """Share of the dense arithmetic peak that prefill reaches."""
+    decode_utilisation: float = 0.7
+    """Share of the memory bandwidth that decoding reaches."""
+    step_overhead_s: float = 0.004
+    """What every engine step costs beside arithmetic and memory: scheduling, sampling."""
+    chunk_tokens: int = 2048
+    """Prompt tokens of one prefill step; running sequences decode one token beside each."""
+    memory_share: float = 0.9
+    """Share of a GPU's memory that weights and cache may use."""
+    train_utilisation: float = 0.075
+    """Share of the dense arithmetic peak of a whole optimizer step, all of its phases counted."""
+    push_gb_s: float = 0.47
+    """Speed at which a new version reaches the store beside the engines."""
+    pull_gb_s: float = 2.05
+    """Speed at which engines pull a version from that store."""
+    exposed_share: float = 0.3
+    """Share of the pull that is not hidden behind the push."""
+    rpc_s: float = 0.02
+    """Mean of a call to an environment on another machine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCosts:
+    """What one engine of `tp` GPUs needs for its steps."""
+
+    model: ModelShape
+    gpu: Gpu
+    tp: int
+    constants: Constants = field(default_factory=Constants)
+    prefill_token_s: float = field(init=False)
+    """Seconds per prompt token, attention apart."""
+    attention_s: float = field(init=False)
+    """Seconds per pair of a prompt token and a token it attends to."""
+    cache_token_s: float = field(init=False)
+    """Seconds a decode step needs to read one cached token."""
+    capacity_tokens: int = field(init=False)
+    """Tokens whose keys and values fit beside the weights."""
+
+    def __post_init__(self) -> None:
+        model, gpu, constants = self.model, self.gpu, self.constants
+        flops = self.tp * gpu.dense_tflops * 1e12 * constants.prefill_utilisation
+        bandwidth = self.tp * gpu.hbm_tb_s * 1e12 * constants.decode_utilisation
+        room = self.tp * gpu.memory_gb * _GB * constants.memory_share - model.weight_bytes
+        if room <= 0:
+            raise ConfigError(
+                "pools.tp",
+                self.tp,
+                f"{model.name} needs {model.weight_bytes / _GB:.0f} GB for its weights, "
+                f"{self.tp} × {gpu.name} has {self.tp * gpu.memory_gb:.0f} GB: "
+                "raise tp or take larger GPUs",
+            )
+        set_ = object.__setattr__
+        set_(self, "prefill_token_s", model.flops_per_token / flops + self._reduce_s(1))
+        set_(self, "attention_s", model.attention_flops_per_token(1) / flops)
+        set_(self, "cache_token_s", model.kv_bytes_per_token / bandwidth)
+        set_(self, "capacity_tokens", int(room / model.kv_bytes_per_token))
+
+    def prefill_s(self, tokens: float, *, cached: float) -> float:
+        """Return the time to read `tokens` that follow `cached` ones."""
+        pairs = tokens * (cached + tokens / 2)
+        return tokens * self.prefill_token_s + pairs * self.attention_s
+
+    def decode_s(self, sequences: int, *, cached: float) -> float:
+        """Return the time of one step that samples a token for each of some sequences.
+
+        `cached` counts the tokens of all of them together.
+        """
+        model, gpu, constants = self.model, self.gpu, self.constants
+        touched = model.weight_bytes * _touched_share(model, sequences)
+        read_s = touched / (self.tp * gpu.hbm_tb_s * 1e12 * constants.decode_utilisation)
+        compute_s = sequences * self.prefill_token_s
+        memory_s = read_s + cached * self.cache_token_s
+        return max(memory_s, compute_s) + constants.step_overhead_s + self._reduce_s(sequences)
+
+    def _reduce_s(self, tokens: float) -> float:
+        """Return the time of the all-reduces of one step, two per layer."""
+        if self.tp == 1:
+            return 0.0
+        moved = 2 * (self.tp - 1) / self.tp * self.model.hidden * _BYTES * tokens
+        one_way = self.gpu.nvlink_gb_s * _GB / 2
+        return 2 * self.model.layers * moved / one_way
+
+
+def _touched_share(model: ModelShape, sequences: int) -> float:
+    """Return the share of the weights a decode step reads: experts nobody chose are not."""
+    if not model.experts:
+        return 1.0
+    chosen = model.experts_per_token / model.experts
+    experts = (model.parameters - model.active_parameters) / (1 - chosen)
+    untouched = experts * (1 - chosen) ** sequences
+    return 1 - untouched / model.parameters
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainCosts:
+    """What one optimizer step needs on some GPUs."""
+
+    model: ModelShape
+    gpu: Gpu
+    gpus: int
+    constants: Constants = field(default_factory=Constants)
+
+    def step_s(self, tokens: float) -> float:
+        """Return the time to train on so many tokens: forward, and twice that backward."""
+        flops = 3 * self.model.flops_per_token * tokens
+        peak = self.gpus * self.gpu.dense_tflops * 1e12
+        return flops / (peak * self.constants.train_utilisation)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightCosts:
+    """What moving one version from the trainer to the engines needs."""
+
+    model: ModelShape
+    constants: Constants = field(default_factory=Constants)
+    blocking: bool = False
+    """Broadcast while the engines stand still, instead of pushing beside the rollout."""
+
+    @property
+    def push_s(self) -> float:
+        """Time until the store beside the engines holds the version."""
+        return self.model.weight_bytes / _GB / self.constants.push_gb_s
+
+    @property
+    def pull_s(self) -> float:
+        """Time engines spend pulling it, hidden or not."""
+        return self.model.weight_bytes / _GB / self.constants.pull_gb_s
+
+    @property
+    def exposed_s(self) -> float:
+        """Time engines stand still for it."""
+        return self.pull_s * self.constants.exposed_share
+
+    @property
+    def publish_s(self) -> float:
+        """Time from the end of a step until engines may load its weights."""
+        return 0.0 if self.blocking else self.push_s
+
+    @property
+    def update_s(self) -> float:
+        """Time a suspended engine needs to load them."""
+        return self.push_s + self.pull_s if self.blocking else self.exposed_s

@@ -1,0 +1,151 @@
+"""Fleet: every engine of a simulated cluster behind the router the live program routes by."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rollart.control.routing import Router, Routing
+from rollart.sim.engine import Job
+from rollart.sim.loop import Loop
+from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
+
+
+class AnyEngine(Protocol):
+    """What the fleet asks of an engine."""
+
+    @property
+    def id(self) -> EngineId:
+        """Its name."""
+        ...
+
+    @property
+    def in_flight(self) -> int:
+        """How many jobs it has not completed."""
+        ...
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has worked."""
+        ...
+
+    def submit(self, job: Job) -> None:
+        """Take a job in."""
+        ...
+
+    def abort(self, job: Job) -> float:
+        """Stop a job; return how many tokens it has sampled."""
+        ...
+
+    def evict(self) -> list[Job]:
+        """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
+        ...
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop the prefix of a session that ended."""
+        ...
+
+    def suspend(self) -> None:
+        """Stop where it is."""
+        ...
+
+    def update(self, version: Version, *, keep_cache: bool) -> None:
+        """Take new weights on."""
+        ...
+
+    def resume(self) -> None:
+        """Go on."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """An engine and where it belongs."""
+
+    engine: AnyEngine
+    pool: str
+    lent: bool = False
+    """It lives on training hardware and serves only while it is lent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Flight:
+    job: Job
+    domain: str
+    engine: AnyEngine
+    done: Callable[[Job], None]
+
+
+class Fleet:
+    """Routes jobs to engines and moves them when an engine leaves."""
+
+    def __init__(self, members: Sequence[Member], *, routing: Routing, loop: Loop) -> None:
+        self.members = {member.engine.id: member for member in members}
+        open_ = [(m.engine.id, m.pool) for m in members if not m.lent]
+        self.router = Router(routing, engines=open_)
+        self._loop = loop
+        self._flights: dict[TrajectoryId, _Flight] = {}
+        self._open = {id_ for id_, _ in open_}
+
+    @property
+    def infos(self) -> tuple[EngineInfo, ...]:
+        """The engines as control knows them."""
+        return tuple(
+            EngineInfo(id=id_, pool=member.pool, version=Version(0), lent=member.lent)
+            for id_, member in self.members.items()
+        )
+
+    def engine(self, id_: EngineId) -> AnyEngine:
+        """Return an engine by its name."""
+        return self.members[id_].engine
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """Return the share of the time in which each pool's engines were busy."""
+        busy: dict[str, list[float]] = {}
+        for member in self.members.values():
+            busy.setdefault(member.pool, []).append(member.engine.busy_s / seconds)
+        return {pool: sum(shares) / len(shares) for pool, shares in busy.items()}
+
+    def generate(self, job: Job, *, domain: str) -> None:
+        """Complete a job on the engine that fits it."""
+        tokens = int(job.context + job.sampled)
+        id_ = self.router.pick(job.session, domain=domain, now=self._loop.now, tokens=tokens)
+        engine = self.members[id_].engine
+        flight = _Flight(job=job, domain=domain, engine=engine, done=job.on_done)
+        self._flights[job.session] = flight
+        job.on_done = self._done
+        engine.submit(job)
+
+    def abort(self, job: Job) -> float:
+        """Stop a job; return how many tokens it has sampled."""
+        flight = self._flights.pop(job.session)
+        self.router.cancelled(job.session)
+        return flight.engine.abort(job)
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop what is cached for a session that ended."""
+        home = self.router.forget(session)
+        if home is not None:
+            self.members[home].engine.forget(session)
+
+    def open(self, id_: EngineId) -> None:
+        """Let an engine be routed to."""
+        if id_ not in self._open:
+            self._open.add(id_)
+            self.router.open(id_, self.members[id_].pool)
+
+    def close(self, id_: EngineId) -> None:
+        """Route no more to an engine; its jobs go on elsewhere with what they have."""
+        if id_ not in self._open:
+            return
+        self._open.discard(id_)
+        self.router.close(id_)
+        for job in self.members[id_].engine.evict():
+            flight = self._flights.pop(job.session)
+            self.router.cancelled(job.session)
+            job.on_done = flight.done
+            self.generate(job, domain=flight.domain)
+
+    def _done(self, job: Job) -> None:
+        flight = self._flights.pop(job.session)
+        self.router.done(job.session, now=self._loop.now, sampled_tokens=int(job.response))
+        flight.done(job)

@@ -1,0 +1,271 @@
+"""Simulator: the scheduler's driver in simulated time.
+
+    inbox ─► Scheduler.handle ─► observers ─► execute each command
+      ▲                                            │
+      └── its result is a later event ◄────────────┘   (Loop: a heap of what will happen)
+
+The twin of `runtime.controller`: the same scheduler, router, lock-step and turn counting, with
+durations from the cost model or from scripts instead of from work. Given the same durations both
+issue the same commands; a test holds them together.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, assert_never
+
+from rollart.control.lockstep import LockStep
+from rollart.control.routing import Routing
+from rollart.control.rules import Rules
+from rollart.control.scheduler import Scheduler
+from rollart.errors import ConfigError, InvariantError, UserError
+from rollart.events import (
+    Adapt,
+    Cancel,
+    Command,
+    Drop,
+    EngineLent,
+    EngineRecalled,
+    EngineSuspended,
+    EngineUpdated,
+    Event,
+    Halt,
+    Launch,
+    Lend,
+    Publish,
+    Published,
+    Recall,
+    Resume,
+    RunStarted,
+    Score,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+    Update,
+    Wake,
+    Woke,
+)
+from rollart.sim.attempt import SimAttempt, Surroundings
+from rollart.sim.fleet import Fleet, Member
+from rollart.sim.loop import Loop
+from rollart.sim.rewards import RewardOptions, RewardPlace
+from rollart.sim.workload import Workload
+from rollart.types import EngineId, TrajectoryId, Version
+
+Observer = Callable[[float, Event, Sequence[Command]], object]
+
+
+class Durations(Protocol):
+    """How long what is neither rollout nor reward takes."""
+
+    def train_s(self, tokens: int, *, version: Version) -> float:
+        """Return the time of an optimizer step on so many tokens."""
+        ...
+
+    def publish_s(self, version: Version) -> float:
+        """Return the time until a new version may be loaded."""
+        ...
+
+    def update_s(self, version: Version, *, engine: EngineId) -> float:
+        """Return how long an engine stands still to load it."""
+        ...
+
+    def lend_s(self) -> float:
+        """Return the time to make training hardware serve, or train again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Everything a simulated run is determined by."""
+
+    rules: Rules
+    workload: Workload
+    make_engines: Callable[[Loop], Sequence[Member]]
+    durations: Durations
+    slots: int
+    routing: Routing = field(default_factory=Routing)
+    rewards: RewardOptions = field(default_factory=RewardOptions)
+    call_s: float = 0.0
+    """Time of a call to an environment beside its own work."""
+
+    def __post_init__(self) -> None:
+        if self.slots < 1:
+            raise ConfigError("run.environments", self.slots, "must be at least 1")
+
+
+class Simulator:
+    """Runs a world to its end."""
+
+    def __init__(self, world: World, *, observers: Sequence[Observer] = ()) -> None:
+        self.world = world
+        self.loop = Loop()
+        self.scheduler = Scheduler(world.rules, domain_of=world.workload.domain)
+        self.fleet = Fleet(world.make_engines(self.loop), routing=world.routing, loop=self.loop)
+        self.rewards = RewardPlace(world.rewards, loop=self.loop)
+        self.handled = 0
+        """Events the scheduler has taken in."""
+        self.attempts: dict[TrajectoryId, SimAttempt] = {}
+        self.finished: dict[TrajectoryId, SimAttempt] = {}
+        self._observers = observers
+        self._inbox: deque[Event] = deque()
+        self._lockstep = LockStep() if world.rules.mode.lockstep else None
+        self._arrived: dict[TrajectoryId, Callable[[], None]] = {}
+        self._around = Surroundings(
+            loop=self.loop,
+            generation=self.fleet,
+            arrive=self._arrive,
+            post=self._note,
+            is_fresh=self.scheduler.is_fresh,
+            call_s=world.call_s,
+        )
+
+    def run(self) -> None:
+        """Simulate until the scheduler is done."""
+        self.post(RunStarted(engines=self.fleet.infos, slots=self.world.slots))
+        self._drain()
+        while not self.scheduler.done:
+            if not self.loop.step():
+                raise InvariantError("the simulated run stands still: nothing is left to happen")
+            self._drain()
+
+    def post(self, event: Event) -> None:
+        """Let something have happened."""
+        self._inbox.append(event)
+
+    def _note(self, event: Event) -> None:
+        """Post what an attempt says; one that ended by itself can no longer be cancelled."""
+        if isinstance(event, TrajectoryFinished):
+            self.finished[event.info.id] = self.attempts.pop(event.info.id)
+        elif isinstance(event, TrajectoryFailed):
+            del self.attempts[event.id]
+        self.post(event)
+
+    def _drain(self) -> None:
+        inbox, scheduler, loop = self._inbox, self.scheduler, self.loop
+        while inbox and not scheduler.done:
+            event = inbox.popleft()
+            commands = scheduler.handle(event, loop.now)
+            self.handled += 1
+            for observer in self._observers:
+                observer(loop.now, event, commands)
+            if commands:
+                self._execute(commands)
+            self._settle(event)
+
+    def _execute(self, commands: Sequence[Command]) -> None:  # noqa: PLR0912
+        launches = [command for command in commands if isinstance(command, Launch)]
+        if launches and self._lockstep is not None:
+            self._lockstep.join([launch.id for launch in launches])
+        for command in commands:
+            match command:
+                case Launch():
+                    self._launch(command)
+                case Cancel():
+                    attempt = self.attempts.pop(command.id, None)
+                    if attempt is not None:
+                        attempt.cancel()
+                case Drop():
+                    for id_ in command.ids:
+                        del self.finished[id_]
+                case Score():
+                    for id_ in command.ids:
+                        self._score(self.finished[id_])
+                case Train():
+                    self._train(command)
+                case Halt():
+                    raise UserError(command.message)
+                case Adapt():
+                    pass
+                case Wake():
+                    delay_s = max(0.0, command.at_s - self.loop.now)
+                    self._later(delay_s, Woke(at_s=command.at_s))
+                case _:
+                    self._sync(command)
+
+    def _sync(self, command: Publish | Suspend | Update | Resume | Lend | Recall) -> None:
+        durations, fleet = self.world.durations, self.fleet
+        match command:
+            case Publish():
+                version = command.version
+                self._later(durations.publish_s(version), Published(version=version))
+            case Suspend():
+                fleet.engine(command.engine).suspend()
+                self.post(EngineSuspended(engine=command.engine))
+            case Update():
+                seconds = durations.update_s(command.version, engine=command.engine)
+                self.loop.after(seconds, partial(self._update, command))
+            case Resume():
+                fleet.engine(command.engine).resume()
+            case Lend():
+                self.loop.after(durations.lend_s(), partial(self._lend, command))
+            case Recall():
+                fleet.close(command.engine)
+                self._later(durations.lend_s(), EngineRecalled(engine=command.engine))
+            case _ as never:
+                assert_never(never)
+
+    def _later(self, seconds: float, event: Event) -> None:
+        self.loop.after(seconds, partial(self.post, event))
+
+    def _launch(self, launch: Launch) -> None:
+        script = self.world.workload.script(launch)
+        attempt = SimAttempt(launch, script=script, around=self._around)
+        self.attempts[launch.id] = attempt
+        attempt.start()
+
+    def _settle(self, event: Event) -> None:
+        """Let others go on without an attempt that ended, once its successor has joined them."""
+        match event:
+            case TrajectoryFinished():
+                ended = event.info.id
+            case TrajectoryFailed() | TrajectoryCancelled():
+                ended = event.id
+            case _:
+                return
+        if self._lockstep is not None:
+            self._arrived.pop(ended, None)
+            self._release(self._lockstep.leave(ended))
+
+    def _arrive(self, id_: TrajectoryId, action: Callable[[], None]) -> None:
+        if self._lockstep is None:
+            action()
+            return
+        self._arrived[id_] = action
+        self._release(self._lockstep.arrive(id_))
+
+    def _release(self, ids: Sequence[TrajectoryId]) -> None:
+        for action in [self._arrived.pop(id_) for id_ in ids]:
+            action()
+
+    def _score(self, attempt: SimAttempt) -> None:
+        seconds = attempt.script.score_s
+        assert seconds is not None
+        event = TrajectoryScored(id=attempt.id, reward=attempt.script.reward)
+        self.rewards.submit(seconds, partial(self.post, event))
+
+    def _train(self, command: Train) -> None:
+        tokens = sum(
+            self.finished.pop(id_).turns.tokens for group in command.groups for id_ in group
+        )
+        seconds = self.world.durations.train_s(tokens, version=command.version)
+        event = StepFinished(
+            version=Version(command.version + 1), metrics={"tokens": float(tokens)}
+        )
+        self._later(seconds, event)
+
+    def _update(self, command: Update) -> None:
+        keep = self.world.rules.syncing.keep_kv
+        self.fleet.engine(command.engine).update(command.version, keep_cache=keep)
+        self.post(EngineUpdated(engine=command.engine, version=command.version))
+
+    def _lend(self, command: Lend) -> None:
+        engine = self.fleet.engine(command.engine)
+        engine.update(command.version, keep_cache=False)
+        self.fleet.open(command.engine)
+        self.post(EngineLent(engine=command.engine, version=command.version))

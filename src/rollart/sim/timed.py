@@ -1,0 +1,86 @@
+"""TimedEngine: an engine whose every job takes the seconds its script says.
+
+Jobs do not slow each other; a suspended engine makes no progress. It replays what was measured
+elsewhere, and is what the live program is compared with.
+"""
+
+from functools import partial
+
+from rollart.sim.engine import Job
+from rollart.sim.loop import Loop, Timer
+from rollart.types import EngineId, TrajectoryId, Version
+
+
+class TimedEngine:
+    """Completes jobs after the time they are said to take."""
+
+    def __init__(self, id_: EngineId, *, loop: Loop) -> None:
+        self.id = id_
+        self.version = Version(0)
+        self._loop = loop
+        self._left: dict[Job, float] = {}
+        self._timers: dict[Job, tuple[float, Timer]] = {}
+        self._suspended = False
+
+    @property
+    def in_flight(self) -> int:
+        """How many jobs it has not completed."""
+        return len(self._left)
+
+    @property
+    def busy_s(self) -> float:
+        """How long it has worked: not known."""
+        return 0.0
+
+    def submit(self, job: Job) -> None:
+        """Take a job in."""
+        self._left[job] = job.seconds
+        if not self._suspended:
+            self._start(job)
+
+    def abort(self, job: Job) -> float:
+        """Stop a job; return how many tokens it has sampled: none before its end."""
+        del self._left[job]
+        if job in self._timers:
+            self._timers.pop(job)[1].cancel()
+        return 0.0
+
+    def evict(self) -> list[Job]:
+        """Stop every job; return the jobs, to go on elsewhere."""
+        jobs = list(self._left)
+        for job in jobs:
+            self.abort(job)
+        return jobs
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop the prefix of a session that ended: there is none."""
+
+    def suspend(self) -> None:
+        """Stop where it is."""
+        self._suspended = True
+        for job, (began, timer) in self._timers.items():
+            timer.cancel()
+            self._left[job] -= self._loop.now - began
+        self._timers.clear()
+
+    def update(self, version: Version, *, keep_cache: bool) -> None:
+        """Take new weights on."""
+        del keep_cache
+        self.version = version
+
+    def resume(self) -> None:
+        """Go on."""
+        self._suspended = False
+        for job in self._left:
+            self._start(job)
+
+    def _start(self, job: Job) -> None:
+        if job.born is None:
+            job.born = self.version
+        timer = self._loop.after(self._left[job], partial(self._finish, job))
+        self._timers[job] = (self._loop.now, timer)
+
+    def _finish(self, job: Job) -> None:
+        del self._left[job], self._timers[job]
+        job.sampled = job.response
+        job.on_done(job)
