@@ -127,7 +127,10 @@ class Generator(Protocol):
     """An engine as the rest of the program sees it: asynchronous, suspendable."""
 
     async def generate(self, request: Request) -> Completion:
-        """Complete one request; cancelling the await aborts it."""
+        """Complete one request; cancelling the await aborts it.
+
+        A completion with finish `abort` was given back by `evict`: it is to go on elsewhere.
+        """
         ...
 
     async def suspend(self) -> None:
@@ -135,11 +138,15 @@ class Generator(Protocol):
         ...
 
     async def update(self, version: Version) -> None:
-        """Fetch and load published weights while suspended."""
+        """Fetch and load published weights while suspended, unless they are held already."""
         ...
 
     async def resume(self) -> None:
         """Go on."""
+        ...
+
+    async def evict(self) -> None:
+        """Suspend, and give every request back with what it has."""
         ...
 
     def forget(self, session: TrajectoryId) -> None:

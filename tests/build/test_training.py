@@ -7,6 +7,7 @@ import pytest
 from letter_env import Letters
 
 from rollart.build import evaluate, train
+from rollart.events import Lend, Recall
 from rollart.observe.log import read_log
 from rollart.observe.trackers import read_rows
 from rollart.replay import replay
@@ -178,3 +179,19 @@ def test_evaluations_on_the_way_judge_the_weights_that_are_served(small, runs):
     assert (judged[0], judged[-1]) == (0, 5)
     assert [step // 2 for step in judged[1:-1]] == [1, 2][: len(judged) - 2]
     assert len(judged) > 2
+
+
+@pytest.mark.parametrize("mode", ["rollart", "sync_plus"])
+def test_training_hardware_serves_between_steps(mode, small, runs):
+    options = [f"run.mode={mode!r}", "run.steps=3", "lending.enabled=true"]
+    name = f"lent-{mode}"
+    assert train(small(name, *options, "lending.min_idle_s=0.0")) == 0
+    proof = replay(runs / name)
+    assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)
+    (part,) = read_log(runs / name / "events.jsonl")
+    issued = [type(command) for record in part.records for command in record.commands]
+    assert issued.count(Lend) == issued.count(Recall) >= 1
+    summary = json.loads((runs / name / "summary.json").read_text())
+    assert summary["engines"]["torch-lent"]["sampled_tokens"] > 0
+    differences = [row["trainer/logprob_difference"] for row in learning(runs / name).values()]
+    assert max(differences) < 1e-4

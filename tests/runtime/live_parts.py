@@ -4,8 +4,9 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +34,7 @@ from rollart.types import EngineId, EngineInfo, Sampling, StepReport, Task, Traj
 from rollart.weights.opening import open_store
 
 ENGINE = EngineId("engine-0")
+LENT = EngineId("engine-lent")
 STOP = 0
 
 
@@ -124,10 +126,12 @@ def make_task(index: int) -> Task:
     return Task(id=index, env="countdown", domain="games", seed=index)
 
 
-def make_access(generators, *, gate=None, is_fresh=lambda _version: True) -> Access:
+def make_access(generators, *, gate=None, is_fresh=lambda _version: True, closed=()) -> Access:
     return Access(
         renderer=LetterRenderer(),
-        router=Router(Routing(), engines=[(id_, "local") for id_ in generators]),
+        router=Router(
+            Routing(), engines=[(id_, "local") for id_ in generators if id_ not in closed]
+        ),
         generators=generators,
         gate=gate or OpenGate(),
         is_fresh=is_fresh,
@@ -186,6 +190,8 @@ class Live:
     slots: int = 4
     setup: dict[str, object] = field(default_factory=dict)
     engine: ScriptedEngine | None = None
+    lent: ScriptedEngine | None = None
+    """An engine on the trainer's hardware, if there is one."""
     trainer: str = "live_parts:CountingTrainer"
     step_s: float = 0.0
     seen: list[tuple[Event, list[Command]]] = field(default_factory=list)
@@ -207,12 +213,17 @@ class Live:
         header = LogHeader(seed=self.rules.seed, rules=encode_rules(self.rules))
         try:
             with EventLog(self.directory / "events.jsonl", header) as log:
-                async with running_proxy(engine, fetch=store.fetch) as proxy:
-                    await self._drive(trainer, proxy, log)
+                async with AsyncExitStack() as stack:
+                    open_proxy = partial(running_proxy, fetch=store.fetch)
+                    proxies = {ENGINE: await stack.enter_async_context(open_proxy(engine))}
+                    if self.lent is not None:
+                        proxies[LENT] = await stack.enter_async_context(open_proxy(self.lent))
+                        await proxies[LENT].suspend()
+                    await self._drive(trainer, proxies, log)
         finally:
             await host.close()
 
-    async def _drive(self, trainer, proxy, log: EventLog) -> None:
+    async def _drive(self, trainer, proxies, log: EventLog) -> None:
         scheduler = Scheduler(self.rules)
         self.controller = Controller(
             scheduler, clock=SystemClock(), observers=[log.append, self._note]
@@ -222,14 +233,14 @@ class Live:
         gate = LockStepGate() if mode.lockstep else OpenGate()
         worker = EnvWorker(
             setups={"countdown": make_setup(self.make, **self.setup)},
-            access=make_access({ENGINE: proxy}, gate=gate, is_fresh=scheduler.is_fresh),
+            access=make_access(proxies, gate=gate, is_fresh=scheduler.is_fresh, closed=[LENT]),
             tasks=make_task,
             ends=Ends(put=self.buffer.put, post=self.controller.post),
             score_elsewhere=mode.score == "after_rollout",
         )
         parts = Parts(
             worker=worker,
-            generators={ENGINE: proxy},
+            generators=proxies,
             trainer=trainer,
             buffer=self.buffer,
             encode=lambda groups: encode(groups, temperature=1.0),
@@ -237,7 +248,10 @@ class Live:
             on_train=self.batches.append,
             after_event=self.after_event,
         )
-        engines = (EngineInfo(id=ENGINE, pool="local", version=Version(0)),)
+        engines = tuple(
+            EngineInfo(id=id_, pool="local", version=Version(0), lent=id_ == LENT)
+            for id_ in proxies
+        )
         async with asyncio.timeout(30):
             await self.controller.run(parts, engines=engines, slots=self.slots)
 

@@ -204,3 +204,42 @@ def test_a_request_the_engine_refuses_fails_alone():
             return good.session
 
     assert asyncio.run(play()) == 2
+
+
+def test_evicted_requests_come_back_with_what_they_have_and_the_engine_is_left_empty():
+    async def run():
+        engine = ScriptedEngine(as_many_as_asked)
+        async with running_proxy(engine) as proxy:
+            begun = asyncio.create_task(proxy.generate(ask(1, turn=4, max_tokens=10**6)))
+            dropped = asyncio.create_task(proxy.generate(ask(2, max_tokens=10**6)))
+            await until(lambda: engine.stats()["sampled_tokens"] > 4)
+            dropped.cancel()
+            await asyncio.wait({dropped})
+            await proxy.suspend()
+            new = asyncio.create_task(proxy.generate(ask(3, turn=1)))
+            await asyncio.sleep(0)
+            await proxy.evict()
+            partial, untouched = await begun, await new
+            assert (partial.finish, partial.turn) == ("abort", 4)
+            assert len(partial.tokens) == len(partial.logprobs) == len(partial.versions) > 0
+            assert untouched == Completion(
+                session=TrajectoryId(3), turn=1, tokens=(), logprobs=(), versions=(), finish="abort"
+            )
+            assert (engine.busy, proxy.in_flight) == (False, 0)
+            await proxy.resume()
+            return await proxy.generate(ask(1, turn=4, max_tokens=2))
+
+    assert asyncio.run(run()).finish == "length"
+
+
+def test_weights_an_engine_holds_are_not_fetched_again():
+    async def run():
+        fetched: list[Version] = []
+        engine = ScriptedEngine(say("go"), version=Version(3))
+        async with running_proxy(engine, fetch=lambda v: fetched.append(v) or {}) as proxy:
+            await proxy.suspend()
+            await proxy.update(Version(3))
+            await proxy.update(Version(4))
+            return fetched
+
+    assert asyncio.run(run()) == [4]

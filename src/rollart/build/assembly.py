@@ -23,6 +23,7 @@ from rollart.weights.directory import remove_directory, remove_leftovers, shared
 from rollart.weights.opening import open_store
 
 POOL = "local"
+TRAINING_POOL = "training"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,20 +31,27 @@ class Engines:
     """The inference side of a run."""
 
     proxies: Mapping[EngineId, LLMProxy]
+    lent: frozenset[EngineId]
+    """Those that run on the trainer's cores while it waits; they start suspended."""
     renderer: ChatRenderer
 
     @property
     def infos(self) -> tuple[EngineInfo, ...]:
         """The engines as the scheduler knows them."""
         return tuple(
-            EngineInfo(id=id_, pool=POOL, version=proxy.version)
+            EngineInfo(
+                id=id_,
+                pool=TRAINING_POOL if id_ in self.lent else POOL,
+                version=proxy.version,
+                lent=id_ in self.lent,
+            )
             for id_, proxy in self.proxies.items()
         )
 
     def router(self, rule: Routing, *, affinity: bool) -> Router:
-        """Return a router over these engines, by domain where the mode has affinity."""
+        """Return a router over the engines that serve now, by domain where the mode has affinity."""
         rule = rule if affinity else replace(rule, affinity={})
-        return Router(rule, engines=[(info.id, info.pool) for info in self.infos])
+        return Router(rule, engines=[(info.id, info.pool) for info in self.infos if not info.lent])
 
 
 def make_rules(config: Config) -> Rules:
@@ -81,7 +89,10 @@ def open_weights(config: Config) -> Generator[tuple[WeightStore, dict[str, Json]
 async def open_engines(
     config: Config, *, model: Path, version: Version, store: WeightStore | None
 ) -> AsyncGenerator[Engines]:
-    """Run the engines on a checkpoint's weights until the block ends."""
+    """Run the engines on a checkpoint's weights until the block ends.
+
+    Where training hardware is lent, one more stands by for the times its cores are idle.
+    """
     renderer = ChatRenderer(load_tokenizer(model))
     weights: Mapping[str, Array] = load_weights(model)
     model_config = load_config(model)
@@ -90,19 +101,23 @@ async def open_engines(
         assert store is not None
         return store.fetch(wanted)
 
+    names = [EngineId(f"{config.engine.name}-{each}") for each in range(config.engine.replicas)]
+    is_lending = config.lending.enabled and store is not None
+    lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
     proxies: dict[EngineId, LLMProxy] = {}
-    for number in range(config.engine.replicas):
+    for id_ in [*names, *lent]:
         engine = TorchEngine(
             model_config=model_config,
             weights=weights,
             options=_with_threads(config),
             version=version,
         )
-        id_ = EngineId(f"{config.engine.name}-{number}")
         proxies[id_] = LLMProxy(engine, id=id_, fetch=fetch, keep_kv=config.syncing.keep_kv)
+    for id_ in lent:
+        await proxies[id_].suspend()
     loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
     try:
-        yield Engines(proxies=proxies, renderer=renderer)
+        yield Engines(proxies=proxies, lent=frozenset(lent), renderer=renderer)
     finally:
         for loop in loops:
             loop.cancel()

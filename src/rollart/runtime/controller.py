@@ -19,16 +19,21 @@ from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
 from rollart.errors import UserError
 from rollart.events import (
+    Adapt,
     Cancel,
     Command,
     Drop,
+    EngineLent,
+    EngineRecalled,
     EngineSuspended,
     EngineUpdated,
     Event,
     Halt,
     Launch,
+    Lend,
     Publish,
     Published,
+    Recall,
     Resume,
     RunStarted,
     Score,
@@ -75,6 +80,7 @@ class Controller:
     ) -> None:
         self.scheduler = scheduler
         self._parts: Parts
+        self._pools: dict[EngineId, str] = {}
         self._clock = clock
         self._observers = observers
         self._inbox: asyncio.Queue[Event] = asyncio.Queue()
@@ -92,6 +98,7 @@ class Controller:
     async def run(self, parts: Parts, *, engines: tuple[EngineInfo, ...], slots: int) -> None:
         """Drive the run to its end; raises UserError if the scheduler gives up."""
         self._parts = parts
+        self._pools = {engine.id: engine.pool for engine in engines}
         self.post(RunStarted(engines=engines, slots=slots))
         try:
             await self._drive()
@@ -124,7 +131,7 @@ class Controller:
             self._parts.worker.launch(launches, tasks)
         for command in commands:
             match command:
-                case Launch():
+                case Launch() | Adapt():
                     pass
                 case Cancel():
                     self._parts.worker.cancel(command.id)
@@ -143,6 +150,12 @@ class Controller:
                         tasks.create_task(self._score(trajectory))
                 case Suspend() | Update() | Resume():
                     tasks.create_task(self._sync(command))
+                case Lend():
+                    tasks.create_task(self._lend(command))
+                case Recall():
+                    # Closed now: a turn that starts before it is evicted would only come back.
+                    self._parts.worker.close_engine(command.engine)
+                    tasks.create_task(self._evict(command.engine))
                 case Wake():
                     timer = tasks.create_task(self._wake(command))
                     self._timers.add(timer)
@@ -182,6 +195,17 @@ class Controller:
                 self.post(EngineUpdated(engine=command.engine, version=command.version))
             case Resume():
                 await generator.resume()
+
+    async def _lend(self, command: Lend) -> None:
+        generator = self._parts.generators[command.engine]
+        await generator.update(command.version)
+        await generator.resume()
+        self._parts.worker.open_engine(command.engine, self._pools[command.engine])
+        self.post(EngineLent(engine=command.engine, version=command.version))
+
+    async def _evict(self, engine: EngineId) -> None:
+        await self._parts.generators[engine].evict()
+        self.post(EngineRecalled(engine=engine))
 
     async def _wake(self, command: Wake) -> None:
         await self._clock.sleep(max(0.0, command.at_s - self._clock.now()))

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from rollart.control.continuation import join, remainder
 from rollart.control.episode import Episode, Outcome, Spec
 from rollart.control.routing import Router
 from rollart.control.turns import Limits
@@ -98,6 +99,14 @@ class EnvManager:
             raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
 
     async def _generate(self, request: Request) -> Completion:
+        """Complete a request; where an engine gives it back, another goes on with what there is."""
+        completion = await self._ask(request)
+        while completion.finish == "abort":
+            rest = await self._ask(remainder(request, completion))
+            completion = join(completion, rest)
+        return completion
+
+    async def _ask(self, request: Request) -> Completion:
         router, now, session = self._access.router, self._access.now, request.session
         engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
         try:

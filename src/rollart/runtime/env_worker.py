@@ -20,7 +20,7 @@ from rollart.events import (
 )
 from rollart.runtime.env_manager import Access, EnvManager, Setup
 from rollart.runtime.seat import AttemptError, Seat
-from rollart.types import SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
+from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +77,14 @@ class EnvWorker:
                 self._access.gate.leave(event.id)
             case _:
                 pass
+
+    def open_engine(self, engine: EngineId, pool: str) -> None:
+        """Let an engine take requests."""
+        self._access.router.open(engine, pool)
+
+    def close_engine(self, engine: EngineId) -> None:
+        """Send an engine no further request."""
+        self._access.router.close(engine)
 
     def close(self) -> None:
         """Close every environment."""

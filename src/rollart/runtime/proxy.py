@@ -3,7 +3,8 @@
 One loop per engine: between two engine steps it takes in new requests and aborts, then runs one
 prefill or decode step in the engine's own thread and completes each finished request at once; no
 request waits for another's end. While suspended it takes no step and keeps everything; after an
-update, requests in flight go on under the new weights with the tokens they have. An engine that
+update, requests in flight go on under the new weights with the tokens they have; evicted, each is
+given back with the tokens it has, to go on elsewhere. An engine that
 breaks fails every request, those to come included: none waits for an engine that is gone.
 """
 
@@ -88,13 +89,26 @@ class LLMProxy:
             pass
 
     async def update(self, version: Version) -> None:
-        """Fetch and load published weights while suspended."""
+        """Fetch and load published weights while suspended, unless they are held already."""
         async with self._stepping:
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version)
+            if self._engine.version != version:
+                await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version)
 
     async def resume(self) -> None:
         """Go on."""
         self._running.set()
+
+    async def evict(self) -> None:
+        """Suspend, and give every request back with what it has."""
+        await self.suspend()
+        async with self._stepping:
+            added, self._added = self._added, []
+            ended, self._ended = self._ended, []
+            running = self._waiting.keys() - {request.session for request in added}
+            partial = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._abandon, sorted(running), ended
+            )
+        self._complete([*partial, *map(_untouched, added)])
 
     async def run(self) -> None:
         """Drive the engine until cancelled."""
@@ -122,16 +136,19 @@ class LLMProxy:
         ended, self._ended = self._ended, []
         loop = asyncio.get_running_loop()
         done, refused = await loop.run_in_executor(self._thread, self._advance, added, ended)
-        for completion in done:
-            future = self._waiting.get(completion.session)
-            if future is not None and not future.done():
-                future.set_result(completion)
+        self._complete(done)
         for session, error in refused:
             future = self._waiting.get(session)
             if future is not None and not future.done():
                 future.set_exception(RequestError(str(error)))
         if self._engine.busy:
             self._work.set()
+
+    def _complete(self, completions: list[Completion]) -> None:
+        for completion in completions:
+            future = self._waiting.get(completion.session)
+            if future is not None and not future.done():
+                future.set_result(completion)
 
     def _advance(
         self, added: list[Request], ended: list[tuple[TrajectoryId, bool]]
@@ -142,11 +159,35 @@ class LLMProxy:
                 self._engine.add(request)
             except UserError as error:
                 refused.append((request.session, error))
+        self._end(ended)
+        return (self._engine.step() if self._engine.busy else []), refused
+
+    def _abandon(
+        self, running: list[TrajectoryId], ended: list[tuple[TrajectoryId, bool]]
+    ) -> list[Completion]:
+        self._end(ended)
+        partial = [self._engine.abort(session) for session in running]
+        for session in running:
+            self._engine.forget(session)
+        return [completion for completion in partial if completion is not None]
+
+    def _end(self, ended: list[tuple[TrajectoryId, bool]]) -> None:
         for session, aborted in ended:
             if aborted:
                 self._engine.abort(session)
             self._engine.forget(session)
-        return (self._engine.step() if self._engine.busy else []), refused
 
     def _load(self, version: Version) -> None:
         self._engine.update(version, self._fetch(version), keep_kv=self._keep_kv)
+
+
+def _untouched(request: Request) -> Completion:
+    """Return the completion of a request of which nothing was sampled."""
+    return Completion(
+        session=request.session,
+        turn=request.turn,
+        tokens=(),
+        logprobs=(),
+        versions=(),
+        finish="abort",
+    )
