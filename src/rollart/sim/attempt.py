@@ -20,7 +20,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.sim.engine import Job
+from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.workload import Script
 from rollart.types import Failure, StopReason, TrajectoryId, TrajectoryInfo, Version

@@ -8,7 +8,8 @@ samples it.
 from collections.abc import Sequence
 from functools import partial
 
-from rollart.sim.engine import Job, SimEngine
+from rollart.sim.engine import SimEngine
+from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
 
@@ -47,7 +48,7 @@ class DisaggregatedEngine:
     @property
     def in_flight(self) -> int:
         """How many jobs it has not completed."""
-        return len(self._parts)
+        return len(self._parts) + len(self._restart)
 
     @property
     def busy_s(self) -> float:
@@ -71,17 +72,22 @@ class DisaggregatedEngine:
 
     def abort(self, job: Job) -> float:
         """Stop a job; return how many tokens it has sampled."""
+        if job in self._restart:
+            self._restart.remove(job)
+            return job.sampled
         part = self._parts.pop(job)
         if isinstance(part, Timer):
             part.cancel()
-        else:
-            engine, running = part
-            job.sampled += engine.abort(running)
+            return job.sampled
+        engine, running = part
+        job.sampled += engine.abort(running)
+        if engine in self._decode:
+            job.born = running.born
         return job.sampled
 
     def evict(self) -> list[Job]:
         """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
-        jobs = list(self._parts)
+        jobs = [*self._parts, *self._restart]
         for job in jobs:
             self.abort(job)
         self._homes.clear()

@@ -1,67 +1,42 @@
 """SimEngine: one inference replica with continuous batching, as a fluid.
 
-    submit ─► waiting (no room for its keys and values) ─► prefill queue ─► running ─► done
+    submit ─► waiting (no room for its keys and values) ─► unread ─► reading ─► running ─► done
 
 All running sequences advance together, one token per engine step, so their progress is one number:
 `_clock`, the tokens each has sampled since the engine began. A sequence that still needs `n` tokens
 is done when the clock has grown by `n`. The clock's speed is constant between two changes of the
-batch, which makes every change cost O(log batch) and a run of any length exact in its events.
+batch (the cache that grows meanwhile counts from the next change on), which makes every change cost
+O(log batch), whatever the number of tokens.
 
 Prefill runs one request at a time, in chunks; beside each chunk the running sequences take one
 step. New weights make every cached token worthless: what runs is read again, as the paper has it.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from rollart.sim.costs import EngineCosts
+from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
+from rollart.sim.room import Room
 from rollart.types import EngineId, TrajectoryId, Version
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Job:
-    """One turn to be completed."""
-
-    session: TrajectoryId
-    context: float
-    """Tokens to be read, the whole history."""
-    response: float
-    """Tokens to be sampled."""
-    on_done: Callable[["Job"], None]
-    born: Version | None = None
-    """The version that sampled the first token."""
-    sampled: float = 0.0
-    """Tokens sampled before the engine last took it up."""
-    began: float = 0.0
-    end: float = 0.0
-    """The engine's clock when it began to sample, and when it will be done."""
-    seconds: float = 0.0
-    """How long it takes on an engine that is timed and not modelled."""
-    received: float = 0.0
-    """Tokens of the context whose keys and values come with it."""
-    cached: float = 0.0
-    """Tokens of the context that need not be read again."""
-    state: str = "new"
-
-    @property
-    def tokens(self) -> float:
-        """Tokens it will have when done."""
-        return self.context + self.response
 
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
-    """What an engine has done so far."""
+    """What an engine has done so far, brought up to date at its changes."""
 
-    busy_s: float = 0.0
     prefill_s: float = 0.0
+    """Time prefill alone would have taken."""
     prefill_tokens: float = 0.0
+    """Tokens read."""
     reused_tokens: float = 0.0
+    """Tokens that were cached when their request was read."""
     sampled_tokens: float = 0.0
     recomputed_tokens: float = 0.0
+    """Cached tokens that new weights made worthless under a request."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -69,47 +44,14 @@ class _Prefill:
     """The request being read."""
 
     job: Job
+    tokens: float
+    seconds: float
+    """Of prefill alone."""
     alone_s: float
+    """With what its steps cost beside, if nothing is running."""
     steps: float
     left: float = 1.0
-
-
-@dataclass(slots=True, kw_only=True)
-class _Reserved:
-    """Room for keys and values."""
-
-    capacity: float
-    used: float = 0.0
-    idle: OrderedDict[TrajectoryId, float] = field(default_factory=OrderedDict[TrajectoryId, float])
-    idle_tokens: float = 0.0
-
-    def take(self, job: Job) -> bool:
-        """Make room for a job, dropping idle prefixes, the least recently used first."""
-        if self.used + job.tokens > self.capacity and self.used > 0:
-            return False
-        job.cached = min(max(self.drop(job.session), job.received), job.context)
-        self.used += job.tokens
-        while self.idle and self.used + self.idle_tokens > self.capacity:
-            self.idle_tokens -= self.idle.popitem(last=False)[1]
-        return True
-
-    def give_back(self, job: Job, *, keep: float) -> None:
-        """Free a job's room; `keep` tokens of it stay as an idle prefix."""
-        self.used -= job.tokens
-        if keep:
-            self.idle[job.session] = keep
-            self.idle_tokens += keep
-
-    def drop(self, session: TrajectoryId) -> float:
-        """Forget an idle prefix; return how long it was."""
-        tokens = self.idle.pop(session, 0.0)
-        self.idle_tokens -= tokens
-        return tokens
-
-    def clear(self) -> None:
-        """Forget every idle prefix."""
-        self.idle.clear()
-        self.idle_tokens = 0.0
+    """The share that is not read yet."""
 
 
 class SimEngine:
@@ -126,7 +68,7 @@ class SimEngine:
         self._costs = costs
         self._loop = loop
         self._reuse = reuse_prefixes
-        self._room = _Reserved(capacity=float(costs.capacity_tokens))
+        self._room = Room(float(costs.capacity_tokens))
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
         self._prefill: _Prefill | None = None
@@ -136,7 +78,11 @@ class SimEngine:
         self._clock = 0.0
         self._cached = 0.0
         self._speed = 0.0
+        """Steps per second of what runs, if nothing is read."""
+        self._whole_s = 0.0
+        """Time to read the whole of what is being read, beside what runs."""
         self._since = 0.0
+        self._busy_s = 0.0
         self._busy_since: float | None = None
         self._timer: Timer | None = None
         self._next_ends_prefill = False
@@ -151,7 +97,8 @@ class SimEngine:
     @property
     def busy_s(self) -> float:
         """How long it has worked."""
-        return self.usage.busy_s
+        since = self._busy_since
+        return self._busy_s if since is None else self._busy_s + self._loop.now - since
 
     def submit(self, job: Job) -> None:
         """Take a job in."""
@@ -191,71 +138,83 @@ class SimEngine:
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
         """Take new weights on; what was cached is read again unless it is kept."""
+        self._progress()
         self.version = version
         if keep_cache:
             return
         self._room.clear()
-        reading = [self._prefill.job] if self._prefill else []
-        self._prefill = None
-        running = list(self._running.values())
-        for job in running:
+        interrupted = list(self._running.values())
+        for job in interrupted:
             self._stop_running(job)
-            self.usage.recomputed_tokens += job.context + job.sampled
-        for job in reversed([*running, *reading]):
+            job.cached = job.context + job.sampled
+        if self._prefill is not None:
+            interrupted.append(self._stop_reading(self._prefill))
+        self._unread.extendleft(reversed(interrupted))
+        for job in self._unread:
+            self.usage.recomputed_tokens += job.cached
             job.cached = job.received = 0.0
             job.state = "unread"
-            self._unread.appendleft(job)
+        self._proceed()
 
     def resume(self) -> None:
         """Go on."""
-        self._since = self._loop.now
+        self._progress()
         self._suspended = False
         self._proceed()
 
+    def flush(self) -> None:
+        """Tell of the busy interval so far, if there is one."""
+        if self._busy_since is not None:
+            self._note_busy(is_busy=False)
+            self._note_busy(is_busy=True)
+
     def _remove(self, job: Job) -> None:
-        match job.state:
-            case "waiting":
-                self._waiting.remove(job)
-                return
-            case "unread":
+        if job.state == "waiting":
+            self._waiting.remove(job)
+        else:
+            if job.state == "unread":
                 self._unread.remove(job)
-            case "reading":
-                self._prefill = None
-            case _:
+            elif job.state == "reading":
+                assert self._prefill is not None
+                self._stop_reading(self._prefill)
+            else:
                 self._stop_running(job)
+            self._room.give_back(job, keep=0.0)
         job.state = "gone"
-        self._room.give_back(job, keep=0.0)
+
+    def _stop_reading(self, prefill: _Prefill) -> Job:
+        """Leave a request half read; what was read is lost."""
+        self._prefill = None
+        share, job = 1 - prefill.left, prefill.job
+        self.usage.prefill_tokens += share * prefill.tokens
+        self.usage.prefill_s += share * prefill.seconds
+        job.cached += share * prefill.tokens
+        return job
 
     def _stop_running(self, job: Job) -> None:
-        del self._running[job.session]
+        running = self._running
+        del running[job.session]
         sampled = self._clock - job.began
-        self._cached -= job.context + job.sampled + sampled
         job.sampled += sampled
+        self._cached = self._cached - (job.context + job.sampled) if running else 0.0
 
     def _progress(self) -> None:
         """Bring the state up to now."""
         now = self._loop.now
         elapsed, self._since = now - self._since, now
-        if self._suspended or elapsed <= 0 or self._speed == 0:
+        if elapsed <= 0 or self._busy_since is None:
             return
-        self.usage.busy_s += elapsed
-        steps = elapsed * self._speed
-        prefill = self._prefill
-        if prefill is not None:
-            prefill.left -= elapsed / self._prefill_s(prefill)
-            steps = elapsed / self._prefill_s(prefill) * prefill.steps
+        prefill, running = self._prefill, len(self._running)
+        if prefill is None:
+            steps = elapsed * self._speed
+        else:
+            share = elapsed / self._whole_s
+            prefill.left -= share
+            steps = share * prefill.steps
         self._clock += steps
-        self._cached += steps * len(self._running)
-        self.usage.sampled_tokens += steps * len(self._running)
-
-    def _prefill_s(self, prefill: _Prefill) -> float:
-        return prefill.alone_s + prefill.steps * self._step_s
-
-    @property
-    def _step_s(self) -> float:
-        if not self._running:
-            return 0.0
-        return self._costs.decode_s(len(self._running), cached=self._cached)
+        if running:
+            self._cached += steps * running
+            self.usage.sampled_tokens += steps * running
 
     def _proceed(self) -> None:
         """Start what can start and ask to be woken at the next change."""
@@ -279,7 +238,6 @@ class SimEngine:
     def _read(self, job: Job) -> None:
         cached = job.cached
         tokens = job.context + job.sampled - cached
-        self.usage.prefill_tokens += tokens
         self.usage.reused_tokens += cached
         if tokens <= 0:
             self._run(job)
@@ -288,24 +246,29 @@ class SimEngine:
         constants = self._costs.constants
         job.state = "reading"
         steps = tokens / constants.chunk_tokens
-        alone_s = seconds + steps * constants.step_overhead_s
-        self._prefill = _Prefill(job=job, alone_s=alone_s, steps=steps)
-        self.usage.prefill_s += seconds
+        self._prefill = _Prefill(
+            job=job,
+            tokens=tokens,
+            seconds=seconds,
+            alone_s=seconds + steps * constants.step_overhead_s,
+            steps=steps,
+        )
 
     def _next_change_s(self) -> float | None:
-        """Return how long until a prefill or a sequence ends; set the clock's speed."""
-        ends, running = self._ends, self._running
+        """Return how long until a prefill or a sequence ends; set the speed until then."""
+        ends, running = self._ends, len(self._running)
         while ends and not self._is_running(ends[0]):
             heappop(ends)
-        step_s = self._step_s
+        step_s = self._costs.decode_s(running, cached=self._cached) if running else 0.0
         left = ends[0][0] - self._clock if ends else None
         self._next_ends_prefill = False
         prefill = self._prefill
         if prefill is None:
-            self._speed = 1 / step_s if step_s else 0.0
-            return None if left is None else left * step_s
-        whole_s = prefill.alone_s + prefill.steps * step_s
-        self._speed = prefill.steps / whole_s if running else 1.0
+            if left is None:
+                return None
+            self._speed = 1 / step_s
+            return left * step_s
+        whole_s = self._whole_s = prefill.alone_s + prefill.steps * step_s
         delay_s = prefill.left * whole_s
         if left is not None and left * whole_s < delay_s * prefill.steps:
             return left * whole_s / prefill.steps
@@ -317,9 +280,7 @@ class SimEngine:
         self._progress()
         ends = self._ends
         if self._next_ends_prefill:
-            prefill, self._prefill = self._prefill, None
-            assert prefill is not None
-            self._run(prefill.job)
+            self._end_reading()
         else:
             self._clock = max(self._clock, ends[0][0])  # exactly, whatever rounding made of it
         done: list[Job] = []
@@ -335,6 +296,13 @@ class SimEngine:
         self._proceed()
         for job in done:
             job.on_done(job)
+
+    def _end_reading(self) -> None:
+        prefill, self._prefill = self._prefill, None
+        assert prefill is not None
+        self.usage.prefill_tokens += prefill.tokens
+        self.usage.prefill_s += prefill.seconds
+        self._run(prefill.job)
 
     def _run(self, job: Job) -> None:
         job.state = "running"
@@ -353,9 +321,11 @@ class SimEngine:
         return job.end == at and self._running.get(job.session) is job
 
     def _note_busy(self, *, is_busy: bool) -> None:
-        if is_busy and self._busy_since is None:
-            self._busy_since = self._loop.now
-        elif not is_busy and self._busy_since is not None:
-            if self.on_interval is not None:
-                self.on_interval(self._busy_since, self._loop.now)
+        since, now = self._busy_since, self._loop.now
+        if is_busy and since is None:
+            self._busy_since = now
+        elif not is_busy and since is not None:
+            self._busy_s += now - since
             self._busy_since = None
+            if self.on_interval is not None:
+                self.on_interval(since, now)

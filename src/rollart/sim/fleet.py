@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollart.control.routing import Router, Routing
-from rollart.sim.engine import Job
+from rollart.sim.job import Job
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 

@@ -6,7 +6,7 @@ elsewhere, and is what the live program is compared with.
 
 from functools import partial
 
-from rollart.sim.engine import Job
+from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
 

@@ -1,0 +1,38 @@
+"""Job: one turn to be completed, as engines of the simulator take it in."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollart.types import TrajectoryId, Version
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """One turn to be completed."""
+
+    session: TrajectoryId
+    context: float
+    """Tokens to be read, the whole history."""
+    response: float
+    """Tokens to be sampled."""
+    on_done: Callable[["Job"], None]
+    born: Version | None = None
+    """The version that sampled the first token."""
+    sampled: float = 0.0
+    """Tokens sampled before the engine last took it up."""
+    began: float = 0.0
+    end: float = 0.0
+    """The engine's clock when it began to sample, and when it will be done."""
+    seconds: float = 0.0
+    """How long it takes on an engine that is timed and not modelled."""
+    received: float = 0.0
+    """Tokens of the context whose keys and values come with it."""
+    cached: float = 0.0
+    """Tokens of the context that need not be read again."""
+    state: str = "new"
+    """Where in its engine it is."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens it will have when done."""
+        return self.context + self.response
