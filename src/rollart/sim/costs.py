@@ -3,8 +3,9 @@
 A roofline with few constants. Prefill is bound by arithmetic: two operations per active parameter
 and token, plus attention. A decode step is bound by memory: it reads the weights once and every
 running sequence's keys and values. Tensor parallelism divides both and pays two all-reduces per
-layer over NVLink. Training is arithmetic at a stated utilisation. Weights cross between clusters
-in two hops, push and pull, the second mostly hidden behind the first.
+layer over NVLink, or PCIe where there is none. Training is arithmetic at a stated utilisation.
+Weights cross between clusters in two hops, push and pull, the second mostly hidden behind the
+first.
 
 Constants that were fitted, and on which figures, are listed in docs/simulator.md.
 """
@@ -62,6 +63,9 @@ class EngineCosts:
     """Seconds a decode step needs to read one cached token."""
     capacity_tokens: int = field(init=False)
     """Tokens whose keys and values fit beside the weights."""
+    _reduce_token_s: float = field(init=False, repr=False, compare=False)
+    _fixed_s: list[tuple[float, float, float]] = field(init=False, repr=False, compare=False)
+    """By number of sequences: reading the weights, arithmetic, and what is paid on top."""
 
     def __post_init__(self) -> None:
         model, gpu, constants = self.model, self.gpu, self.constants
@@ -77,7 +81,10 @@ class EngineCosts:
                 "raise tp or take larger GPUs",
             )
         set_ = object.__setattr__
-        set_(self, "prefill_token_s", model.flops_per_token / flops + self._reduce_s(1))
+        moved = 2 * (self.tp - 1) / self.tp * model.hidden * _BYTES
+        set_(self, "_reduce_token_s", 2 * model.layers * moved / gpu.peer_bytes_per_s)
+        set_(self, "_fixed_s", [])
+        set_(self, "prefill_token_s", model.flops_per_token / flops + self._reduce_token_s)
         set_(self, "attention_s", model.attention_flops_per_token(1) / flops)
         set_(self, "cache_token_s", model.kv_bytes_per_token / bandwidth)
         set_(self, "capacity_tokens", int(room / model.kv_bytes_per_token))
@@ -92,20 +99,20 @@ class EngineCosts:
 
         `cached` counts the tokens of all of them together.
         """
-        model, gpu, constants = self.model, self.gpu, self.constants
-        touched = model.weight_bytes * _touched_share(model, sequences)
-        read_s = touched / (self.tp * gpu.hbm_tb_s * 1e12 * constants.decode_utilisation)
-        compute_s = sequences * self.prefill_token_s
+        while len(self._fixed_s) <= sequences:
+            self._fixed_s.append(self._fixed(len(self._fixed_s)))
+        read_s, compute_s, beside_s = self._fixed_s[sequences]
         memory_s = read_s + cached * self.cache_token_s
-        return max(memory_s, compute_s) + constants.step_overhead_s + self._reduce_s(sequences)
+        return (memory_s if memory_s > compute_s else compute_s) + beside_s
 
-    def _reduce_s(self, tokens: float) -> float:
-        """Return the time of the all-reduces of one step, two per layer."""
-        if self.tp == 1:
-            return 0.0
-        moved = 2 * (self.tp - 1) / self.tp * self.model.hidden * _BYTES * tokens
-        one_way = self.gpu.nvlink_gb_s * _GB / 2
-        return 2 * self.model.layers * moved / one_way
+    def _fixed(self, sequences: int) -> tuple[float, float, float]:
+        """Return what of a decode step does not depend on the cache."""
+        model, constants = self.model, self.constants
+        bandwidth = self.tp * self.gpu.hbm_tb_s * 1e12 * constants.decode_utilisation
+        read_s = model.weight_bytes * _touched_share(model, sequences) / bandwidth
+        beside_s = constants.step_overhead_s + sequences * self._reduce_token_s
+        compute_s = sequences * (self.prefill_token_s - self._reduce_token_s)
+        return read_s, compute_s, beside_s
 
 
 def _touched_share(model: ModelShape, sequences: int) -> float:
