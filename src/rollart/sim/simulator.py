@@ -11,7 +11,7 @@ issue the same commands; a test holds them together.
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Protocol, assert_never
 
@@ -53,6 +53,7 @@ from rollart.events import (
 from rollart.sim.attempt import SimAttempt, Surroundings
 from rollart.sim.fleet import Fleet, Member
 from rollart.sim.loop import Loop
+from rollart.sim.outages import OutageOptions, Outages
 from rollart.sim.rewards import RewardOptions, RewardPlace
 from rollart.sim.workload import Workload
 from rollart.types import EngineId, TrajectoryId, Version
@@ -93,6 +94,7 @@ class World:
     rewards: RewardOptions = field(default_factory=RewardOptions)
     call_s: float = 0.0
     """Time of a call to an environment beside its own work."""
+    outages: OutageOptions = field(default_factory=OutageOptions)
 
     def __post_init__(self) -> None:
         if self.slots < 1:
@@ -106,7 +108,10 @@ class Simulator:
         self.world = world
         self.loop = Loop()
         self.scheduler = Scheduler(world.rules, domain_of=world.workload.domain)
-        self.fleet = Fleet(world.make_engines(self.loop), routing=world.routing, loop=self.loop)
+        by_domain = world.rules.mode.affinity
+        routing = world.routing if by_domain else replace(world.routing, affinity={})
+        self.fleet = Fleet(world.make_engines(self.loop), routing=routing, loop=self.loop)
+        self.outages = Outages(world.outages, loop=self.loop, doors=self.fleet)
         self.rewards = RewardPlace(world.rewards, loop=self.loop)
         self.handled = 0
         """Events the scheduler has taken in."""
@@ -127,7 +132,9 @@ class Simulator:
 
     def run(self) -> None:
         """Simulate until the scheduler is done."""
-        self.post(RunStarted(engines=self.fleet.infos, slots=self.world.slots))
+        infos = self.fleet.infos
+        self.outages.start([info.id for info in infos if not info.lent])
+        self.post(RunStarted(engines=infos, slots=self.world.slots))
         self._drain()
         while not self.scheduler.done:
             if not self.loop.step():
@@ -169,6 +176,7 @@ class Simulator:
                 case Cancel():
                     attempt = self.attempts.pop(command.id, None)
                     if attempt is not None:
+                        self._arrived.pop(command.id, None)
                         attempt.cancel()
                 case Drop():
                     for id_ in command.ids:
@@ -199,6 +207,8 @@ class Simulator:
                 self.post(EngineSuspended(engine=command.engine))
             case Update():
                 seconds = durations.update_s(command.version, engine=command.engine)
+                if command.engine in self.outages.down:
+                    seconds = 0.0
                 self.loop.after(seconds, partial(self._update, command))
             case Resume():
                 fleet.engine(command.engine).resume()
@@ -229,7 +239,6 @@ class Simulator:
             case _:
                 return
         if self._lockstep is not None:
-            self._arrived.pop(ended, None)
             self._release(self._lockstep.leave(ended))
 
     def _arrive(self, id_: TrajectoryId, action: Callable[[], None]) -> None:
@@ -240,7 +249,8 @@ class Simulator:
         self._release(self._lockstep.arrive(id_))
 
     def _release(self, ids: Sequence[TrajectoryId]) -> None:
-        for action in [self._arrived.pop(id_) for id_ in ids]:
+        """Let those go on that wait; one that is being cancelled no longer does."""
+        for action in [self._arrived.pop(id_) for id_ in ids if id_ in self._arrived]:
             action()
 
     def _score(self, attempt: SimAttempt) -> None:
