@@ -113,7 +113,10 @@ class EnvManager:
             completion = await self._access.generators[engine].generate(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        router.done(session, now=now(), sampled_tokens=len(completion.tokens))
+        if completion.finish == "abort":
+            router.cancelled(session)
+        else:
+            router.done(session, now=now(), sampled_tokens=len(completion.tokens))
         return completion
 
     async def _step(self, action: str) -> Outcome:

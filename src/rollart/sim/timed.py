@@ -50,6 +50,7 @@ class TimedEngine:
         jobs = list(self._left)
         for job in jobs:
             self.abort(job)
+            job.born = None
         return jobs
 
     def forget(self, session: TrajectoryId) -> None:
