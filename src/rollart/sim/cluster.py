@@ -15,6 +15,7 @@ from rollart.sim.fleet import Member
 from rollart.sim.hardware import Gpu, Link, link_named
 from rollart.sim.loop import Loop
 from rollart.sim.models import ModelShape
+from rollart.sim.outages import OutageOptions
 from rollart.types import EngineId, Version
 
 TRAINING = "training"
@@ -83,6 +84,10 @@ class Cluster:
     """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
     lend_s: float = 5.0
     """Time to turn training hardware into an engine, and back."""
+    engine_mtbf_s: float = 0.0
+    """Mean time an engine serves until it dies; 0 is for ever."""
+    engine_repair_s: float = 60.0
+    """Time until a dead engine serves again."""
 
     def __post_init__(self) -> None:
         if self.train_gpus < 1:
@@ -99,6 +104,10 @@ class Cluster:
         train = self.train_gpus * self.train_gpu.cost
         return train + sum(pool.gpus * pool.gpu.cost for pool in self.rollout)
 
+    def outages(self, seed: int) -> OutageOptions:
+        """Return when engines die, drawn from a seed."""
+        return OutageOptions(mtbf_s=self.engine_mtbf_s, repair_s=self.engine_repair_s, seed=seed)
+
     def make_engines(self, loop: Loop) -> Sequence[Member]:
         """Return the engines of every pool."""
         members: list[Member] = []
@@ -106,9 +115,12 @@ class Cluster:
             costs = self._costs(pool.gpu, pool.tp)
             for number in range(pool.engines):
                 id_ = EngineId(f"{pool.name}-{number}")
-                engine = self._engine(id_, costs, loop)
-                if pool.disaggregation is not None:
-                    engine = self._unit(id_, pool, pool.disaggregation, loop)
+                split = pool.disaggregation
+                engine = (
+                    self._engine(id_, costs, loop)
+                    if split is None
+                    else self._unit(id_, pool, split, loop)
+                )
                 members.append(Member(engine=engine, pool=pool.name))
         if self.lend_tp:
             costs = self._costs(self.train_gpu, self.lend_tp)

@@ -67,16 +67,19 @@ class Member:
     """It lives on training hardware and serves only while it is lent."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Flight:
     job: Job
     domain: str
-    engine: AnyEngine
+    engine: AnyEngine | None
+    """Where it is; None while no engine is open."""
     done: Callable[[Job], None]
+    sampled: float = 0.0
+    """Tokens of it that were sampled before it came there."""
 
 
 class Fleet:
-    """Routes jobs to engines and moves them when an engine leaves."""
+    """Routes jobs to engines and moves them when an engine leaves; with none they wait."""
 
     def __init__(self, members: Sequence[Member], *, routing: Routing, loop: Loop) -> None:
         self.members = {member.engine.id: member for member in members}
@@ -84,6 +87,7 @@ class Fleet:
         self.router = Router(routing, engines=open_)
         self._loop = loop
         self._flights: dict[TrajectoryId, _Flight] = {}
+        self._stranded: list[_Flight] = []
         self._open = {id_ for id_, _ in open_}
 
     @property
@@ -107,17 +111,17 @@ class Fleet:
 
     def generate(self, job: Job, *, domain: str) -> None:
         """Complete a job on the engine that fits it."""
-        tokens = int(job.context + job.sampled)
-        id_ = self.router.pick(job.session, domain=domain, now=self._loop.now, tokens=tokens)
-        engine = self.members[id_].engine
-        flight = _Flight(job=job, domain=domain, engine=engine, done=job.on_done)
+        flight = _Flight(job=job, domain=domain, engine=None, done=job.on_done)
         self._flights[job.session] = flight
         job.on_done = self._done
-        engine.submit(job)
+        self._submit(flight)
 
     def abort(self, job: Job) -> float:
         """Stop a job; return how many tokens it has sampled."""
         flight = self._flights.pop(job.session)
+        if flight.engine is None:
+            self._stranded.remove(flight)
+            return job.sampled
         self.router.cancelled(job.session)
         return flight.engine.abort(job)
 
@@ -129,9 +133,13 @@ class Fleet:
 
     def open(self, id_: EngineId) -> None:
         """Let an engine be routed to."""
-        if id_ not in self._open:
-            self._open.add(id_)
-            self.router.open(id_, self.members[id_].pool)
+        if id_ in self._open:
+            return
+        self._open.add(id_)
+        self.router.open(id_, self.members[id_].pool)
+        stranded, self._stranded = self._stranded, []
+        for flight in stranded:
+            self._submit(flight)
 
     def close(self, id_: EngineId) -> None:
         """Route no more to an engine; its jobs go on elsewhere with what they have."""
@@ -140,12 +148,24 @@ class Fleet:
         self._open.discard(id_)
         self.router.close(id_)
         for job in self.members[id_].engine.evict():
-            flight = self._flights.pop(job.session)
             self.router.cancelled(job.session)
-            job.on_done = flight.done
-            self.generate(job, domain=flight.domain)
+            self._submit(self._flights[job.session])
+
+    def _submit(self, flight: _Flight) -> None:
+        if not self._open:
+            flight.engine = None
+            self._stranded.append(flight)
+            return
+        job = flight.job
+        tokens = int(job.context + job.sampled)
+        now = self._loop.now
+        id_ = self.router.pick(job.session, domain=flight.domain, now=now, tokens=tokens)
+        flight.engine = self.members[id_].engine
+        flight.sampled = job.sampled
+        flight.engine.submit(job)
 
     def _done(self, job: Job) -> None:
         flight = self._flights.pop(job.session)
-        self.router.done(job.session, now=self._loop.now, sampled_tokens=int(job.response))
+        tokens = int(job.response - flight.sampled)
+        self.router.done(job.session, now=self._loop.now, sampled_tokens=tokens)
         flight.done(job)

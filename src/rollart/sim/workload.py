@@ -93,6 +93,8 @@ class TaskProfile:
     """The reward function; None if the environment's own reward stands."""
     failure_rate: float = 0.0
     """Share of attempts whose environment fails at its reset."""
+    failure_after: Latency | None = None
+    """How long such a reset takes until it is given up; None takes as long as any other."""
     max_tokens: int = 32768
     """Tokens after which an attempt is cut off."""
 
@@ -147,12 +149,17 @@ def _draw(profile: TaskProfile, *, shared: Random, own: Random) -> Script:
         )
         for turn in range(count)
     )
+    reset_s = reset_factor * profile.reset.draw(own)
+    score_s = None if profile.score is None else profile.score.draw(own)
+    fails, reward = own.random() < profile.failure_rate, own.random()
+    if fails and profile.failure_after is not None:
+        reset_s = profile.failure_after.draw(own)
     return Script(
         domain=profile.name,
-        reset_s=reset_factor * profile.reset.draw(own),
+        reset_s=reset_s,
         turns=turns,
         limits=Limits(max_turns=profile.turns[1], max_tokens=profile.max_tokens),
-        score_s=None if profile.score is None else profile.score.draw(own),
-        fails=own.random() < profile.failure_rate,
-        reward=own.random(),
+        score_s=score_s,
+        fails=fails,
+        reward=reward,
     )
