@@ -8,7 +8,7 @@ stands between them and the scheduler is the program's own.
 import asyncio
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -196,10 +196,11 @@ async def _live(case: Case, loop: VirtualLoop) -> History:
 
     controller = Controller(scheduler, clock=clock, observers=[observe])
     buffer = Buffer(scheduler.is_fresh)
+    routing = case.routing if case.rules.mode.affinity else replace(case.routing, affinity={})
     serving = [(info.id, info.pool) for info in case.infos if not info.lent]
     access = Access(
         renderer=CountRenderer(),
-        router=Router(case.routing, engines=serving),
+        router=Router(routing, engines=serving),
         generators=generators,
         gate=LockStepGate() if case.rules.mode.lockstep else OpenGate(),
         is_fresh=scheduler.is_fresh,
