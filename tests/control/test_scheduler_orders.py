@@ -41,6 +41,7 @@ rules = st.builds(
     staleness=st.builds(
         Staleness,
         alpha=st.integers(0, 3),
+        adaptive=st.booleans(),
         counting=st.sampled_from(["optimizer", "serving"]),
         at_bound=st.sampled_from(["drop", "wait", "pace"]),
         patience_s=st.sampled_from([0.0, 2.0]),
@@ -49,6 +50,7 @@ rules = st.builds(
         Redundancy,
         extra_groups=st.integers(0, 2),
         extra_members=st.integers(0, 2),
+        adaptive=st.booleans(),
         hedge_after=st.sampled_from([0.0, 1.0, 2.0]),
     ),
     retry=st.builds(
@@ -133,7 +135,7 @@ def test_environments_hung_for_ever_are_not_awaited_when_others_can_fill_the_bat
         options,
         mode=mode,
         staleness=replace(rules.staleness, at_bound="drop"),
-        redundancy=replace(rules.redundancy, extra_groups=hung),
+        redundancy=replace(rules.redundancy, extra_groups=hung, adaptive=False),
     )
     options |= {"slots": hung + options["slots"], "hung": frozenset(range(hung))}
     world = World(random=Random(seed), has_timeouts=False, **options)
@@ -148,7 +150,7 @@ def test_a_run_that_waits_at_the_bound_never_loses_work_to_age(options, seed, al
         options,
         batching=replace(rules.batching, order="oldest"),
         staleness=replace(rules.staleness, at_bound="wait", alpha=alpha),
-        redundancy=replace(rules.redundancy, extra_groups=0),
+        redundancy=replace(rules.redundancy, extra_groups=0, adaptive=False),
     )
     world = World(random=Random(seed), **options).run()
     assert "stale" not in reasons(world)

@@ -43,6 +43,10 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
         "iteration": 0,
         "iteration_complete": 1,
         "dispatch": {"next_task": 2, "block": [], "durations": {"": (3, 0.0, 0.0)}},
+        "adapting": {
+            "alpha": {"level": 1, "leaning": 0},
+            "extra_groups": {"level": 0, "leaning": 0},
+        },
         "groups": [
             {
                 "id": 0,

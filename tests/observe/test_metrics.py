@@ -1,6 +1,7 @@
 import pytest
 
 from rollart.events import (
+    Adapt,
     Cancel,
     Drop,
     Launch,
@@ -138,3 +139,10 @@ def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
     ledger.add(FAILED, [])
     ledger.check()
     assert dict(ledger.wasted) == {"dropped:stale": 10, "failed:env_timeout": 3}
+
+
+def test_rows_show_what_admission_goes_by_once_it_adapts():
+    metrics = Metrics()
+    adapted = [(2.0, Woke(at_s=0.0), [Adapt(alpha=2, extra_groups=3)]), *RUN[3:]]
+    row = [metrics.add(*record) for record in [*RUN[:3], *adapted]][-1]
+    assert (row["adaptive/alpha"], row["adaptive/extra_groups"]) == (2, 3)

@@ -6,7 +6,7 @@ rollart) a group starts whenever fewer are outstanding than the trainer can cons
 steps. Either way no group starts that the run's remaining steps could not train.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rollart.control.batching import Batching
 from rollart.control.modes import Mode
@@ -52,6 +52,11 @@ class Admission:
     def is_iteration_complete(self) -> bool:
         """Whether the current iteration has the groups its batch needs."""
         return self.iteration_complete == self.batching.groups_per_step
+
+    def go_by(self, *, alpha: int, extra_groups: int) -> None:
+        """Open groups by these levels from now on."""
+        self.staleness = replace(self.staleness, alpha=alpha)
+        self.redundancy = replace(self.redundancy, extra_groups=extra_groups)
 
     def open(self) -> None:
         """Count a group that starts."""

@@ -9,6 +9,10 @@ def check(scheduler: Scheduler) -> None:
     scheduler.syncer.check()
     scheduler.cohort.check()
     scheduler.flights.check(groups)
+    scheduler.adapter.check()
+    admission, adapter = scheduler.cohort.admission, scheduler.adapter
+    assert admission.staleness.alpha == adapter.alpha.level <= scheduler.bound.alpha
+    assert admission.redundancy.extra_groups == adapter.extra_groups.level
     if scheduler.lender.is_away:
         at_once = scheduler.rules.mode.update == "at_once"
         newest = scheduler.optimizer if at_once else scheduler.served

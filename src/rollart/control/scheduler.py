@@ -18,6 +18,7 @@ the same events give the same commands.
 
 from typing import assert_never, cast, get_args
 
+from rollart.control.adapting import Adapter
 from rollart.control.cohort import Cohort
 from rollart.control.dispatch import DomainOf, one_domain
 from rollart.control.flights import Flights
@@ -70,6 +71,7 @@ class Scheduler:
         self.flights = Flights(rules, durations=self.cohort.dispatcher.durations)
         self.syncer = Syncer(rules.syncing)
         self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
+        self.adapter = Adapter(rules, bound=self.bound)
         self.ending: CancelReason | None = None
         self._hold = Hold(rules, bound=self.bound)
         self._wake_at: float | None = None
@@ -136,6 +138,8 @@ class Scheduler:
             self._out += self.lender.recall()
         if ids := self.flights.take_unscored():
             self._out.append(Score(ids=ids))
+        if self.adapter.is_on:
+            self._adapt(event, now)
         return self._out
 
     def _note(self, event: Event, now: float) -> None:  # noqa: PLR0912
@@ -256,6 +260,7 @@ class Scheduler:
         verdict = self.cohort.judge(group)
         if verdict == "ready":
             self.lender.complete(self._now)
+            self.adapter.complete(self._now)
             self._out += self.flights.stop(group, "surplus")
             for other in self.cohort.complete(group):
                 self._drop(other, "surplus")
@@ -264,6 +269,7 @@ class Scheduler:
 
     def _drop(self, group: Group, reason: DropReason) -> None:
         """End a rolling or ready group untrained."""
+        self.adapter.lose(group, reason)
         is_cancel_reason = reason in _CANCEL_REASONS
         cancelled = cast("CancelReason", reason) if is_cancel_reason else "group_dropped"
         self._out += self.flights.stop(group, cancelled)
@@ -309,6 +315,12 @@ class Scheduler:
         self._out.append(Publish(version=version))
         self._expire()
         self._end_when_trained()
+
+    def _adapt(self, event: Event, now: float) -> None:
+        levels = self.adapter.note(now, event, self._out)
+        if levels is not None:
+            self.cohort.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
+            self._out.append(levels)
 
     def _sync(self) -> None:
         if self.published <= self.syncer.served or self.syncer.active:

@@ -7,6 +7,7 @@ to the trainer included, because the weights saved beside the snapshot have not 
 
 from typing import TypedDict
 
+from rollart.control.adapting import AdapterRecord
 from rollart.control.dispatch import DispatchRecord, DomainOf, one_domain
 from rollart.control.groups import Group
 from rollart.control.rules import Rules
@@ -37,6 +38,7 @@ class SchedulerRecord(TypedDict):
     iteration: int
     iteration_complete: int
     dispatch: DispatchRecord
+    adapting: AdapterRecord
     groups: list[GroupRecord]
 
 
@@ -52,6 +54,7 @@ def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
         iteration=cohort.admission.iteration,
         iteration_complete=cohort.admission.iteration_complete,
         dispatch=cohort.dispatcher.record(),
+        adapting=scheduler.adapter.record(),
         groups=[_record(g) for g in cohort.groups.values() if g.state != "trained"],
     )
 
@@ -82,6 +85,8 @@ def restore(
     cohort.admission.iteration = record["iteration"]
     cohort.admission.iteration_complete = record["iteration_complete"]
     cohort.dispatcher.restore(record["dispatch"])
+    levels = scheduler.adapter.restore(record["adapting"])
+    cohort.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
     for saved in record["groups"]:
         group = _restore_group(saved, domain_of)
         cohort.restore(group)

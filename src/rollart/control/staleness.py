@@ -20,6 +20,8 @@ class Staleness:
 
     alpha: int = 1
     """Most optimizer steps a trajectory may lag the weights it updates; 0 is on-policy."""
+    adaptive: bool = False
+    """Open groups by a smaller window, down to 1, while waste shows that alpha is too large."""
     counting: Literal["optimizer", "serving"] = "optimizer"
     """What age is counted against: the weights being updated, or (the paper's) those served."""
     at_bound: Literal["drop", "wait", "pace"] = "drop"

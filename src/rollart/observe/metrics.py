@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollart.events import (
+    Adapt,
     Cancel,
     Command,
     Drop,
@@ -41,6 +42,7 @@ class Status:
     waiting: int
     """Finished attempts in the buffer."""
     engines: int
+    """Engines that always serve."""
     suspended: int
     """Engines that take no step because their weights change."""
     training_since_s: float | None
@@ -85,6 +87,7 @@ class Metrics:
         self._step = 0
         self._sampled = 0
         self._wasted: Counter[str] = Counter()
+        self._levels: Row = {}
 
     def add(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
         """Fold one record in; return a row when it ends a step."""
@@ -112,7 +115,8 @@ class Metrics:
     def _note_event(self, now: float, event: Event) -> Row | None:
         match event:
             case RunStarted(engines=engines, slots=slots):
-                self._engines, self._slots = len(engines), slots
+                self._engines = sum(not engine.lent for engine in engines)
+                self._slots = slots
                 self._window.start_s = now
             case TrajectoryFinished(info=info):
                 self._end_attempt("finished")
@@ -153,6 +157,8 @@ class Metrics:
                 self._suspended[engine] = now
             case Resume(engine=engine):
                 self._window.suspended_s += now - self._suspended.pop(engine, now)
+            case Adapt(alpha=alpha, extra_groups=extra_groups):
+                self._levels = {"adaptive/alpha": alpha, "adaptive/extra_groups": extra_groups}
             case Cancel() | _:
                 pass
 
@@ -182,6 +188,7 @@ class Metrics:
         }
         for name in ("launched", "finished", "failed", "cancelled", "dropped"):
             row[name] = window.counts[name]
+        row.update(self._levels)
         row.update({f"trainer/{name}": value for name, value in event.metrics.items()})
         self._training = None
         self._window = _Window(start_s=now)

@@ -1,7 +1,7 @@
 """The trace: an event log as a timeline for Perfetto or chrome://tracing.
 
 One process per kind of part (slots, engines, trainer), one track per part. An attempt is a bar on
-its slot's track, a weight change on its engine's, an optimizer step on the trainer's.
+its slot's track, a weight change or a lend on its engine's, an optimizer step on the trainer's.
 """
 
 import json
@@ -13,8 +13,10 @@ from rollart.errors import StorageError
 from rollart.events import (
     Command,
     Drop,
+    EngineRecalled,
     Event,
     Launch,
+    Lend,
     Publish,
     Published,
     Resume,
@@ -26,7 +28,7 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.observe.log import Record
-from rollart.types import TrajectoryId
+from rollart.types import EngineId, TrajectoryId
 
 _SLOTS, _ENGINES, _TRAINER = 1, 2, 3
 _NAMES = {_SLOTS: "environment slots", _ENGINES: "engines", _TRAINER: "trainer"}
@@ -66,6 +68,8 @@ class Trace:
                 self._end_attempt(now, id_, "failed", detail)
             case TrajectoryCancelled(id=id_):
                 self._end_attempt(now, id_, "cancelled", {})
+            case EngineRecalled(engine=engine):
+                self._end_engine(now, engine, f"lend {engine}")
             case StepFinished(version=version, metrics=metrics):
                 name = f"step {version}"
                 self._end(now, (_TRAINER, "step"), _STEP_TRACK, name, dict(metrics))
@@ -83,11 +87,10 @@ class Trace:
                 self._open[_TRAINER, "step"] = now
             case Publish():
                 self._open[_TRAINER, "publish"] = now
-            case Suspend(engine=engine):
+            case Suspend(engine=engine) | Lend(engine=engine):
                 self._open[_ENGINES, engine] = now
             case Resume(engine=engine):
-                track = self._engines.setdefault(engine, len(self._engines) + 1)
-                self._end(now, (_ENGINES, engine), track, f"update {engine}", {})
+                self._end_engine(now, engine, f"update {engine}")
             case Drop(ids=ids, reason=reason):
                 self._bars.append(
                     {
@@ -108,6 +111,10 @@ class Trace:
         start, launch = self._launches.pop(id_)
         detail |= {"group": launch.group, "attempt": launch.attempt, "task": launch.task}
         self._bar(start, now, _SLOTS, launch.slot + 1, f"{id_} {how}", detail)
+
+    def _end_engine(self, now: float, engine: EngineId, name: str) -> None:
+        track = self._engines.setdefault(engine, len(self._engines) + 1)
+        self._end(now, (_ENGINES, engine), track, name, {})
 
     def _end(
         self, now: float, key: tuple[int, str], track: int, name: str, detail: dict[str, Any]

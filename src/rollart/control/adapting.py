@@ -1,0 +1,230 @@
+"""Adapting: how much is started beyond the batch, and how far ahead, by what that cost and saved.
+
+Before each step but the first, the time since the step before is judged by four shares: the time
+the trainer waited, the part of it spent on the batch's slowest groups (the tail), and the sampled
+tokens thrown away because their group became stale or surplus.
+
+- `extra_groups` buys a shorter tail with tokens: one that cost more time than tokens were wasted
+  calls for more of them, the opposite for fewer.
+- `alpha`, the window groups are opened by, buys a trainer that never waits with older work: waste
+  while it does not wait calls for a smaller window, waiting without waste for a larger one.
+
+A level moves only when the same was called for twice in a row, by one step, within its bounds:
+never above the configured alpha, so what may train is bounded as without adapting.
+"""
+
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import TypedDict
+
+from rollart.control.groups import Group
+from rollart.control.rules import Rules
+from rollart.control.staleness import Staleness
+from rollart.events import (
+    Adapt,
+    Command,
+    Drop,
+    DropReason,
+    Event,
+    RunStarted,
+    StepFinished,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
+from rollart.types import TrajectoryId
+
+_LITTLE = 0.05
+_MUCH = 0.10
+_CALLS = 2
+"""Calls for the same direction in a row that move a level."""
+
+
+class LeverRecord(TypedDict):
+    """A lever in a snapshot."""
+
+    level: int
+    leaning: int
+
+
+class AdapterRecord(TypedDict):
+    """An adapter in a snapshot."""
+
+    alpha: LeverRecord
+    extra_groups: LeverRecord
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
+    """What the time between two steps was spent on."""
+
+    wait: float
+    """Time the trainer waited for its batch."""
+    tail: float
+    """Time it waited for the slow half of the groups longer than for the fast half."""
+    stale: float
+    """Tokens whose group became too old."""
+    surplus: float
+    """Tokens whose group was not needed."""
+
+    def redundancy_call(self) -> int:
+        """Return the direction in which more or fewer extra groups are called for."""
+        gain = self.tail - self.stale - self.surplus
+        return 0 if abs(gain) <= _LITTLE else (1 if gain > 0 else -1)
+
+    def window_call(self) -> int:
+        """Return the direction in which a larger or smaller window is called for."""
+        if self.wait < _LITTLE and self.stale > _MUCH:
+            return -1
+        return 1 if self.wait > _MUCH and self.stale < _LITTLE else 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Lever:
+    """A level that moves within bounds when the same direction is called for in a row."""
+
+    level: int
+    lowest: int
+    highest: int
+    step: int = 1
+    leaning: int = 0
+    """Calls in a row, negative for downwards."""
+
+    def call(self, direction: int) -> None:
+        """Take a call into account."""
+        self.leaning = direction + (self.leaning if self.leaning * direction > 0 else 0)
+        if abs(self.leaning) >= _CALLS:
+            self.leaning = 0
+            self.move_to(self.level + direction * self.step)
+
+    def move_to(self, level: int) -> None:
+        """Move to a level, or as near as the bounds allow."""
+        self.level = min(self.highest, max(self.lowest, level))
+
+
+class Adapter:
+    """Watches a run and moves its two levels."""
+
+    def __init__(self, rules: Rules, *, bound: Staleness) -> None:
+        self._redundancy, per_step = rules.redundancy, rules.batching.groups_per_step
+        self._bound = bound
+        self.is_on = bound.adaptive or rules.redundancy.adaptive
+        self.alpha = Lever(level=bound.alpha, lowest=min(1, bound.alpha), highest=bound.alpha)
+        self.extra_groups = Lever(
+            level=rules.redundancy.extra_groups,
+            lowest=0,
+            highest=rules.redundancy.most_extra_groups(per_step),
+            step=max(1, per_step // 16),
+        )
+        self._completions: deque[float] = deque(maxlen=per_step)
+        self._free_s = 0.0
+        self._trained_s: float | None = None
+        self._tokens: dict[TrajectoryId, int] = {}
+        self._lost: dict[TrajectoryId, DropReason] = {}
+        self._spent: Counter[str] = Counter()
+
+    def complete(self, now: float) -> None:
+        """Note that a group completed."""
+        self._completions.append(now)
+
+    def lose(self, group: Group, reason: DropReason) -> None:
+        """Note that a group is dropped: its tokens are wasted if it was stale or surplus."""
+        if self.is_on and reason in ("stale", "surplus"):
+            attempts = (attempt.id for attempt in group.flying.values())
+            self._lost.update(dict.fromkeys([*attempts, *group.trajectories], reason))
+
+    def note(self, now: float, event: Event, commands: Sequence[Command]) -> Adapt | None:
+        """Take in what happened and what follows; return the levels at the start and anew."""
+        self._note_event(now, event)
+        judged = self._levels() if isinstance(event, RunStarted) else None
+        for command in commands:
+            match command:
+                case Drop():
+                    for id_ in command.ids:
+                        self._book(id_, self._tokens.pop(id_, 0))
+                case Train():
+                    ids = (id_ for group in command.groups for id_ in group)
+                    self._spent["trained"] += sum(self._tokens.pop(id_, 0) for id_ in ids)
+                    judged = self._judge(now)
+                case _:
+                    pass
+        return judged
+
+    def record(self) -> AdapterRecord:
+        """Return the levels as a snapshot keeps them."""
+        alpha, extra = self.alpha, self.extra_groups
+        return AdapterRecord(
+            alpha=LeverRecord(level=alpha.level, leaning=alpha.leaning),
+            extra_groups=LeverRecord(level=extra.level, leaning=extra.leaning),
+        )
+
+    def restore(self, record: AdapterRecord) -> Adapt:
+        """Go on from the levels of a snapshot, within this run's bounds; return them."""
+        for lever, saved, is_adaptive in (
+            (self.alpha, record["alpha"], self._bound.adaptive),
+            (self.extra_groups, record["extra_groups"], self._redundancy.adaptive),
+        ):
+            if is_adaptive:
+                lever.move_to(saved["level"])
+                lever.leaning = saved["leaning"]
+        return self._levels()
+
+    def check(self) -> None:
+        """Assert that the levels are within bounds and that no token is waited for twice."""
+        for lever in (self.alpha, self.extra_groups):
+            assert lever.lowest <= lever.level <= lever.highest
+            assert abs(lever.leaning) < _CALLS
+        assert all(count >= 0 for count in self._spent.values())
+
+    def _note_event(self, now: float, event: Event) -> None:
+        match event:
+            case RunStarted() | StepFinished():
+                self._free_s = now
+            case TrajectoryFinished(info=info):
+                self._tokens[info.id] = info.sampled_tokens
+            case TrajectoryCancelled() | TrajectoryFailed():
+                self._book(event.id, event.sampled_tokens)
+            case _:
+                pass
+
+    def _book(self, id_: TrajectoryId, tokens: int) -> None:
+        reason = self._lost.pop(id_, None)
+        if reason is not None:
+            self._spent[reason] += tokens
+
+    def _judge(self, now: float) -> Adapt | None:
+        """Judge the time since the step before; the first has nothing before it."""
+        before, since_s = self._levels(), self._trained_s
+        if since_s is not None and now > since_s:
+            shares = self._shares(now, period_s=now - since_s)
+            if self._redundancy.adaptive:
+                self.extra_groups.call(shares.redundancy_call())
+            if self._bound.adaptive:
+                self.alpha.call(shares.window_call())
+        self._trained_s = now
+        self._spent.clear()
+        after = self._levels()
+        return after if after != before else None
+
+    def _shares(self, now: float, *, period_s: float) -> Shares:
+        wait_s = now - self._free_s
+        tokens = max(1, self._spent.total())
+        return Shares(
+            wait=wait_s / period_s,
+            tail=max(0.0, min(wait_s, self._tail_s())) / period_s,
+            stale=self._spent["stale"] / tokens,
+            surplus=self._spent["surplus"] / tokens,
+        )
+
+    def _tail_s(self) -> float:
+        """Return how much longer the slow half of the last groups took than the fast half."""
+        times = self._completions
+        if len(times) < (times.maxlen or 0):
+            return 0.0
+        return times[0] + times[-1] - 2 * median(times)
+
+    def _levels(self) -> Adapt:
+        return Adapt(alpha=self.alpha.level, extra_groups=self.extra_groups.level)
