@@ -24,6 +24,8 @@ class EngineLoad:
     """Requests in flight, or the work its episodes are expected to bring."""
     requests: int = 0
     """Requests in flight."""
+    episodes: int = 0
+    """Episodes that live there, where those are the load."""
     listed: float = 0
     """The load it is listed under."""
     is_open: bool = True

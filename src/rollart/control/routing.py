@@ -3,14 +3,25 @@
 An episode stays with the engine that holds its prefix. A new one goes to the least loaded engine
 of the pool its domain prefers; when that pool has none, to the next pool named, then to any. The
 router knows engines, pools, times and lengths; nothing of models or tokens.
+
+A router that learns counts as load not the requests of the moment but the episodes that live on an
+engine, each by how busy it is expected to keep it. A new episode goes where one more of its
+requests means the least waiting for itself and the others: to the pool that is fast at what its
+domain asks for, unless that pool is so full that another delays less. Until the domain and the
+preferred pool are known, affinity decides. A pool long without a new episode gets one, so that what
+is known of it stays true.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rollart.control.loads import EngineLoad, PoolLoads
+from rollart.control.profiling import Answered, Profiler
 from rollart.errors import InvariantError
 from rollart.types import EngineId, TrajectoryId
+
+_TRY_UNKNOWN, _TRY_KNOWN = 16, 512
+"""New episodes in a row that may pass by a pool of which too little, or enough, is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +33,7 @@ class Routing:
     sticky: bool = True
     """Keep an episode on one engine, so that its prefix is reused."""
     learn: bool = False
-    """Send new episodes where measured speed promises most; affinity decides until it is known."""
+    """Send new episodes where they are measured to delay least; until then affinity decides."""
 
     def pools(self, domain: str) -> tuple[str, ...]:
         """Return the pools a domain prefers, best first."""
@@ -37,6 +48,18 @@ class _Session:
     home: EngineLoad | None = None
     in_flight: bool = False
     """Whether a request of it is at its home."""
+    weight: float = 0.0
+    """What it adds to its home's load while it lives there."""
+    since_s: float = 0.0
+    """When its request started."""
+    idle_since_s: float | None = None
+    """When its last request was completed, if it was and the next has not started."""
+    beside: int = 0
+    """Requests its home had in flight when its own joined them."""
+    tokens: int = 0
+    """Length of the prompt in flight."""
+    held_tokens: int = 0
+    """Tokens of it that its home has seen."""
 
 
 class Router:
@@ -44,8 +67,11 @@ class Router:
 
     def __init__(self, rule: Routing, *, engines: Iterable[tuple[EngineId, str]]) -> None:
         self._rule = rule
+        self._profiler = Profiler() if rule.learn else None
         self._engines: dict[EngineId, EngineLoad] = {}
         self._pools: dict[str, PoolLoads] = {}
+        self._passed_by: dict[str, int] = {}
+        """New episodes since a pool last got one."""
         self._sessions: dict[TrajectoryId, _Session] = {}
         self._joined = 0
         for engine, pool in engines:
@@ -59,6 +85,7 @@ class Router:
         self._joined += 1
         self._engines[engine] = joining
         self._pools.setdefault(pool, PoolLoads()).join(joining)
+        self._passed_by.setdefault(pool, 0)
 
     def close(self, engine: EngineId) -> None:
         """Send an engine nothing more; its episodes find another home at their next request."""
@@ -79,16 +106,33 @@ class Router:
         elif stay.in_flight:
             raise InvariantError(f"session {session} asks again before it was answered")
         home = stay.home
+        if home and self._profiler and stay.idle_since_s is not None:
+            self._profiler.note_idle(domain, home.pool, now - stay.idle_since_s)
+            stay.idle_since_s = None
         if home is None or not home.is_open or not self._rule.sticky:
-            home = stay.home = self._least(domain)
-        stay.in_flight = True
+            home = self._move(stay)
+        stay.in_flight, stay.since_s, stay.tokens = True, now, tokens
+        stay.beside = home.requests
         home.requests += 1
-        home.load += 1
+        if self._profiler is None:
+            home.load = home.requests
         return home.id
 
     def done(self, session: TrajectoryId, *, now: float, sampled_tokens: int) -> None:
         """Note that the session's request was completed."""
-        self._land(session)
+        stay, home = self._land(session)
+        if self._profiler is not None:
+            answered = Answered(
+                domain=stay.domain,
+                pool=home.pool,
+                new_tokens=max(0, stay.tokens - stay.held_tokens),
+                sampled_tokens=sampled_tokens,
+                took_s=now - stay.since_s,
+                beside=(stay.beside + home.requests) / 2,
+            )
+            self._profiler.note(answered)
+        stay.held_tokens = stay.tokens + sampled_tokens
+        stay.idle_since_s = now
 
     def cancelled(self, session: TrajectoryId) -> None:
         """Note that the session's request was given up; nothing is learned from it."""
@@ -101,24 +145,87 @@ class Router:
             return None
         if stay.in_flight:
             self._land(session)
+        self._leave(stay)
         del self._sessions[session]
         return stay.home.id if stay.home is not None and stay.home.is_open else None
 
     def check(self) -> None:
-        """Assert that loads are never negative."""
-        assert all(each.load >= 0 for each in self._engines.values())
+        """Assert that loads are never negative and tell of the sessions there are."""
+        stays = self._sessions.values()
+        for each in self._engines.values():
+            homed = [stay for stay in stays if stay.home is each]
+            assert each.requests == sum(stay.in_flight for stay in homed)
+            expected = sum(stay.weight for stay in homed) if self._profiler else each.requests
+            assert each.load >= 0
+            assert abs(each.load - expected) < 1e-6
 
-    def _land(self, session: TrajectoryId) -> _Session:
+    def _land(self, session: TrajectoryId) -> tuple[_Session, EngineLoad]:
         stay = self._sessions.get(session)
         if stay is None or stay.home is None or not stay.in_flight:
             raise InvariantError(f"session {session} has no request in flight")
         home = stay.home
         stay.in_flight = False
         home.requests -= 1
-        home.load -= 1
-        if home.is_open:
-            self._pools[home.pool].fell(home)
-        return stay
+        if self._profiler is None:
+            self._lighten(home, home.requests)
+        return stay, home
+
+    def _move(self, stay: _Session) -> EngineLoad:
+        """Give a session a home, or another one."""
+        self._leave(stay)
+        domain = stay.domain
+        home = self._least(domain) if self._profiler is None else self._best_measured(domain)
+        if home is not stay.home:
+            stay.home, stay.held_tokens = home, 0
+        if self._profiler is not None:
+            stay.weight = self._profiler.weight(domain, home.pool)
+            home.episodes += 1
+            home.load += stay.weight
+        return home
+
+    def _leave(self, stay: _Session) -> None:
+        """Take what a session is expected to bring off its home's load."""
+        if stay.home is not None and self._profiler is not None:
+            stay.home.episodes -= 1
+            rest = max(0.0, stay.home.load - stay.weight) if stay.home.episodes else 0.0
+            self._lighten(stay.home, rest)
+
+    def _lighten(self, engine: EngineLoad, load: float) -> None:
+        engine.load = load
+        if engine.is_open:
+            self._pools[engine.pool].fell(engine)
+
+    def _best_measured(self, domain: str) -> EngineLoad:
+        """Return the engine for a new episode by what was measured, or one to measure."""
+        pools = [name for name, pool in self._pools.items() if pool]
+        home = self._untried(pools) or self._least_delay(domain, pools)
+        for name in pools:
+            self._passed_by[name] += 1
+        self._passed_by[home.pool] = 0
+        return home
+
+    def _untried(self, pools: list[str]) -> EngineLoad | None:
+        """Return an engine of a pool passed by for so long that it is to be tried."""
+        assert self._profiler is not None
+        for name in pools:
+            limit = _TRY_KNOWN if self._profiler.knows_pool(name) else _TRY_UNKNOWN
+            if self._passed_by[name] >= limit:
+                return self._pools[name].least()
+        return None
+
+    def _least_delay(self, domain: str, pools: list[str]) -> EngineLoad:
+        """Return the engine where an episode delays least, or the preferred one if unknown."""
+        profiler, preferred = self._profiler, self._least(domain)
+        assert profiler is not None
+        if not profiler.knows_domain(domain) or not profiler.knows_pool(preferred.pool):
+            return preferred
+
+        def delay(engine: EngineLoad) -> tuple[float, float, int]:
+            return profiler.delay_s(domain, engine.pool, engine.load), *_first(engine)
+
+        return min(
+            (self._pools[name].least() for name in pools if profiler.knows_pool(name)), key=delay
+        )
 
     def _least(self, domain: str) -> EngineLoad:
         """Return the least loaded engine of the first preferred pool that has one, or of any."""
