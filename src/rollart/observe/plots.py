@@ -1,6 +1,6 @@
-"""Plots: the learning curve of a run as a PNG."""
+"""Plots: the learning curve of a run, and the use of its parts over time, as PNGs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,8 @@ from matplotlib.figure import Figure
 
 from rollart.errors import StorageError
 from rollart.observe.metrics import Row
+
+_MINUTE_S = 60
 
 
 def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
@@ -33,11 +35,7 @@ def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     speed.set_ylabel("tokens/s")
     speed.set_ylim(bottom=0)
     speed.set_xlabel("optimizer steps")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=120)
-    except OSError as error:
-        raise StorageError(f"{path}: the plot cannot be written: {error}") from error
+    _save(figure, path)
 
 
 def moving_average(values: Sequence[float], *, window: int) -> list[float]:
@@ -76,3 +74,28 @@ def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
         axes.annotate(
             f"{rate:.2f}", (step, rate), xytext=(0, -14), textcoords="offset points", ha="center"
         )
+
+
+def plot_utilisation(
+    path: Path, series: Mapping[str, tuple[float, Sequence[float]]], *, title: str
+) -> None:
+    """Draw how busy each part was over time; a part is its bins' width and their busy shares."""
+    figure: Any = Figure(figsize=(9, 1.2 + 1.4 * len(series)), layout="constrained")
+    panels = figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0]
+    figure.suptitle(title)
+    for axes, (name, (width_s, shares)) in zip(panels, series.items(), strict=True):
+        edges = [number * width_s / _MINUTE_S for number in range(len(shares) + 1)]
+        axes.stairs(shares, edges, fill=True, color="tab:blue", alpha=0.7)
+        axes.set_ylim(0, 1)
+        axes.set_ylabel(name)
+        axes.grid(alpha=0.3)
+    panels[-1].set_xlabel("minutes")
+    _save(figure, path)
+
+
+def _save(figure: Any, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120)
+    except OSError as error:
+        raise StorageError(f"{path}: the plot cannot be written: {error}") from error

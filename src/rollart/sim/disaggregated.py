@@ -8,6 +8,7 @@ samples it.
 from collections.abc import Sequence
 from functools import partial
 
+from rollart.sim.busy import Watcher
 from rollart.sim.engine import SimEngine
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
@@ -44,6 +45,11 @@ class DisaggregatedEngine:
     def parts(self) -> tuple[SimEngine, ...]:
         """Every engine of the unit."""
         return (*self._prefill, *self._decode)
+
+    @property
+    def workers(self) -> int:
+        """How many engines work in it."""
+        return len(self.parts)
 
     @property
     def in_flight(self) -> int:
@@ -120,6 +126,16 @@ class DisaggregatedEngine:
         restart, self._restart = self._restart, []
         for job in restart:
             self.submit(job)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of each interval in which one of its engines worked."""
+        for engine in self.parts:
+            engine.watch(watcher)
+
+    def flush(self) -> None:
+        """Tell of the intervals in progress."""
+        for engine in self.parts:
+            engine.flush()
 
     def _transfer(self, job: Job, read: Job) -> None:
         seconds = read.context * self._transfer_token_s

@@ -13,10 +13,10 @@ step. New weights make every cached token worthless: what runs is read again, as
 """
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
+from rollart.sim.busy import BusyTime, Watcher
 from rollart.sim.costs import EngineCosts
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
@@ -63,8 +63,7 @@ class SimEngine:
         self.id = id_
         self.version = Version(0)
         self.usage = Usage()
-        self.on_interval: Callable[[float, float], None] | None = None
-        """Told of each interval in which the engine was busy."""
+        self._busy = BusyTime()
         self._costs = costs
         self._loop = loop
         self._reuse = reuse_prefixes
@@ -82,11 +81,14 @@ class SimEngine:
         self._whole_s = 0.0
         """Time to read the whole of what is being read, beside what runs."""
         self._since = 0.0
-        self._busy_s = 0.0
-        self._busy_since: float | None = None
         self._timer: Timer | None = None
         self._next_ends_prefill = False
         self._suspended = False
+
+    @property
+    def workers(self) -> int:
+        """How many engines work in it."""
+        return 1
 
     @property
     def in_flight(self) -> int:
@@ -97,8 +99,7 @@ class SimEngine:
     @property
     def busy_s(self) -> float:
         """How long it has worked."""
-        since = self._busy_since
-        return self._busy_s if since is None else self._busy_s + self._loop.now - since
+        return self._busy.total_s(self._loop.now)
 
     def submit(self, job: Job) -> None:
         """Take a job in."""
@@ -162,11 +163,13 @@ class SimEngine:
         self._suspended = False
         self._proceed()
 
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of each interval in which it worked."""
+        self._busy.watcher = watcher
+
     def flush(self) -> None:
-        """Tell of the busy interval so far, if there is one."""
-        if self._busy_since is not None:
-            self._note_busy(is_busy=False)
-            self._note_busy(is_busy=True)
+        """Tell of the interval in progress."""
+        self._busy.flush(self._loop.now)
 
     def _remove(self, job: Job) -> None:
         if job.state == "waiting":
@@ -202,7 +205,7 @@ class SimEngine:
         """Bring the state up to now."""
         now = self._loop.now
         elapsed, self._since = now - self._since, now
-        if elapsed <= 0 or self._busy_since is None:
+        if elapsed <= 0 or self._busy.since is None:
             return
         prefill, running = self._prefill, len(self._running)
         if prefill is None:
@@ -222,7 +225,7 @@ class SimEngine:
             self._timer.cancel()
             self._timer = None
         if self._suspended:
-            self._note_busy(is_busy=False)
+            self._busy.end(self._loop.now)
             return
         while self._waiting and self._room.take(self._waiting[0]):
             job = self._waiting.popleft()
@@ -231,8 +234,10 @@ class SimEngine:
         while self._prefill is None and self._unread:
             self._read(self._unread.popleft())
         delay_s = self._next_change_s()
-        self._note_busy(is_busy=delay_s is not None)
-        if delay_s is not None:
+        if delay_s is None:
+            self._busy.end(self._loop.now)
+        else:
+            self._busy.begin(self._loop.now)
             self._timer = self._loop.after(max(delay_s, 0.0), self._wake)
 
     def _read(self, job: Job) -> None:
@@ -319,13 +324,3 @@ class SimEngine:
         """Say whether an entry of the heap is still true: its job may have been interrupted."""
         at, _, job = end
         return job.end == at and self._running.get(job.session) is job
-
-    def _note_busy(self, *, is_busy: bool) -> None:
-        since, now = self._busy_since, self._loop.now
-        if is_busy and since is None:
-            self._busy_since = now
-        elif not is_busy and since is not None:
-            self._busy_s += now - since
-            self._busy_since = None
-            if self.on_interval is not None:
-                self.on_interval(since, now)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollart.control.routing import Router, Routing
+from rollart.sim.busy import Watcher
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
@@ -26,6 +27,19 @@ class AnyEngine(Protocol):
     @property
     def busy_s(self) -> float:
         """How long it has worked."""
+        ...
+
+    @property
+    def workers(self) -> int:
+        """How many engines work in it."""
+        ...
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of each interval in which one of its engines worked."""
+        ...
+
+    def flush(self) -> None:
+        """Tell of the intervals in progress."""
         ...
 
     def submit(self, job: Job) -> None:

@@ -6,6 +6,7 @@ elsewhere, and is what the live program is compared with.
 
 from functools import partial
 
+from rollart.sim.busy import BusyTime, Watcher
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
@@ -21,6 +22,12 @@ class TimedEngine:
         self._left: dict[Job, float] = {}
         self._timers: dict[Job, tuple[float, Timer]] = {}
         self._suspended = False
+        self._busy = BusyTime()
+
+    @property
+    def workers(self) -> int:
+        """How many engines work in it."""
+        return 1
 
     @property
     def in_flight(self) -> int:
@@ -29,8 +36,8 @@ class TimedEngine:
 
     @property
     def busy_s(self) -> float:
-        """How long it has worked: not known."""
-        return 0.0
+        """How long it has worked."""
+        return self._busy.total_s(self._loop.now)
 
     def submit(self, job: Job) -> None:
         """Take a job in."""
@@ -43,6 +50,7 @@ class TimedEngine:
         del self._left[job]
         if job in self._timers:
             self._timers.pop(job)[1].cancel()
+            self._note_end()
         return 0.0
 
     def evict(self) -> list[Job]:
@@ -63,6 +71,7 @@ class TimedEngine:
             timer.cancel()
             self._left[job] -= self._loop.now - began
         self._timers.clear()
+        self._busy.end(self._loop.now)
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
         """Take new weights on."""
@@ -71,17 +80,33 @@ class TimedEngine:
 
     def resume(self) -> None:
         """Go on."""
+        if not self._suspended:
+            return
         self._suspended = False
         for job in self._left:
             self._start(job)
+
+    def watch(self, watcher: Watcher) -> None:
+        """Tell of each interval in which it worked."""
+        self._busy.watcher = watcher
+
+    def flush(self) -> None:
+        """Tell of the interval in progress."""
+        self._busy.flush(self._loop.now)
 
     def _start(self, job: Job) -> None:
         if job.born is None:
             job.born = self.version
         timer = self._loop.after(self._left[job], partial(self._finish, job))
         self._timers[job] = (self._loop.now, timer)
+        self._busy.begin(self._loop.now)
 
     def _finish(self, job: Job) -> None:
         del self._left[job], self._timers[job]
+        self._note_end()
         job.sampled = job.response
         job.on_done(job)
+
+    def _note_end(self) -> None:
+        if not self._timers:
+            self._busy.end(self._loop.now)
