@@ -10,12 +10,10 @@ from rollart.cli.entry import main
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
 from rollart.control.modes import MODES
-from rollart.control.redundancy import Redundancy
-from rollart.control.retry import Retry
+from rollart.control.recording import encode_rules
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
 from rollart.events import (
     EngineSuspended,
     EngineUpdated,
@@ -30,7 +28,7 @@ from rollart.events import (
     Update,
 )
 from rollart.observe.log import EventLog, LogHeader
-from rollart.replay import ReplayError, decode_rules, encode_rules, replay
+from rollart.replay import ReplayError, replay
 from rollart.types import EngineId, EngineInfo, TrajectoryInfo, Version
 
 RULES = Rules(
@@ -233,19 +231,3 @@ def test_a_run_that_was_cut_off_names_what_was_open(tampered):
     proof = replay(tampered(change))
     assert (proof["trajectories"], proof["open"], proof["lost"]) == (4, 4, 0)
     assert proof["ended"] == {}
-
-
-def test_rules_survive_the_header():
-    rules = Rules(
-        steps=7,
-        seed=5,
-        mode=MODES["one_off"],
-        batching=Batching(groups_per_step=3, group_size=4, order="finished"),
-        staleness=Staleness(alpha=3, counting="serving", at_bound="pace", patience_s=1.5),
-        redundancy=Redundancy(extra_groups=1, extra_members=2, hedge_after=3.0),
-        retry=Retry(max_attempts=5, give_up_after=9),
-        filter=Filter(drop_zero_variance=True),
-        syncing=Syncing(order="rolling", keep_kv=True),
-    )
-    header = LogHeader(seed=5, rules=json.loads(json.dumps(encode_rules(rules))))
-    assert decode_rules(header) == rules

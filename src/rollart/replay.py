@@ -7,40 +7,19 @@ starting from the snapshot it was resumed with.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollart.control.batching import Batching
-from rollart.control.dispatch import Dispatch, DomainOf, one_domain
-from rollart.control.filters import Filter
 from rollart.control.invariants import check
-from rollart.control.lending import Lending
-from rollart.control.modes import mode_named
-from rollart.control.redundancy import Redundancy
-from rollart.control.retry import Retry
-from rollart.control.rules import Rules
+from rollart.control.recording import decode_domains, decode_rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore
-from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
-from rollart.control.tasks import TaskKind, TaskMix
 from rollart.errors import UserError
 from rollart.events import Command, Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
-from rollart.observe.log import LogHeader, LogPart, Record, read_log
+from rollart.observe.log import LogPart, Record, read_log
 from rollart.types import Json, TrajectoryId
 
-_SECTIONS: dict[str, Any] = {
-    "batching": Batching,
-    "staleness": Staleness,
-    "redundancy": Redundancy,
-    "retry": Retry,
-    "filter": Filter,
-    "syncing": Syncing,
-    "dispatch": Dispatch,
-    "lending": Lending,
-}
 _CHECK_EVERY = 97
 
 
@@ -53,33 +32,6 @@ class ReplayError(UserError):
             "It was changed after the run, or written by another version of rollart; "
             "if neither, this is a bug worth reporting."
         )
-
-
-def encode_rules(rules: Rules, tasks: TaskMix | None = None) -> dict[str, Json]:
-    """Return the rules, and the stream whose domains they look at, as a log's header keeps them."""
-    sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
-    encoded: dict[str, Json] = {"steps": rules.steps, "mode": rules.mode.name, **sections}
-    if tasks is not None:
-        kinds: list[Json] = [asdict(kind) for kind in tasks.kinds]
-        encoded["tasks"] = {"seed": tasks.seed, "kinds": kinds}
-    return encoded
-
-
-def decode_rules(header: LogHeader) -> Rules:
-    """Return the rules a part of a log was made with."""
-    values: Mapping[str, Any] = header.rules
-    sections = {name: cls(**values[name]) for name, cls in _SECTIONS.items()}
-    mode = mode_named(values["mode"])
-    return Rules(steps=values["steps"], seed=header.seed, mode=mode, **sections)
-
-
-def _decode_domains(header: LogHeader) -> DomainOf:
-    """Return the domains of the stream a part of a log was made with."""
-    tasks: Any = header.rules.get("tasks")
-    if tasks is None:
-        return one_domain
-    kinds = [TaskKind(**kind) for kind in tasks["kinds"]]
-    return TaskMix(kinds, seed=tasks["seed"]).domain
 
 
 def replay(directory: Path) -> dict[str, Json]:
@@ -129,7 +81,9 @@ def _handle(
 def _scheduler(part: LogPart) -> Scheduler:
     snapshot: Any = part.header.snapshot
     try:
-        rules, domain_of = decode_rules(part.header), _decode_domains(part.header)
+        encoded = part.header.rules
+        rules = decode_rules(encoded, seed=part.header.seed)
+        domain_of = decode_domains(encoded)
         if snapshot is None:
             return Scheduler(rules, domain_of=domain_of)
         return restore(rules, snapshot, domain_of=domain_of)

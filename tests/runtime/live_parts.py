@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from rollart.clock import SystemClock
+from rollart.control.recording import encode_rules
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
@@ -20,7 +21,6 @@ from rollart.engines.scripted import ScriptedEngine
 from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader
 from rollart.ports import Env, RewardFunction
-from rollart.replay import encode_rules
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup

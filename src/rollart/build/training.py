@@ -29,13 +29,13 @@ from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, mak
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
+from rollart.control.recording import encode_rules
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError
 from rollart.events import EngineUpdated, Event, StepFinished
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
-from rollart.replay import encode_rules
 from rollart.runtime.checkpointing import (
     Checkpointer,
     Saved,
