@@ -28,6 +28,7 @@ Train language-model agents with reinforcement learning, on a laptop or a cluste
   replay RUN                       re-feed a run's log; check that every trajectory ended once
   config show|check|explain        see, check and understand a config
   env try NAME                     play an environment without a model
+  simulate CONFIG|paper|scale|...  a run in simulated time on hardware you do not have
   bench [NAME]                     run a benchmark; without a name, list them
   doctor                           what this machine can run, and why not
 
@@ -82,6 +83,7 @@ def _build() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_config(commands)
     _add_env(commands)
+    _add_simulate(commands)
     _add_bench(commands)
     about = "Say what this machine can run, and why not."
     doctor = commands.add_parser("doctor", description=about)
@@ -165,6 +167,28 @@ def _add_env(commands: "Commands") -> None:
         help="random (default), or scripted: takes the environment's own suggestions",
     )
     env.set_defaults(module="rollart.cli.env")
+
+
+def _add_simulate(commands: "Commands") -> None:
+    about = (
+        "Simulate a run: the scheduler that runs live, on hardware described in a config. Prints "
+        "a table; writes a plot of use, a timeline for Perfetto, the event log and a summary. "
+        "The studies: paper (the published results), scale (64 to 10,000 GPUs), plan (the "
+        "planner against the paper's split), beyond (rules the paper leaves open)."
+    )
+    simulate = commands.add_parser("simulate", description=about)
+    what = "a TOML file with [pools], or a study: paper, scale, plan, beyond"
+    simulate.add_argument("what", nargs="?", metavar="CONFIG|STUDY", help=what)
+    _add_overrides(simulate)
+    simulate.add_argument(
+        "--from", dest="from_run", metavar="RUN", help="simulate a live run from its own log"
+    )
+    simulate.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
+    simulate.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
+    simulate.add_argument("--seed", type=int, metavar="N", help="of the run")
+    simulate.add_argument("--quick", action="store_true", help="shorter, figures less exact")
+    simulate.add_argument("--json", action="store_true", help="last line is one JSON object")
+    simulate.set_defaults(module="rollart.cli.simulate")
 
 
 def _add_bench(commands: "Commands") -> None:

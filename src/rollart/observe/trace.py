@@ -144,6 +144,11 @@ def write_trace(path: Path, records: Iterable[Record]) -> None:
     trace = Trace()
     for record in records:
         trace.add(record)
+    save_trace(path, trace)
+
+
+def save_trace(path: Path, trace: Trace) -> None:
+    """Write a timeline."""
     try:
         path.write_text(json.dumps({"traceEvents": trace.events}), encoding="utf-8")
     except OSError as error:

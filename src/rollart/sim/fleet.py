@@ -116,12 +116,16 @@ class Fleet:
         """Return an engine by its name."""
         return self.members[id_].engine
 
-    def utilisation(self, seconds: float) -> dict[str, float]:
-        """Return the share of the time in which each pool's engines were busy."""
+    def busy_s(self) -> dict[str, float]:
+        """Return how long each pool's engines have been busy, on average."""
         busy: dict[str, list[float]] = {}
         for member in self.members.values():
-            busy.setdefault(member.pool, []).append(member.engine.busy_s / seconds)
-        return {pool: sum(shares) / len(shares) for pool, shares in busy.items()}
+            busy.setdefault(member.pool, []).append(member.engine.busy_s)
+        return {pool: sum(seconds) / len(seconds) for pool, seconds in busy.items()}
+
+    def utilisation(self, seconds: float) -> dict[str, float]:
+        """Return the share of the time in which each pool's engines were busy."""
+        return {pool: busy / seconds for pool, busy in self.busy_s().items()}
 
     def generate(self, job: Job, *, domain: str) -> None:
         """Complete a job on the engine that fits it."""

@@ -118,6 +118,11 @@ def simulate(world: World, *, skip: int = 1) -> Outcome:
     collector = Collector()
     simulator = Simulator(world, observers=[collector])
     simulator.run()
+    return outcome_of(simulator, collector, skip=skip)
+
+
+def outcome_of(simulator: Simulator, collector: Collector, *, skip: int = 1) -> Outcome:
+    """Return the figures of a run that has ended."""
     seconds = simulator.loop.now
     return Outcome(
         steps=tuple(collector.steps),

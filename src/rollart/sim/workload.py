@@ -114,14 +114,15 @@ class SyntheticWorkload:
             raise ConfigError("tasks", [], "name at least one task")
         self._profiles: Mapping[str, TaskProfile] = {p.name: p for p in profiles}
         kinds = [TaskKind(name=p.name, domain=p.name, weight=p.weight) for p in profiles]
-        self._mix = TaskMix(kinds, seed=seed)
+        self.tasks = TaskMix(kinds, seed=seed)
+        """The stream of tasks."""
         self._seed = seed
         self._domains: dict[int, str] = {}
 
     def domain(self, task: int) -> str:
         """Return the domain of a task."""
         if task not in self._domains:
-            self._domains[task] = self._mix.task(task).domain
+            self._domains[task] = self.tasks.task(task).domain
         return self._domains[task]
 
     def script(self, launch: Launch) -> Script:

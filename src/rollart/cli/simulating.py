@@ -1,0 +1,150 @@
+"""One simulated run for the command line: what is shown meanwhile, and the files it leaves."""
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.status import Status
+
+from rollart.control.recording import encode_rules
+from rollart.events import Command, Event, StepFinished
+from rollart.observe.log import EventLog, LogHeader, Record
+from rollart.observe.plots import plot_utilisation
+from rollart.observe.trace import Trace, save_trace
+from rollart.sim.outcome import Collector, outcome_of
+from rollart.sim.pool_use import PoolUse
+from rollart.sim.simulator import Simulator, World
+from rollart.sim.steps import StepRow, StepRows
+from rollart.sim.workload import SyntheticWorkload
+
+_LOOK_EVERY = 1024
+"""Events between two looks at the clock."""
+_REFRESH_S = 0.25
+
+
+class Ticker:
+    """One line on a terminal that says how far things are; elsewhere nothing."""
+
+    def __init__(self, title: str, *, steps: int = 0) -> None:
+        self._title = title
+        self._steps = steps
+        console = Console(file=sys.stderr, highlight=False)
+        self._status: Status | None = (
+            console.status(title, spinner="dots") if console.is_terminal else None
+        )
+        self._began = self._shown = time.monotonic()
+        self._events = 0
+        self._step = 0
+
+    def __enter__(self) -> Self:
+        if self._status is not None:
+            self._status.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+    def say(self, text: str) -> None:
+        """Say what is being done."""
+        if self._status is not None:
+            self._status.update(f"{self._title}: {text}")
+
+    def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """Count an event; show the simulated step and time now and then."""
+        del commands
+        self._events += 1
+        if isinstance(event, StepFinished):
+            self._step = event.version
+        elif self._events % _LOOK_EVERY:
+            return
+        moment = time.monotonic()
+        if moment - self._shown >= _REFRESH_S:
+            self._shown = moment
+            speed = self._events / (moment - self._began)
+            self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} events/s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """What a simulated run showed."""
+
+    rows: tuple[StepRow, ...]
+    summary: Mapping[str, Any]
+
+
+def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
+    """Run a world and write its log, timeline and plot of use into a directory."""
+    collector, use, rows, trace = Collector(), PoolUse(), StepRows(), Trace()
+    log = out / "events.jsonl"
+    log.unlink(missing_ok=True)
+    rules, workload = world.rules, world.workload
+    tasks = workload.tasks if isinstance(workload, SyntheticWorkload) else None
+    header = LogHeader(seed=rules.seed, rules=encode_rules(rules, tasks))
+
+    def note(now: float, event: Event, commands: Sequence[Command]) -> None:
+        trace.add(Record(time_s=now, event=event, commands=tuple(commands)))
+
+    with EventLog(log, header) as events:
+        observers = [collector, use, rows, note, events.append, ticker]
+        simulator = Simulator(world, observers=observers)
+        use.attach(simulator.fleet)
+        rows.attach(simulator.fleet)
+        simulator.run()
+    save_trace(out / "trace.json", trace)
+    series = use.series(simulator.loop.now)
+    plot_utilisation(
+        out / "utilisation.png",
+        {name: (each.width_s, each.shares) for name, each in series.items()},
+        title=f"{rules.mode.name}: share of the time each part worked",
+    )
+    return Simulated(rows=tuple(rows.rows), summary=_summary(simulator, collector, rows))
+
+
+def _summary(simulator: Simulator, collector: Collector, rows: StepRows) -> dict[str, Any]:
+    outcome = outcome_of(simulator, collector)
+    wasted = dict(sorted(rows.metrics.ledger.wasted.items()))
+    return {
+        "mode": simulator.world.rules.mode.name,
+        "seed": simulator.world.rules.seed,
+        "step_s": outcome.step_s,
+        "wait_s": outcome.rollout_s,
+        "train_s": outcome.train_s,
+        "tokens_per_s": outcome.tokens_per_s,
+        "staleness": outcome.staleness,
+        "utilisation": outcome.utilisation,
+        "reward_utilisation": outcome.reward_utilisation,
+        "engine_failures": simulator.outages.count,
+        "sampled_tokens": rows.metrics.ledger.sampled,
+        "wasted_tokens": {cause: count for cause, count in wasted.items() if count},
+        "seconds": outcome.seconds,
+        "events": outcome.events,
+        "steps": [asdict(row) for row in rows.rows],
+    }
+
+
+def step_table(rows: Sequence[StepRow]) -> list[dict[str, Any]]:
+    """Return the rows as a table shows them."""
+    return [
+        {
+            "step": row.step,
+            "step s": row.step_s,
+            "wait s": row.wait_s,
+            "train s": row.train_s,
+            "tokens/s": row.tokens_per_s,
+            "staleness": row.staleness,
+            **{f"{pool} busy": f"{share:.0%}" for pool, share in row.utilisation.items()},
+            "wasted tokens": row.wasted,
+        }
+        for row in rows
+    ]
