@@ -194,3 +194,97 @@ def test_without_learning_the_least_loaded_engine_of_the_preferred_pool_is_taken
 @given(steps=STEPS, sticky=st.booleans())
 def test_whatever_is_learned_loads_are_never_negative(steps, sticky):
     play(Router(Routing(sticky=sticky, learn=True, affinity=AFFINITY), engines=ENGINES), steps)
+
+
+POOLS = [*((f"r{n}", "reader") for n in range(2)), *((f"w{n}", "writer") for n in range(2))]
+SHAPES = {"code": (3000, 50), "math": (100, 900)}
+COSTS = {"reader": (1e-4, 0.02), "writer": (1e-3, 0.01)}
+
+
+class Closed:
+    """Plays so many episodes at once, of one request after the other, on engines of two pools."""
+
+    def __init__(self, router):
+        self.router, self.now, self.number = router, 0.0, 0
+        self.live, self.went = [], []
+
+    def start(self, domain):
+        self.number += 1
+        session, (new, sampled) = self.number, SHAPES[domain]
+        engine = self.router.pick(session, domain=domain, now=self.now, tokens=new)
+        new_s, sampled_s = COSTS["reader" if engine[0] == "r" else "writer"]
+        took_s = new * new_s + sampled * sampled_s
+        self.live.append((self.now + took_s, session, sampled))
+        self.went.append((domain, engine[0]))
+
+    def finish(self):
+        """Let the episode end whose request is answered first."""
+        due = min(self.live)
+        self.live.remove(due)
+        self.now, session, sampled = due
+        self.router.done(session, now=self.now, sampled_tokens=sampled)
+        self.router.forget(session)
+
+    def run(self, domains):
+        for domain in domains:
+            if len(self.live) == 4:
+                self.finish()
+            self.start(domain)
+            self.router.check()
+        return self.went
+
+
+def test_a_router_that_learns_finds_the_pool_that_is_fast_at_what_a_domain_asks_for():
+    wrong = {"code": ("writer",), "math": ("reader",)}
+    router = Router(Routing(affinity=wrong, learn=True), engines=POOLS)
+    went = Closed(router).run(["code", "math"] * 250)
+    assert set(went[:16]) == {("code", "w"), ("math", "r")}
+    late = went[300:]
+    assert late.count(("code", "r")) + late.count(("math", "w")) > 0.9 * len(late)
+
+
+def test_until_a_domain_is_known_affinity_decides_and_then_an_unknown_pool_is_tried():
+    router = Router(Routing(affinity={"code": ("reader",)}, learn=True), engines=POOLS)
+    went = Closed(router).run(["code"] * 40)
+    assert [engine for _, engine in went].index("w") == 16
+
+
+def test_a_known_pool_long_passed_by_is_tried_again():
+    router = Router(Routing(learn=True), engines=POOLS)
+    world = Closed(router)
+    world.run(["code", "math"] * 40)
+    tried = [engine for _, engine in world.run(["code"] * 700)[-600:]]
+    assert 1 <= tried.count("w") <= 3
+
+
+def test_with_one_pool_a_router_that_learns_balances_episodes():
+    router = Router(Routing(learn=True), engines=[("a", "p"), ("b", "p")])
+    went = [router.pick(n, domain="code", now=0.0, tokens=9) for n in range(4)]
+    for session in range(4):
+        router.done(session, now=1.0, sampled_tokens=1)
+    router.forget(1)
+    assert [*went, router.pick(9, domain="code", now=1.0, tokens=9)] == ["a", "b", "a", "b", "b"]
+
+
+def learned(router):
+    """Return the tokens each request was measured by."""
+    seen = []
+    note = router._profiler.note
+    router._profiler.note = lambda request: (seen.append(request), note(request))
+    return seen
+
+
+def test_only_tokens_an_engine_has_not_seen_are_charged():
+    router = Router(Routing(learn=True), engines=ENGINES[:2])
+    seen = learned(router)
+    router.pick(0, domain="math", now=0.0, tokens=10)
+    router.done(0, now=1.0, sampled_tokens=5)
+    router.pick(0, domain="math", now=3.0, tokens=22)
+    router.cancelled(0)
+    router.pick(0, domain="math", now=4.0, tokens=22)
+    router.done(0, now=6.0, sampled_tokens=1)
+    router.close("a")
+    router.pick(0, domain="math", now=7.0, tokens=30)
+    router.done(0, now=8.0, sampled_tokens=2)
+    charged = [(each.new_tokens, each.sampled_tokens, each.took_s, each.beside) for each in seen]
+    assert charged == [(10, 5, 1.0, 0), (7, 1, 2.0, 0), (30, 2, 1.0, 0)]

@@ -35,3 +35,8 @@ def test_weights_that_cannot_be_drawn_by_are_refused(weights):
     with pytest.raises(ConfigError) as error:
         TaskMix(kinds, seed=0)
     assert str(error.value) == f"tasks.weight = {weights}: weights must be >= 0 and not all 0"
+
+
+def test_the_domain_of_a_task_is_known_without_making_it():
+    mix = TaskMix(KINDS, seed=3)
+    assert [mix.domain(n) for n in range(50)] == [mix.task(n).domain for n in range(50)]

@@ -3,7 +3,8 @@
 A domain has a shape: the prompt tokens its engine had not seen, the tokens sampled, and the time
 its episodes spend between requests. A pool has three costs: the seconds of a new prompt token, of a
 sampled token, and of a sampled token for every request beside it on the engine. Shapes and costs
-are learned apart, so a domain's work on a pool it never used is known as soon as both are.
+are learned apart, so a domain's work on a pool it never used can be told as soon as both are known;
+how well, depends on how different the requests were that the costs were learned from.
 
 Every mean forgets: the latest few hundred requests decide.
 """
@@ -124,10 +125,13 @@ class Profiler:
     def __init__(self) -> None:
         self._shapes: dict[str, _Shape] = {}
         self._speeds: dict[str, _Speed] = {}
+        self._pairs: dict[tuple[str, str], int] = {}
 
     def note(self, request: Answered) -> None:
         """Learn from a request that was completed."""
         took_s = max(0.0, request.took_s)
+        pair = request.domain, request.pool
+        self._pairs[pair] = self._pairs.get(pair, 0) + 1
         shape = self._shape(request.domain)
         shape.new_tokens.note(request.new_tokens)
         shape.sampled_tokens.note(request.sampled_tokens)
@@ -146,6 +150,10 @@ class Profiler:
     def knows_pool(self, pool: str) -> bool:
         """Say whether enough requests were completed on a pool to judge it."""
         return self._speed(pool).count >= _KNOWN
+
+    def knows_pair(self, domain: str, pool: str) -> bool:
+        """Say whether enough requests of a domain were completed on a pool."""
+        return self._pairs.get((domain, pool), 0) >= _KNOWN
 
     def weight(self, domain: str, pool: str) -> float:
         """Return how many of a pool's usual episodes an episode of a domain counts as.

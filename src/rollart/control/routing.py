@@ -8,8 +8,8 @@ A router that learns counts as load not the requests of the moment but the episo
 engine, each by how busy it is expected to keep it. A new episode goes where one more of its
 requests means the least waiting for itself and the others: to the pool that is fast at what its
 domain asks for, unless that pool is so full that another delays less. Until the domain and the
-preferred pool are known, affinity decides. A pool long without a new episode gets one, so that what
-is known of it stays true.
+preferred pool are known, affinity decides. A pool that has long had no new episode of a domain gets
+one, the sooner the less it has had of that domain, so that what is expected of it stays true.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from rollart.errors import InvariantError
 from rollart.types import EngineId, TrajectoryId
 
 _TRY_UNKNOWN, _TRY_KNOWN = 16, 512
-"""New episodes in a row that may pass by a pool of which too little, or enough, is known."""
+"""Episodes of a domain in a row that may pass by a pool it has hardly used, or knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +70,8 @@ class Router:
         self._profiler = Profiler() if rule.learn else None
         self._engines: dict[EngineId, EngineLoad] = {}
         self._pools: dict[str, PoolLoads] = {}
-        self._passed_by: dict[str, int] = {}
-        """New episodes since a pool last got one."""
+        self._passed_by: dict[tuple[str, str], int] = {}
+        """New episodes of a domain since a pool last got one, by domain and pool."""
         self._sessions: dict[TrajectoryId, _Session] = {}
         self._joined = 0
         for engine, pool in engines:
@@ -85,7 +85,6 @@ class Router:
         self._joined += 1
         self._engines[engine] = joining
         self._pools.setdefault(pool, PoolLoads()).join(joining)
-        self._passed_by.setdefault(pool, 0)
 
     def close(self, engine: EngineId) -> None:
         """Send an engine nothing more; its episodes find another home at their next request."""
@@ -198,18 +197,18 @@ class Router:
     def _best_measured(self, domain: str) -> EngineLoad:
         """Return the engine for a new episode by what was measured, or one to measure."""
         pools = [name for name, pool in self._pools.items() if pool]
-        home = self._untried(pools) or self._least_delay(domain, pools)
+        home = self._untried(domain, pools) or self._least_delay(domain, pools)
         for name in pools:
-            self._passed_by[name] += 1
-        self._passed_by[home.pool] = 0
+            self._passed_by[domain, name] = self._passed_by.get((domain, name), 0) + 1
+        self._passed_by[domain, home.pool] = 0
         return home
 
-    def _untried(self, pools: list[str]) -> EngineLoad | None:
-        """Return an engine of a pool passed by for so long that it is to be tried."""
+    def _untried(self, domain: str, pools: list[str]) -> EngineLoad | None:
+        """Return an engine of a pool a domain has passed by for so long that it is to be tried."""
         assert self._profiler is not None
         for name in pools:
-            limit = _TRY_KNOWN if self._profiler.knows_pool(name) else _TRY_UNKNOWN
-            if self._passed_by[name] >= limit:
+            limit = _TRY_KNOWN if self._profiler.knows_pair(domain, name) else _TRY_UNKNOWN
+            if self._passed_by.get((domain, name), 0) >= limit:
                 return self._pools[name].least()
         return None
 
