@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollart.cli.entry import main
 from rollart.control.batching import Batching
+from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
 from rollart.control.modes import MODES
 from rollart.control.recording import encode_rules
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
+from rollart.control.tasks import TaskKind, TaskMix
 from rollart.events import (
     EngineSuspended,
     EngineUpdated,
@@ -27,7 +30,7 @@ from rollart.events import (
     TrajectoryFinished,
     Update,
 )
-from rollart.observe.log import EventLog, LogHeader
+from rollart.observe.log import EventLog, LogHeader, read_log
 from rollart.replay import ReplayError, replay
 from rollart.types import EngineId, EngineInfo, TrajectoryInfo, Version
 
@@ -49,13 +52,13 @@ def log(tmp_path_factory) -> Path:
     return directory
 
 
-def write_run(directory: Path) -> None:
+def write_run(directory: Path, rules: Rules = RULES, tasks: TaskMix | None = None) -> None:
     """Play a run against the scheduler and write its log as the recorder does."""
     engine = EngineInfo(id=EngineId("e"), pool="local", version=Version(0))
-    scheduler = Scheduler(RULES)
+    scheduler = Scheduler(rules) if tasks is None else Scheduler(rules, domain_of=tasks.domain)
     inbox = [RunStarted(engines=(engine,), slots=4)]
     held = Version(0)
-    header = LogHeader(seed=RULES.seed, rules=encode_rules(RULES))
+    header = LogHeader(seed=rules.seed, rules=encode_rules(rules, tasks))
     with EventLog(directory / "events.jsonl", header) as written:
         now = 0.0
         while not scheduler.done:
@@ -119,6 +122,27 @@ def test_an_honest_log_is_proved(log):
     assert (proof["open"], proof["promised_staleness"]) == (0, 2)
     assert proof["max_staleness"] <= 2
     assert proof["trajectories"] == sum(proof["ended"].values())
+
+
+def test_a_run_that_opened_the_longest_first_is_proved_by_the_domains_in_its_header(tmp_path):
+    kinds = [TaskKind(name=name, domain=name) for name in ("lake", "sums", "code")]
+    rules = replace(RULES, steps=12, dispatch=Dispatch(order="longest", lookahead_groups=6))
+    write_run(tmp_path, rules, TaskMix(kinds, seed=4))
+    log = tmp_path / "events.jsonl"
+    tasks = [
+        command.task
+        for record in read_log(log)[0].records
+        for command in record.commands
+        if isinstance(command, Launch)
+    ]
+    assert tasks != sorted(tasks)
+    assert replay(tmp_path)["same_commands"]
+    first, *rest = log.read_text().splitlines(keepends=True)
+    header = json.loads(first)
+    del header["rules"]["tasks"]
+    log.write_text(json.dumps(header) + "\n" + "".join(rest))
+    with pytest.raises(ReplayError, match="gave other commands on replay"):
+        replay(tmp_path)
 
 
 def test_a_command_that_was_changed_is_found(tampered):
