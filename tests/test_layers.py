@@ -23,7 +23,10 @@ MAY_IMPORT = {
     "training": WORDS | {"training", "models"},
     "runtime": WORDS | {"control", "observe", "runtime"},
     "sim": WORDS | {"control", "observe", "sim"},
-    **dict.fromkeys(EDGES, {"", "runtime", "sim", "control"} | WORDS | ADAPTERS | EDGES),
+    "planning": WORDS | {"control", "sim", "planning"},
+    **dict.fromkeys(
+        EDGES, {"", "runtime", "sim", "planning", "control"} | WORDS | ADAPTERS | EDGES
+    ),
 }
 """What each part of the package may import of the package; a new part is placed here."""
 IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "threading", "secrets"}

@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from rollart.build.pools import TRAINING, local_engines
 from rollart.config import Config
 from rollart.control.routing import Router, Routing
-from rollart.control.rules import Rules
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
 from rollart.models.loading import load_config, load_tokenizer, load_weights
@@ -22,15 +22,14 @@ from rollart.types import EngineId, EngineInfo, Json, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.opening import open_store
 
-POOL = "local"
-TRAINING_POOL = "training"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     """The inference side of a run."""
 
     proxies: Mapping[EngineId, LLMProxy]
+    pools: Mapping[EngineId, str]
+    """Where each engine belongs."""
     lent: frozenset[EngineId]
     """Those that run on the trainer's cores while it waits; they start suspended."""
     renderer: ChatRenderer
@@ -41,7 +40,7 @@ class Engines:
         return tuple(
             EngineInfo(
                 id=id_,
-                pool=TRAINING_POOL if id_ in self.lent else POOL,
+                pool=self.pools[id_],
                 version=proxy.version,
                 lent=id_ in self.lent,
             )
@@ -49,26 +48,9 @@ class Engines:
         )
 
     def router(self, rule: Routing, *, affinity: bool) -> Router:
-        """Return a router over the engines that serve now, by domain where the mode has affinity."""
+        """Return a router over the engines that serve now; by domain if the mode has affinity."""
         rule = rule if affinity else replace(rule, affinity={})
         return Router(rule, engines=[(info.id, info.pool) for info in self.infos if not info.lent])
-
-
-def make_rules(config: Config) -> Rules:
-    """Return the scheduler's rules of a config."""
-    return Rules(
-        steps=config.run.steps,
-        seed=config.run.seed,
-        mode=config.mode,
-        batching=config.batching,
-        staleness=config.staleness,
-        redundancy=config.redundancy,
-        retry=config.retry,
-        filter=config.filter,
-        syncing=config.syncing,
-        dispatch=config.dispatch,
-        lending=config.lending,
-    )
 
 
 @contextmanager
@@ -101,15 +83,17 @@ async def open_engines(
         assert store is not None
         return store.fetch(wanted)
 
-    names = [EngineId(f"{config.engine.name}-{each}") for each in range(config.engine.replicas)]
+    pools = local_engines(config)
+    options = _with_threads(config, engines=len(pools))
     is_lending = config.lending.enabled and store is not None
     lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
+    pools |= dict.fromkeys(lent, TRAINING)
     proxies: dict[EngineId, LLMProxy] = {}
-    for id_ in [*names, *lent]:
+    for id_ in pools:
         engine = TorchEngine(
             model_config=model_config,
             weights=weights,
-            options=_with_threads(config),
+            options=options,
             version=version,
         )
         proxies[id_] = LLMProxy(engine, id=id_, fetch=fetch, keep_kv=config.syncing.keep_kv)
@@ -117,20 +101,20 @@ async def open_engines(
         await proxies[id_].suspend()
     loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
     try:
-        yield Engines(proxies=proxies, lent=frozenset(lent), renderer=renderer)
+        yield Engines(proxies=proxies, pools=pools, lent=frozenset(lent), renderer=renderer)
     finally:
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
 
 
-def _with_threads(config: Config) -> TorchEngineOptions:
+def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:
     """Give the engines the cores the trainer leaves: more threads than cores only fight."""
     options = config.engine.torch
     if options.threads or options.device != "cpu":
         return options
     cores = len(os.sched_getaffinity(0)) - config.training.threads
-    return replace(options, threads=max(1, cores // config.engine.replicas))
+    return replace(options, threads=max(1, cores // engines))
 
 
 @asynccontextmanager

@@ -73,7 +73,7 @@ class _Reporter:
 
 def _warm_options(options: ModelOptions) -> list[object]:
     values = asdict(options)
-    return [values[name] for name in sorted(values) if name not in ("path", "cache")]
+    return [values[name] for name in sorted(values) if name not in ("path", "shape", "cache")]
 
 
 def _key(config: Config, extra: Iterable[object]) -> str:

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 
-from rollart.build.assembly import Engines, make_rules
+from rollart.build.assembly import Engines
 from rollart.build.tasks import task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config
+from rollart.config.rules import make_rules
 from rollart.control.modes import Mode
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore

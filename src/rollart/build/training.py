@@ -18,7 +18,6 @@ from typing import cast
 
 from rollart.build.assembly import (
     Engines,
-    make_rules,
     open_engines,
     open_trainer,
     open_weights,
@@ -26,9 +25,11 @@ from rollart.build.assembly import (
 from rollart.build.directory import claim_directory
 from rollart.build.model import prepare_model
 from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, make_worker
+from rollart.build.pools import local_engines
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
+from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError
@@ -58,6 +59,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     """Run a config to its end, or go on from a checkpoint; return the exit code."""
     clock = SystemClock()
     saved = None if resume is None else load_saved(find_checkpoint(resume))
+    local_engines(config)  # what cannot run here is said before anything is made
     setups = make_setups(config, config.sampling)
     directory = config.run.path
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)

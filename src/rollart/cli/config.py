@@ -2,7 +2,7 @@
 
 from argparse import Namespace
 
-from rollart.cli.plan import describe_plan
+from rollart.cli.dry_run import describe_run
 from rollart.cli.printing import GREEN, paint, say
 from rollart.config import add_import_paths, check_names, dump_toml, explain, load_config
 
@@ -25,4 +25,4 @@ def _check(arguments: Namespace) -> None:
     add_import_paths(config)
     check_names(config)
     say(f"{paint('valid:', GREEN)} {arguments.config}\n")
-    say(describe_plan(config, resume=None))
+    say(describe_run(config, resume=None))

@@ -4,7 +4,7 @@ import json
 from argparse import Namespace
 from pathlib import Path
 
-from rollart.cli.plan import describe_plan
+from rollart.cli.dry_run import describe_run
 from rollart.cli.printing import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.errors import UserError
@@ -20,7 +20,7 @@ def run(arguments: Namespace) -> int:
     add_import_paths(config)
     check_names(config)
     if arguments.dry_run:
-        say(describe_plan(config, resume=resume))
+        say(describe_run(config, resume=resume))
         return 0
     silence_bars()
     from rollart.build import train  # noqa: PLC0415 loads torch

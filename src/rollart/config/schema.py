@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rollart.config.pools import PoolOptions, ProfileOptions
 from rollart.control.batching import Batching
 from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
@@ -25,6 +26,9 @@ from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
 from rollart.training.options import TrainingOptions
 from rollart.types import Sampling
+
+LENT = "training"
+"""The pool of engines on training hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +104,8 @@ class TaskOptions:
     """Longest a step may take before the environment counts as hung."""
     episode_timeout_s: float = 600.0
     """Longest a whole episode may take."""
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
+    """How its episodes behave, for the planner."""
 
     def __post_init__(self) -> None:
         if not self.env:
@@ -183,8 +189,11 @@ class Config:
     """Which engine completes a request."""
     weights: WeightOptions = field(default_factory=WeightOptions)
     """How weights travel from the trainer to the engines."""
+    pools: Mapping[str, PoolOptions] = field(default_factory=dict[str, PoolOptions])
+    """The hardware, by name: [pools.NAME]; none: engine.replicas engines on this machine."""
 
     def __post_init__(self) -> None:
+        self._check_pools()
         self._check_tasks()
         self._check_sampling()
         self._check_groups()
@@ -237,6 +246,22 @@ class Config:
         if self.filter.drop_zero_variance and size == 1:
             fix = "every group of one has zero variance; raise batching.group_size or set false"
             raise ConfigError("filter.drop_zero_variance", True, fix)
+
+    def _check_pools(self) -> None:
+        if not self.pools:
+            return
+        for name in self.pools:
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or name == LENT:
+                fix = f"name pools with letters, digits, '_' and '-', and not {LENT!r}"
+                raise ConfigError("pools", name, fix)
+        if self.engine.replicas != 1:
+            fix = "where there are pools, their count says how many engines: leave it out"
+            raise ConfigError("engine.replicas", self.engine.replicas, fix)
+        for domain, names in self.routing.affinity.items():
+            for name in names:
+                if name not in self.pools and name != LENT:
+                    fix = f"no such pool; there is {', '.join(self.pools)}"
+                    raise ConfigError(f"routing.affinity.{domain}", name, fix)
 
     def _check_lending(self) -> None:
         if self.lending.enabled and self.weights.keep < 2:

@@ -16,6 +16,8 @@ class ModelOptions:
 
     path: str = "tiny:0.3M"
     """A local Hugging Face directory, a hub name, or tiny:0.2M, :0.3M, :1M, :5M, :20M."""
+    shape: str = ""
+    """The shape the planner reckons with, such as "Qwen3-8B"; empty: the last part of the path."""
     seed: int = 0
     """Seeds the weights of a tiny model and its warm start."""
     warm_start: bool = True

@@ -1,4 +1,4 @@
-"""The plan: what a config will do, in words and numbers, before anything is done."""
+"""The dry run: what a config will do, in words and numbers, before anything is done."""
 
 from pathlib import Path
 
@@ -6,11 +6,12 @@ from rollart.config import Config
 from rollart.control.modes import Mode
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
+_ROLES = {"any": "up to the planner", "train": "train", "rollout": "roll out"}
 _BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is trained"}
 
 
-def describe_plan(config: Config, *, resume: Path | None) -> str:
-    """Return the plan as text."""
+def describe_run(config: Config, *, resume: Path | None) -> str:
+    """Return what a run would do as text."""
     where = f"goes on in {resume}" if resume else f"new run in {config.run.path}"
     lines = [
         f"{config.run.name}: {config.run.steps} steps, {where}",
@@ -21,7 +22,7 @@ def describe_plan(config: Config, *, resume: Path | None) -> str:
                 "tasks": _describe_tasks(config),
                 "batch": _describe_batch(config),
                 "slots": _describe_slots(config),
-                "engine": f"{config.engine.replicas} x {config.engine.name}",
+                **_describe_engines(config),
                 "evaluation": _describe_evaluation(config),
                 "checkpoints": _describe_checkpoints(config),
             }
@@ -77,6 +78,22 @@ def _describe_slots(config: Config) -> str:
     slots, most = config.run.environments, most_attempts(config)
     text = f"{slots} environments at once; the schedule ever uses at most {most}"
     return text + ("; the rest stay idle" if slots > most else "")
+
+
+def _describe_engines(config: Config) -> dict[str, str]:
+    if not config.pools:
+        return {"engine": f"{config.engine.replicas} x {config.engine.name}"}
+    rows: dict[str, str] = {}
+    for name, pool in config.pools.items():
+        words = [f"{pool.count} x {pool.gpu}", _ROLES[pool.role]]
+        words += [f"tp {pool.tp}"] if pool.tp else []
+        words += [f"{pool.prefill} prefill : {pool.decode} decode"] if pool.prefill else []
+        tasks = [
+            domain for domain, names in config.routing.affinity.items() if names[:1] == (name,)
+        ]
+        words += ["first choice of " + ", ".join(tasks)] if tasks else []
+        rows[f"pool {name}"] = ", ".join(words)
+    return rows
 
 
 def _describe_evaluation(config: Config) -> str:

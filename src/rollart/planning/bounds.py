@@ -1,0 +1,193 @@
+"""Bounds: what no simulation of a plan can be faster than.
+
+| part       | a step takes at least                                                          |
+|------------|--------------------------------------------------------------------------------|
+| training   | the arithmetic of a mean batch on the training GPUs                            |
+| generation | the engine time of a mean batch on the busiest pool, batches as large as fit   |
+| window     | a group's life, over the steps' worth of groups that may live at once          |
+| slots      | the environment time of a mean batch, over the environments there are          |
+
+The window follows from Little's law: a group lives through its slowest member with engines that
+have nothing else to do, its training, and the way of the new weights to the engines; only
+alpha + 1 steps' worth of groups, and the redundant ones, live at once. The parts hold for batches
+that have the mix of the workload; a schedule that drops long work trains on a shorter mix.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollart.planning.assignment import Assignment, assign, busiest
+from rollart.planning.demand import Demand, measure
+from rollart.planning.estimate import estimate_s
+from rollart.planning.plan import ANYWHERE, Plan, Share
+from rollart.planning.problem import Problem
+from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Least seconds of a step, part by part."""
+
+    training_s: float
+    generation_s: float
+    window_s: float
+    slots_s: float
+
+    @property
+    def step_s(self) -> float:
+        """No step of a mean batch is shorter."""
+        return max(self.parts.values())
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """The parts by name."""
+        return {
+            "training": self.training_s,
+            "generation": self.generation_s,
+            "window": self.window_s,
+            "slots": self.slots_s,
+        }
+
+    @property
+    def tightest(self) -> str:
+        """The part that decides."""
+        return max(self.parts, key=lambda name: self.parts[name])
+
+
+@dataclass(slots=True)
+class Bounds:
+    """The bounds of one problem; what plans share is computed once."""
+
+    problem: Problem
+    demands: tuple[Demand, ...] = field(init=False)
+    batch_tokens: float = field(init=False)
+    """Tokens of a mean batch."""
+    _alone: dict[tuple[str, int], dict[str, list[float]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        problem = self.problem
+        self.demands = measure(
+            problem.tasks,
+            members=problem.rules.batching.group_size,
+            reuse=problem.reuse_prefixes,
+            call_s=problem.call_s,
+            seed=problem.rules.seed,
+        )
+        per_attempt = sum(demand.share * demand.mean.tokens for demand in self.demands)
+        self.batch_tokens = problem.attempts * per_attempt
+        self._alone = {}
+
+    def options(
+        self, rollout: tuple[Share, ...], *, slots: int
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Return, for each task and pool, the seconds a batch of it would keep the pool busy."""
+        attempts = self.problem.attempts
+        table: dict[str, dict[str, dict[str, float]]] = {}
+        for demand in self.demands:
+            pools: dict[str, dict[str, float]] = {}
+            for share in rollout:
+                costs = self.problem.engine_costs(share.pool.gpu, share.tp)
+                decoders = share.engines * max(1, share.decode)
+                readers = share.engines * max(1, share.prefill)
+                count = attempts * demand.share
+                read_s = count * demand.mean.prefill_s(costs)
+                sample_s = count * demand.decode_s(costs, most=slots / decoders)
+                name = share.pool.name
+                if share.is_split:
+                    loads = {
+                        f"{name}/prefill": read_s / readers,
+                        f"{name}/decode": sample_s / decoders,
+                    }
+                else:
+                    loads = {name: (read_s + sample_s) / readers}
+                pools[name] = loads
+            table[demand.task] = pools
+        return table
+
+    def relax(self, plan: Plan, *, keep: int) -> tuple[Bound, Assignment]:
+        """Bound a plan whatever its routing table, and return the tables worth trying."""
+        assignment = assign(self.options(plan.rollout, slots=plan.slots), keep=keep)
+        return self._bound(plan, assignment.bound_s, self._shortest(plan)), assignment
+
+    def of(self, plan: Plan) -> Bound:
+        """Bound a plan."""
+        options = self.options(plan.rollout, slots=plan.slots)
+        allowed = {
+            task: pools
+            if plan.serves[task] == ANYWHERE
+            else {plan.serves[task]: pools[plan.serves[task]]}
+            for task, pools in options.items()
+        }
+        if ANYWHERE in plan.serves.values():
+            generation_s = assign(allowed, keep=1).bound_s
+        else:
+            generation_s = busiest(options, plan.serves)
+        return self._bound(plan, generation_s, self._shortest(plan))
+
+    def estimate_s(self, plan: Plan, bound: Bound) -> float:
+        """Guess the step of a plan; the guess orders plans and prunes none."""
+        return estimate_s(
+            self.problem,
+            plan,
+            demands=self.demands,
+            served_s=bound.training_s + self._weights(plan),
+            floor_s=bound.step_s,
+        )
+
+    def _weights(self, plan: Plan) -> float:
+        """Return how long new weights are on their way to the engines."""
+        problem = self.problem
+        weights = WeightCosts(
+            model=problem.model,
+            constants=problem.constants_for(tuple(share.pool for share in plan.rollout)),
+            blocking=problem.blocking_weights,
+        )
+        return weights.publish_s + weights.update_s
+
+    def _bound(self, plan: Plan, generation_s: float, group_s: Mapping[str, list[float]]) -> Bound:
+        problem = self.problem
+        batching = problem.rules.batching
+        training_s = TrainCosts(
+            model=problem.model,
+            gpu=plan.train.gpu,
+            gpus=plan.train_gpus,
+            constants=problem.constants,
+        ).step_s(self.batch_tokens)
+        steps = plan.alpha + 1 + plan.extra_groups / batching.groups_per_step
+        kept = (plan.alpha + 1) / steps
+        life_s = self._mean_life_s(group_s, kept=kept)
+        env_s = sum(demand.share * demand.mean.env_s for demand in self.demands)
+        return Bound(
+            training_s=training_s,
+            generation_s=generation_s,
+            window_s=(life_s + training_s + self._weights(plan)) / steps,
+            slots_s=problem.attempts * env_s / plan.slots,
+        )
+
+    def _mean_life_s(self, group_s: Mapping[str, list[float]], *, kept: float) -> float:
+        """Return the mean life of groups, the quickest share of each task only."""
+        mean_s = 0.0
+        for demand in self.demands:
+            lives = sorted(group_s[demand.task])
+            lives = lives[: max(1, round(kept * len(lives)))]
+            mean_s += demand.share * sum(lives) / len(lives)
+        return mean_s
+
+    def _shortest(self, plan: Plan) -> dict[str, list[float]]:
+        """Return each task's group lives on the pool where they are shortest."""
+        shortest: dict[str, list[float]] = {}
+        for demand in self.demands:
+            home = plan.serves.get(demand.task, ANYWHERE)
+            lives = [
+                self._group_s(self.problem.engine_costs(share.pool.gpu, share.tp))[demand.task]
+                for share in plan.rollout
+                if home in (ANYWHERE, share.pool.name)
+            ]
+            shortest[demand.task] = min(lives, key=sum)
+        return shortest
+
+    def _group_s(self, costs: EngineCosts) -> dict[str, list[float]]:
+        key = (costs.gpu.name, costs.tp)
+        if key not in self._alone:
+            self._alone[key] = {each.task: each.group_s(costs) for each in self.demands}
+        return self._alone[key]

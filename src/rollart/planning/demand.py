@@ -1,0 +1,176 @@
+"""Demand: what one attempt at each task asks for on average, measured on drawn scripts.
+
+Everything the bounds need of a task is linear in a few sums over its turns, so they are taken once
+and serve every hardware. The draws depend on the seed alone.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollart.events import Launch
+from rollart.sim.costs import EngineCosts
+from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
+from rollart.types import GroupId, SlotId, TrajectoryId
+
+_GROUPS = 24
+"""Groups drawn of each task."""
+_TOKEN_S = 0.02
+"""Time of a token by which members of a group are told fast from slow."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """Sums over one attempt's turns."""
+
+    env_s: float
+    """Reset, steps, calls and reward."""
+    tokens: float
+    """Its length when it ends."""
+    read: float
+    """Tokens read, given what engines keep between turns."""
+    pairs: float
+    """Pairs of a token read and a token it attends to."""
+    sampled: float
+    context: float
+    """Tokens in the cache, summed over the tokens sampled."""
+    reserved: float
+    """Tokens room is kept for, summed over the tokens sampled."""
+
+    def prefill_s(self, costs: EngineCosts) -> float:
+        """Return the engine time of all its reading."""
+        constants = costs.constants
+        steps_s = self.read / constants.chunk_tokens * constants.step_overhead_s
+        return self.read * costs.prefill_token_s + self.pairs * costs.attention_s + steps_s
+
+    def alone_s(self, costs: EngineCosts) -> float:
+        """Return how long it takes if nothing else runs."""
+        sampling_s = self.sampled * costs.decode_s(1, cached=0) + self.context * costs.cache_token_s
+        return self.env_s + self.prefill_s(costs) + sampling_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demand:
+    """What attempts at one task ask for."""
+
+    task: str
+    share: float
+    """Share of the mix."""
+    groups: tuple[tuple[Attempt, ...], ...]
+    mean: Attempt
+    slowest: Attempt
+    """The mean of the slowest member of each group."""
+
+    def group_s(self, costs: EngineCosts) -> list[float]:
+        """Return how long each drawn group takes if nothing else runs: its slowest member."""
+        return [max(each.alone_s(costs) for each in group) for group in self.groups]
+
+    def decode_s(self, costs: EngineCosts, *, most: float) -> float:
+        """Return the least engine time of an attempt's sampling.
+
+        The more sequences share a step, the less each pays for reading the weights; no more can
+        than there is room for, nor than `most`.
+        """
+        mean = self.mean
+        room = costs.capacity_tokens / max(1.0, mean.reserved / mean.sampled)
+        batch = max(1, int(min(room, most)))
+        cached = batch * mean.context / mean.sampled
+        return mean.sampled * costs.decode_s(batch, cached=cached) / batch
+
+
+def measure(
+    profiles: Sequence[TaskProfile], *, members: int, reuse: bool, call_s: float, seed: int
+) -> tuple[Demand, ...]:
+    """Return the demand of each task."""
+    total = sum(profile.weight for profile in profiles)
+    return tuple(
+        _measure(
+            profile,
+            share=profile.weight / total,
+            members=members,
+            reuse=reuse,
+            call_s=call_s,
+            seed=seed,
+        )
+        for profile in profiles
+        if profile.weight
+    )
+
+
+def _measure(
+    profile: TaskProfile, *, share: float, members: int, reuse: bool, call_s: float, seed: int
+) -> Demand:
+    workload = SyntheticWorkload((profile,), seed=seed)
+    groups = tuple(
+        tuple(
+            _sum_up(workload.script(_launch(task, member)), reuse=reuse, call_s=call_s)
+            for member in range(members)
+        )
+        for task in range(_GROUPS)
+    )
+    slowest = tuple((max(group, key=_length_s),) for group in groups)
+    return Demand(
+        task=profile.name,
+        share=share,
+        groups=groups,
+        mean=_mean(groups),
+        slowest=_mean(slowest),
+    )
+
+
+def _launch(task: int, member: int) -> Launch:
+    return Launch(
+        id=TrajectoryId(0),
+        group=GroupId(0),
+        member=member,
+        attempt=0,
+        task=task,
+        slot=SlotId(0),
+        seed=0,
+    )
+
+
+def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
+    tokens = read = pairs = sampled = context = reserved = 0.0
+    env_s = script.reset_s + call_s + (script.score_s or 0.0)
+    for turn in script.turns:
+        room = script.limits.max_tokens - tokens - turn.reads
+        if room <= 0:
+            break
+        kept = tokens if reuse else 0.0
+        tokens += turn.reads
+        samples = min(turn.samples, room)
+        new = tokens - kept
+        read += new
+        pairs += new * (kept + new / 2)
+        sampled += samples
+        context += samples * (tokens + samples / 2)
+        tokens += samples
+        reserved += samples * tokens
+        env_s += turn.step_s + call_s
+    return Attempt(
+        env_s=env_s,
+        tokens=tokens,
+        read=read,
+        pairs=pairs,
+        sampled=sampled,
+        context=context,
+        reserved=reserved,
+    )
+
+
+def _length_s(attempt: Attempt) -> float:
+    return attempt.env_s + attempt.sampled * _TOKEN_S
+
+
+def _mean(groups: tuple[tuple[Attempt, ...], ...]) -> Attempt:
+    attempts = [attempt for group in groups for attempt in group]
+    count = len(attempts)
+    return Attempt(
+        env_s=sum(each.env_s for each in attempts) / count,
+        tokens=sum(each.tokens for each in attempts) / count,
+        read=sum(each.read for each in attempts) / count,
+        pairs=sum(each.pairs for each in attempts) / count,
+        sampled=sum(each.sampled for each in attempts) / count,
+        context=sum(each.context for each in attempts) / count,
+        reserved=sum(each.reserved for each in attempts) / count,
+    )

@@ -1,0 +1,86 @@
+"""Plan: one answer to a problem, as values.
+
+A plan says which GPUs train, how the others are cut into engines, which pool serves which task,
+and the few numbers of the schedule that go with it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rollart.planning.problem import Pool, Problem
+
+ANYWHERE = ""
+"""Serves a task on whichever engine has the least to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """GPUs of a pool that roll out."""
+
+    pool: Pool
+    gpus: int
+    tp: int
+    prefill: int = 0
+    decode: int = 0
+
+    @property
+    def engines(self) -> int:
+        """Engines, or units of prefill and decode engines."""
+        return self.gpus // (self.tp * max(1, self.prefill + self.decode))
+
+    @property
+    def is_split(self) -> bool:
+        """Whether prefill and decode have engines of their own."""
+        return self.prefill > 0
+
+    def __str__(self) -> str:
+        split = f", {self.prefill}P{self.decode}D" if self.is_split else ""
+        return f"{self.gpus} {self.pool.name} (tp {self.tp}{split})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Who does what."""
+
+    train: Pool
+    train_gpus: int
+    rollout: tuple[Share, ...]
+    serves: Mapping[str, str]
+    """The pool of each task, or ANYWHERE."""
+    alpha: int
+    extra_groups: int
+    slots: int
+    """Environments that run at once."""
+
+    @property
+    def key(self) -> str:
+        """A text that equal plans share and others do not."""
+        table = ",".join(f"{task}>{pool}" for task, pool in sorted(self.serves.items()))
+        return f"{self} | {table} | {self.alpha} {self.extra_groups} {self.slots}"
+
+    @property
+    def hour_price(self) -> float:
+        """Price of an hour of all its GPUs."""
+        rollout = sum(share.gpus * share.pool.hour_price for share in self.rollout)
+        return self.train_gpus * self.train.hour_price + rollout
+
+    @property
+    def affinity(self) -> dict[str, tuple[str, ...]]:
+        """The plan's routing table: the pool of each task, then the others in its place."""
+        names = [share.pool.name for share in self.rollout]
+        return {
+            task: (pool, *(name for name in names if name != pool))
+            for task, pool in self.serves.items()
+            if pool != ANYWHERE
+        }
+
+    def unused(self, problem: Problem) -> dict[str, int]:
+        """Return how many GPUs of each pool have no use in it."""
+        used = {share.pool.name: share.gpus for share in self.rollout}
+        used[self.train.name] = used.get(self.train.name, 0) + self.train_gpus
+        left = {pool.name: pool.count - used.get(pool.name, 0) for pool in problem.pools}
+        return {name: count for name, count in left.items() if count}
+
+    def __str__(self) -> str:
+        rollout = " + ".join(str(share) for share in self.rollout)
+        return f"{self.train_gpus} {self.train.name} train, {rollout} roll out"

@@ -1,0 +1,206 @@
+"""Problem: the hardware there is, the model and the mix of tasks; what a plan is asked for.
+
+A problem that exists can be solved: some pool can train the model, some pool can serve it, and
+both can happen at once.
+"""
+
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import Literal
+
+from rollart.control.redundancy import Redundancy
+from rollart.control.routing import Routing
+from rollart.control.rules import Rules
+from rollart.errors import ConfigError, UserError
+from rollart.sim.costs import Constants, EngineCosts
+from rollart.sim.hardware import Gpu, link_named
+from rollart.sim.models import ModelShape
+from rollart.sim.rewards import RewardOptions
+from rollart.sim.workload import TaskProfile
+
+Role = Literal["any", "train", "rollout"]
+Objective = Literal["throughput", "cost"]
+
+TRAIN_BYTES = 16
+"""Per parameter: weights and gradients in bf16; a copy and two moments in fp32."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pool:
+    """GPUs of one kind, and what may be done with them."""
+
+    name: str
+    gpu: Gpu
+    count: int
+    role: Role = "any"
+    tp: int = 0
+    """Tensor parallelism of its engines; 0 is up to the planner."""
+    prefill: int = 0
+    """Prefill engines of one unit; 0 and no decode engines either: up to the planner."""
+    decode: int = 0
+    """Decode engines of one unit."""
+    price: float = 0.0
+    """Price of one GPU hour; 0 takes the hardware table's, in hours of one H20."""
+    link: str = ""
+    """What new weights cross to reach it; empty: nothing slower than the store itself."""
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"pools.{self.name}.count", self.count, "must be at least 1")
+
+    @property
+    def hour_price(self) -> float:
+        """Price of one GPU hour."""
+        return self.price or self.gpu.cost
+
+    @property
+    def node(self) -> int:
+        """GPUs that are given to a use together."""
+        return min(self.gpu.gpus_per_node, self.count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """What is to be planned."""
+
+    model: ModelShape
+    pools: tuple[Pool, ...]
+    tasks: tuple[TaskProfile, ...]
+    rules: Rules
+    """The schedule; alpha, redundancy and batch as the user has them."""
+    routing: Routing = field(default_factory=Routing)
+    objective: Objective = "throughput"
+    alphas: tuple[int, ...] = ()
+    """Staleness bounds to choose from; empty keeps the rules' own."""
+    extra_groups: tuple[int, ...] = ()
+    """Redundant groups to choose from; empty keeps the rules' own."""
+    most_slots: int = 0
+    """Most environments there can be; 0 sets no limit."""
+    reuse_prefixes: bool = True
+    """Engines keep an episode's keys and values between its turns."""
+    blocking_weights: bool = False
+    """Engines stand still while weights are broadcast."""
+    constants: Constants = field(default_factory=Constants)
+    rewards: RewardOptions = field(default_factory=RewardOptions)
+    call_s: float = 0.02
+    """Time of a call to an environment beside its own work."""
+
+    def __post_init__(self) -> None:
+        if not self.pools:
+            raise ConfigError("pools", {}, 'name the hardware: [pools.h800] gpu = "H800" count = 8')
+        if self.most_slots < 0:
+            raise ConfigError("run.environments", self.most_slots, "must be at least 1")
+        priced = [pool.name for pool in self.pools if pool.price]
+        if priced and len(priced) < len(self.pools):
+            bare = next(pool for pool in self.pools if not pool.price)
+            fix = "give every pool a price or none: the table's are relative to an hour of one H20"
+            raise ConfigError(f"pools.{bare.name}.price", bare.price, fix)
+        self._check_roles()
+
+    def _check_roles(self) -> None:
+        training = [pool for pool in self.pools if pool.role == "train"]
+        if len(training) > 1:
+            fix = f"only one pool can train, and {training[0].name} does; set rollout or any"
+            raise ConfigError(f"pools.{training[1].name}.role", "train", fix)
+        trainers = training or [pool for pool in self.pools if pool.role == "any"]
+        if not trainers:
+            raise UserError(
+                'no GPU is left for training: every pool has role = "rollout"; '
+                'set pools.NAME.role = "any" or "train" for one of them'
+            )
+        if not any(self.train_counts(pool) for pool in trainers):
+            need = self.model.parameters * TRAIN_BYTES
+            raise UserError(
+                f"{self.model.name} cannot be trained on any pool: weights, gradients and "
+                f"optimizer need {need:,.0f} GB, and {_sizes(trainers)}; add GPUs"
+            )
+        servers = [pool for pool in self.pools if pool.role != "train"]
+        if not any(self.tps(pool) for pool in servers):
+            raise self._no_engine(servers)
+
+    def _no_engine(self, servers: list[Pool]) -> UserError:
+        if not servers:
+            return UserError(
+                'no GPU is left to roll out: every pool has role = "train"; '
+                'set pools.NAME.role = "any" or "rollout" for one of them'
+            )
+        fixed = ", ".join(f"pools.{p.name}.tp = {p.tp}" for p in servers if p.tp)
+        more = f" (with {fixed})" if fixed else ""
+        return UserError(
+            f"{self.model.name} fits on no pool{more}: an engine needs "
+            f"{self.model.weight_bytes / 1e9:,.0f} GB for weights and room for an episode of "
+            f"{self.longest_tokens} tokens, and {_nodes(servers)}; take larger GPUs"
+        )
+
+    @property
+    def longest_tokens(self) -> int:
+        """Tokens of the longest episode allowed."""
+        return max(task.max_tokens for task in self.tasks)
+
+    @property
+    def attempts(self) -> int:
+        """Attempts trained in one step."""
+        return self.rules.batching.groups_per_step * self.rules.batching.group_size
+
+    @property
+    def alpha(self) -> int:
+        """The bound the user has set."""
+        return self.rules.mode.staleness(self.rules.staleness).alpha
+
+    def worth(self, step_s: float, *, hour_price: float) -> float:
+        """Return what the objective makes of a step time: itself, or its price; less is better."""
+        return step_s / 3600 * hour_price if self.objective == "cost" else step_s
+
+    def most_attempts(self, *, alpha: int, extra_groups: int) -> int:
+        """Return how many attempts the schedule ever has outstanding."""
+        batching = self.rules.batching
+        groups = (alpha + 1) * batching.groups_per_step + extra_groups
+        return groups * self.rules.redundancy.members(batching.group_size)
+
+    def constants_for(self, pools: tuple[Pool, ...]) -> Constants:
+        """Return the constants, with the push of weights no faster than the slowest link."""
+        rates = [link_named(pool.link).gb_s for pool in pools if pool.link]
+        push = min([self.constants.push_gb_s, *rates])
+        return replace(self.constants, push_gb_s=push)
+
+    def tps(self, pool: Pool) -> tuple[int, ...]:
+        """Return the tensor-parallel sizes with which a pool can serve the model."""
+        sizes = (pool.tp,) if pool.tp else (1, 2, 4, 8, 16)
+        most = min(pool.gpu.gpus_per_node, pool.count)
+        return tuple(tp for tp in sizes if tp <= most and self._fits(pool.gpu, tp))
+
+    def train_counts(self, pool: Pool) -> tuple[int, ...]:
+        """Return how many of a pool's GPUs can train the model: whole nodes, or all."""
+        if pool.role == "rollout":
+            return ()
+        whole = [] if pool.role == "train" else list(range(pool.node, pool.count, pool.node))
+        return tuple(n for n in [*whole, pool.count] if self._trains(pool.gpu, n))
+
+    def engine_costs(self, gpu: Gpu, tp: int) -> EngineCosts:
+        """Return what an engine needs for its steps."""
+        return _engine_costs(self.model, gpu, tp, self.constants)
+
+    def with_redundancy(self, extra_groups: int) -> Redundancy:
+        """Return the redundancy rule with so many extra groups."""
+        return replace(self.rules.redundancy, extra_groups=extra_groups)
+
+    def _fits(self, gpu: Gpu, tp: int) -> bool:
+        room = tp * gpu.memory_bytes * self.constants.memory_share - self.model.weight_bytes
+        return room >= self.longest_tokens * self.model.kv_bytes_per_token
+
+    def _trains(self, gpu: Gpu, count: int) -> bool:
+        room = count * gpu.memory_bytes * self.constants.memory_share
+        return room >= self.model.parameters * 1e9 * TRAIN_BYTES
+
+
+@cache
+def _engine_costs(model: ModelShape, gpu: Gpu, tp: int, constants: Constants) -> EngineCosts:
+    return EngineCosts(model=model, gpu=gpu, tp=tp, constants=constants)
+
+
+def _sizes(pools: list[Pool]) -> str:
+    return ", ".join(f"{p.name} has {p.count * p.gpu.memory_gb:,.0f}" for p in pools)
+
+
+def _nodes(pools: list[Pool]) -> str:
+    return ", ".join(f"a node of {p.name} has {p.node * p.gpu.memory_gb:,.0f} GB" for p in pools)

@@ -1,0 +1,192 @@
+"""Search: from a problem to a plan, by bounds first and simulation after.
+
+    divisions ─ bound ─► candidates ─ short runs ─► the better half ─ longer runs ─► the best few
+      ─ single changes that help, one after another ─► full runs ─► plan
+
+A plan whose bound is no better than what was already simulated is never simulated. The search ends
+when nothing is left that could be better, or when its budget of events is spent; the same problem
+gives the same plan.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rollart.planning.bounds import Bound, Bounds
+from rollart.planning.candidates import Found, find, neighbours
+from rollart.planning.plan import Plan
+from rollart.planning.problem import Problem
+from rollart.planning.trials import Bench, Figures, Trial
+from rollart.planning.worlds import Scale
+
+EVENTS = 1_200_000
+"""Default budget: well under a minute on one core."""
+_CANDIDATES = 40
+_SHORT = Scale(attempts=128, steps=5, skip=2)
+_LONG = Scale(attempts=128, steps=10, skip=2, seed=1)
+_FULL = Scale(attempts=512, steps=6, skip=2, seed=2)
+_SCREEN, _HALVE, _CLIMB = 0.35, 0.5, 0.75
+"""Parts of the budget after which each stage ends."""
+_FINALISTS = 2
+_HARMLESS = 1.01
+"""A step so much longer is not worth more environments."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """A plan and why it was chosen."""
+
+    problem: Problem
+    plan: Plan
+    figures: Figures
+    bound: Bound
+    """Of the plan itself."""
+    least: float
+    """The least bound of all divisions, in seconds of a step or in its cost."""
+    gap: float
+    """The plan's simulated step over that bound."""
+    others: tuple[tuple[Plan, float], ...]
+    """Plans that were simulated as this one was, and their value over its own."""
+    divisions: int
+    simulated: int
+    pruned: int
+    """Candidates whose bound spared their simulation."""
+    events: int
+
+    @property
+    def cost(self) -> float:
+        """Price of one step."""
+        return self.figures.step_s / 3600 * self.plan.hour_price
+
+
+def search(
+    problem: Problem,
+    *,
+    events: int = EVENTS,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Answer:
+    """Return the best plan found."""
+    bounds = Bounds(problem)
+    found = find(bounds, most=_CANDIDATES)
+    bench = Bench(bounds, events=events)
+    progress(f"{found.divisions} divisions of the GPUs, {len(found.plans)} candidates")
+    trials, pruned = _screen(bench, found)
+    progress(f"{len(trials)} candidates simulated, {pruned} ruled out by their bounds")
+    trials = _halve(bench, trials)
+    best = _climb(bench, trials[0], progress)
+    finalists = [best, *(each for each in trials if each is not best)][:_FINALISTS]
+    ranked = _finish(bench, finalists)
+    best = _spare_slots(bench, ranked[0])
+    figures = bench.run(best, _FULL)
+    value = bench.value(best, _FULL)
+    return Answer(
+        problem=problem,
+        plan=best.plan,
+        figures=figures,
+        bound=best.bound,
+        least=found.least,
+        gap=value / found.least,
+        others=_others(bench, best),
+        divisions=found.divisions,
+        simulated=bench.simulated,
+        pruned=pruned,
+        events=bench.spent,
+    )
+
+
+def _screen(bench: Bench, found: Found) -> tuple[list[Trial], int]:
+    """Simulate candidates briefly, best guess first, sparing those that cannot win."""
+    tried: list[Trial] = []
+    pruned = 0
+    best = float("inf")
+    for plan in found.plans:
+        trial = bench.trial(plan)
+        if bench.worth(trial, trial.bound.step_s) >= best:
+            pruned += 1
+            continue
+        if tried and not bench.can_afford(_SHORT, until=_SCREEN):
+            break
+        bench.run(trial, _SHORT)
+        tried.append(trial)
+        best = min(best, bench.value(trial, _SHORT))
+    return sorted(tried, key=lambda each: bench.value(each, _SHORT)), pruned
+
+
+def _halve(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
+    """Run the better ones longer, halving their number until two are left."""
+    left = list(trials)[: max(2, min(6, len(trials) // 2))]
+    done: list[Trial] = []
+    for trial in left:
+        if done and not bench.can_afford(_LONG, until=_HALVE):
+            break
+        bench.run(trial, _SHORT, _LONG)
+        done.append(trial)
+    return sorted(done, key=lambda each: bench.value(each, _SHORT, _LONG))
+
+
+def _climb(bench: Bench, best: Trial, progress: Callable[[str], None]) -> Trial:
+    """Change one decision at a time as long as that helps and is affordable."""
+    problem = bench.bounds.problem
+    seen = {best.plan.key}
+    improved = True
+    while improved:
+        improved = False
+        value = bench.value(best, _SHORT, _LONG)
+        options = [bench.trial(plan) for plan in neighbours(problem, best.plan)]
+        options = [each for each in options if each.plan.key not in seen]
+        options.sort(key=bench.guess)
+        for trial in options:
+            if bench.worth(trial, trial.bound.step_s) >= value:
+                continue
+            if not bench.can_afford(_SHORT, _LONG, until=_CLIMB):
+                return best
+            seen.add(trial.plan.key)
+            bench.run(trial, _SHORT)
+            if bench.value(trial, _SHORT) >= bench.value(best, _SHORT):
+                continue
+            bench.run(trial, _LONG)
+            if bench.value(trial, _SHORT, _LONG) < value:
+                progress(f"better: {trial.plan}")
+                best, improved = trial, True
+                break
+    return best
+
+
+def _finish(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
+    """Simulate the best whole, as many as the budget allows and at least one."""
+    done: list[Trial] = []
+    for trial in trials:
+        if done and not bench.can_afford(_FULL):
+            break
+        bench.run(trial, _FULL)
+        done.append(trial)
+    return sorted(done, key=lambda each: bench.value(each, _FULL))
+
+
+def _spare_slots(bench: Bench, best: Trial) -> Trial:
+    """Take environments away as long as that does no harm."""
+    problem = bench.bounds.problem
+    step = problem.rules.batching.group_size
+    for part in (0.75, 0.5):
+        slots = max(step, round(best.plan.slots * part / step) * step)
+        fewer = bench.trial(replace(best.plan, slots=slots))
+        least = bench.value(best, _FULL) * _HARMLESS
+        if bench.worth(fewer, fewer.bound.step_s) > least or not bench.can_afford(_FULL):
+            return best
+        bench.run(fewer, _FULL)
+        if bench.value(fewer, _FULL) > least:
+            return best
+        best = fewer
+    return best
+
+
+def _others(bench: Bench, best: Trial) -> tuple[tuple[Plan, float], ...]:
+    """Return the plans tried beside the chosen one and how their value compares."""
+    base = bench.value(best, _SHORT)
+    if base == float("inf"):
+        base = bench.value(best, _FULL)
+    others = [
+        (each.plan, bench.value(each, _SHORT) / base)
+        for each in bench.tried
+        if each is not best and _SHORT in each.runs
+    ]
+    return tuple(sorted(others, key=lambda each: each[1]))
