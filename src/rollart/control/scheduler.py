@@ -327,7 +327,13 @@ class Scheduler:
             return
         is_rolling = self.cohort.admission.rolling and self.ending is None
         is_idle = not self.flights.slots.taken and not is_rolling
-        if self.rules.mode.update == "at_once" or (is_idle and self._recall()):
+        if self.rules.mode.update == "at_once":
+            # On-policy work is started by nothing but new weights: waiting for it would never end.
+            waits = self.rules.syncing.when == "batch" and self.bound.alpha > 0
+            is_time = not waits or self.training or self.ending
+        else:
+            is_time = is_idle and self._recall()
+        if is_time:
             self._out += self.syncer.begin(self.published)
 
     def _recall(self) -> bool:

@@ -21,6 +21,8 @@ class Syncing:
 
     order: Literal["all", "rolling"] = "all"
     """Suspend all engines together, or one after another so that the others go on serving."""
+    when: Literal["published", "batch"] = "published"
+    """Load new weights as soon as they are there, or (the paper's order) when a batch is taken."""
     keep_kv: bool = False
     """Keep cached keys and values of the old weights instead of recomputing them."""
 

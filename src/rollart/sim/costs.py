@@ -35,8 +35,10 @@ class Constants:
     """Prompt tokens of one prefill step; running sequences decode one token beside each."""
     memory_share: float = 0.9
     """Share of a GPU's memory that weights and cache may use."""
-    train_utilisation: float = 0.075
-    """Share of the dense arithmetic peak of a whole optimizer step, all of its phases counted."""
+    train_utilisation: float = 0.15
+    """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
+    train_fixed_s: float = 50.0
+    """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
     push_gb_s: float = 0.47
     """Speed at which a new version reaches the store beside the engines."""
     pull_gb_s: float = 2.05
@@ -138,7 +140,8 @@ class TrainCosts:
         """Return the time to train on so many tokens: forward, and twice that backward."""
         flops = 3 * self.model.flops_per_token * tokens
         peak = self.gpus * self.gpu.dense_tflops * 1e12
-        return flops / (peak * self.constants.train_utilisation)
+        constants = self.constants
+        return constants.train_fixed_s + flops / (peak * constants.train_utilisation)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
