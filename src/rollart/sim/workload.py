@@ -122,7 +122,7 @@ class SyntheticWorkload:
     def domain(self, task: int) -> str:
         """Return the domain of a task."""
         if task not in self._domains:
-            self._domains[task] = self.tasks.task(task).domain
+            self._domains[task] = self.tasks.domain(task)
         return self._domains[task]
 
     def script(self, launch: Launch) -> Script:
