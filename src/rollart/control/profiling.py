@@ -9,6 +9,7 @@ how well, depends on how different the requests were that the costs were learned
 Every mean forgets: the latest few hundred requests decide.
 """
 
+from collections import defaultdict
 from dataclasses import dataclass, field
 
 _KNOWN = 8
@@ -123,8 +124,8 @@ class Profiler:
     """Learns shapes and costs from finished requests."""
 
     def __init__(self) -> None:
-        self._shapes: dict[str, _Shape] = {}
-        self._speeds: dict[str, _Speed] = {}
+        self._shapes: defaultdict[str, _Shape] = defaultdict(_Shape)
+        self._speeds: defaultdict[str, _Speed] = defaultdict(_Speed)
         self._pairs: dict[tuple[str, str], int] = {}
 
     def note(self, request: Answered) -> None:
@@ -132,24 +133,24 @@ class Profiler:
         took_s = max(0.0, request.took_s)
         pair = request.domain, request.pool
         self._pairs[pair] = self._pairs.get(pair, 0) + 1
-        shape = self._shape(request.domain)
+        shape = self._shapes[request.domain]
         shape.new_tokens.note(request.new_tokens)
         shape.sampled_tokens.note(request.sampled_tokens)
         shape.times.took_s.note(took_s)
-        self._speed(request.pool).note(request, took_s)
+        self._speeds[request.pool].note(request, took_s)
 
     def note_idle(self, domain: str, pool: str, idle_s: float) -> None:
         """Learn how long an episode did without a request after one was completed."""
-        for times in (self._shape(domain).times, self._speed(pool).times):
+        for times in (self._shapes[domain].times, self._speeds[pool].times):
             times.idle_s.note(max(0.0, idle_s))
 
     def knows_domain(self, domain: str) -> bool:
         """Say whether enough requests of a domain were completed to judge it."""
-        return self._shape(domain).new_tokens.count >= _KNOWN
+        return self._shapes[domain].new_tokens.count >= _KNOWN
 
     def knows_pool(self, pool: str) -> bool:
         """Say whether enough requests were completed on a pool to judge it."""
-        return self._speed(pool).count >= _KNOWN
+        return self._speeds[pool].count >= _KNOWN
 
     def knows_pair(self, domain: str, pool: str) -> bool:
         """Say whether enough requests of a domain were completed on a pool."""
@@ -160,10 +161,10 @@ class Profiler:
 
         What counts is how much of its life it has a request in flight.
         """
-        usual = self._speed(pool).times.busy
+        usual = self._speeds[pool].times.busy
         if usual <= 0 or not self.knows_domain(domain) or not self.knows_pool(pool):
             return 1.0
-        return min(_HEAVIEST, max(_LIGHTEST, self._shape(domain).times.busy / usual))
+        return min(_HEAVIEST, max(_LIGHTEST, self._shapes[domain].times.busy / usual))
 
     def delay_s(self, domain: str, pool: str, load: float) -> float:
         """Return how much waiting one more request of a domain means on an engine.
@@ -172,16 +173,10 @@ class Profiler:
         requests are beside it. Each of those waits too, while its prompt is read and, at every
         token, for its place in the batch: all that waiting together is what the choice costs.
         """
-        shape, speed = self._shape(domain), self._speed(pool)
+        shape, speed = self._shapes[domain], self._speeds[pool]
         new_s, sampled_s, beside_s = speed.costs_s()
         beside = load * speed.times.busy
         read_s = shape.new_tokens.value * new_s
         slowed_s = shape.sampled_tokens.value * beside_s
         own_s = read_s + shape.sampled_tokens.value * sampled_s + beside * slowed_s
         return own_s + beside * (read_s + slowed_s)
-
-    def _shape(self, domain: str) -> _Shape:
-        return self._shapes.setdefault(domain, _Shape())
-
-    def _speed(self, pool: str) -> _Speed:
-        return self._speeds.setdefault(pool, _Speed())
