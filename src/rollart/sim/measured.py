@@ -1,0 +1,223 @@
+"""Measured: how long everything took in a run, read from its event log.
+
+The log tells when each command was given and when its answer came; the difference is what the work
+took. Time in which an engine stood still to change weights is not the attempts' own: it is taken
+off them, for a simulated run stands still by itself. The log does not say on which engine an
+attempt was, so of several engines' standstills the mean is taken.
+"""
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rollart.errors import UserError
+from rollart.events import (
+    Command,
+    EngineLent,
+    EngineRecalled,
+    EngineUpdated,
+    Event,
+    Launch,
+    Lend,
+    Publish,
+    Published,
+    Recall,
+    Resume,
+    RunStarted,
+    Score,
+    StepFinished,
+    Suspend,
+    Train,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TrajectoryScored,
+)
+from rollart.observe.log import Record
+from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
+
+Place = tuple[int, int, int]
+"""An attempt by its task, its member of the group and how often that was tried before."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Course:
+    """One attempt as the log tells it."""
+
+    place: Place
+    launched_s: float
+    born_s: float | None = None
+    ended_s: float | None = None
+    info: TrajectoryInfo | None = None
+    """Its result, if it finished by itself."""
+    has_failed: bool = False
+    asked_s: float | None = None
+    """When its score was asked for."""
+    score_s: float | None = None
+    reward: float = 0.0
+
+
+class Standstills:
+    """When an engine stood still, and how much of any span that was."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        self._before: list[float] = [0.0]
+        """Time stood still before each of them."""
+
+    def begin(self, now: float) -> None:
+        """Note that the engine stops."""
+        self._since = now
+
+    def end(self, now: float) -> None:
+        """Note that the engine goes on."""
+        if self._since is not None:
+            self._starts.append(self._since)
+            self._ends.append(now)
+            self._before.append(self._before[-1] + now - self._since)
+            self._since = None
+
+    def within(self, start: float, end: float) -> float:
+        """Return how long the engine stood still in a span."""
+        return self._until(end) - self._until(start)
+
+    def _until(self, at: float) -> float:
+        ended = bisect_left(self._ends, at)
+        running = ended < len(self._starts) and self._starts[ended] < at
+        return self._before[ended] + (at - self._starts[ended] if running else 0.0)
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a run's log says its work took; fold its records in, in order."""
+
+    started: RunStarted | None = None
+    last_s: float = 0.0
+    """When the log ends."""
+    courses: dict[TrajectoryId, Course] = field(default_factory=dict[TrajectoryId, Course])
+    train_s: dict[Version, float] = field(default_factory=dict[Version, float])
+    publish_s: dict[Version, float] = field(default_factory=dict[Version, float])
+    update_s: dict[tuple[Version, EngineId], float] = field(
+        default_factory=dict[tuple[Version, EngineId], float]
+    )
+    """From the command to stop until the weights were loaded."""
+    lend_s: list[float] = field(default_factory=list[float])
+    """From each lend or recall until it was done."""
+    _standstills: dict[EngineId, Standstills] = field(default_factory=dict[EngineId, Standstills])
+    _asked: dict[object, float] = field(default_factory=dict[object, float])
+    """When work was commanded that is not answered yet."""
+
+    def add(self, record: Record) -> None:
+        """Fold one record in."""
+        self.last_s = record.time_s
+        self._note_event(record.time_s, record.event)
+        for command in record.commands:
+            self._note_command(record.time_s, command)
+
+    def own_s(self, start: float, end: float) -> float:
+        """Return what of a span was not spent waiting for engines that changed weights."""
+        stood = [each.within(start, end) for each in self._standstills.values()]
+        return max(0.0, end - start - sum(stood) / len(stood)) if stood else end - start
+
+    def _note_event(self, now: float, event: Event) -> None:
+        match event:
+            case RunStarted():
+                self.started = event
+                serving = [engine.id for engine in event.engines if not engine.lent]
+                self._standstills = {engine: Standstills() for engine in serving}
+            case TrajectoryBorn():
+                self._course(event.id).born_s = now
+            case TrajectoryFinished(info=info):
+                course = self._course(info.id)
+                course.ended_s, course.info = now, info
+                course.reward = info.reward or 0.0
+            case TrajectoryFailed() | TrajectoryCancelled():
+                course = self._course(event.id)
+                course.ended_s = now
+                course.has_failed = isinstance(event, TrajectoryFailed)
+            case TrajectoryScored():
+                course = self._course(event.id)
+                course.reward = event.reward
+                course.score_s = None if course.asked_s is None else now - course.asked_s
+            case StepFinished():
+                version = Version(event.version - 1)
+                self.train_s[version] = self._took(("train", version), now)
+            case Published():
+                self.publish_s[event.version] = self._took(("publish", event.version), now)
+            case EngineUpdated():
+                took_s = self._took(("update", event.engine), now)
+                self.update_s[event.version, event.engine] = took_s
+            case EngineLent() | EngineRecalled():
+                self.lend_s.append(self._took(("lend", event.engine), now))
+            case _:
+                pass
+
+    def _note_command(self, now: float, command: Command) -> None:
+        match command:
+            case Launch():
+                place = (command.task, command.member, command.attempt)
+                self.courses[command.id] = Course(place=place, launched_s=now)
+            case Score():
+                for id_ in command.ids:
+                    self._course(id_).asked_s = now
+            case Train():
+                self._asked["train", command.version] = now
+            case Publish():
+                self._asked["publish", command.version] = now
+            case Suspend():
+                self._asked["update", command.engine] = now
+                self._standstills[command.engine].begin(now)
+            case Resume():
+                self._standstills[command.engine].end(now)
+            case Lend() | Recall():
+                self._asked["lend", command.engine] = now
+            case _:
+                pass
+
+    def _course(self, id_: TrajectoryId) -> Course:
+        if id_ not in self.courses:
+            raise UserError(f"attempt {id_} was never launched")
+        return self.courses[id_]
+
+    def _took(self, what: object, now: float) -> float:
+        if what not in self._asked:
+            raise UserError(f"{what} was answered but never asked for")
+        return now - self._asked.pop(what)
+
+
+@dataclass(slots=True)
+class Figures:
+    """What a run is compared by; an observer of a live log or of a simulation."""
+
+    step_ends: list[float] = field(default_factory=list[float])
+    ages: dict[int, int] = field(default_factory=dict[int, int])
+    """Trained trajectories by their staleness."""
+    _born: dict[TrajectoryId, Version] = field(default_factory=dict[TrajectoryId, Version])
+
+    def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
+        """Take in one event and its commands."""
+        if isinstance(event, TrajectoryFinished):
+            self._born[event.info.id] = event.info.born
+        elif isinstance(event, StepFinished):
+            self.step_ends.append(now)
+        for command in commands:
+            if isinstance(command, Train):
+                for id_ in (id_ for group in command.groups for id_ in group):
+                    age = command.version - self._born[id_]
+                    self.ages[age] = self.ages.get(age, 0) + 1
+
+    def summary(self) -> Mapping[str, Any]:
+        """Return mean step time, leaving the first step out, and staleness."""
+        spans = [end - start for start, end in pairwise(self.step_ends)]
+        count = sum(self.ages.values())
+        return {
+            "step_s": sum(spans) / len(spans),
+            "staleness_mean": sum(age * number for age, number in self.ages.items()) / count,
+            "staleness_max": max(self.ages),
+            "staleness": {str(age): self.ages[age] / count for age in sorted(self.ages)},
+        }

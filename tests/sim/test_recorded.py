@@ -1,0 +1,232 @@
+"""Runs read from their logs and made again."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from rollart.control.batching import Batching
+from rollart.control.lending import Lending
+from rollart.control.modes import MODES
+from rollart.control.recording import encode_rules
+from rollart.control.redundancy import Redundancy
+from rollart.control.routing import Routing
+from rollart.control.rules import Rules
+from rollart.control.staleness import Staleness
+from rollart.control.tasks import TaskKind, TaskMix
+from rollart.control.turns import Limits
+from rollart.errors import UserError
+from rollart.events import Launch
+from rollart.observe.log import EventLog, LogHeader
+from rollart.seeds import derive_seed
+from rollart.sim.fleet import Member
+from rollart.sim.measured import Standstills
+from rollart.sim.recorded import compare, load
+from rollart.sim.rewards import RewardOptions
+from rollart.sim.simulator import Simulator, World
+from rollart.sim.timed import TimedEngine
+from rollart.sim.workload import Script, ScriptTurn
+from rollart.types import EngineId, GroupId, SlotId, TrajectoryId
+
+MIX = TaskMix([TaskKind(name="short", domain="s"), TaskKind(name="long", domain="l")], seed=4)
+FIGURES = ("step_s", "staleness_mean", "staleness_max")
+
+
+class Numbers:
+    """Attempts whose time is their engine's, as in the shipped environments."""
+
+    def __init__(self, *, failure_rate: float = 0.0, is_scored: bool = False) -> None:
+        self._failure_rate = failure_rate
+        self._is_scored = is_scored
+
+    def domain(self, task):
+        return MIX.domain(task)
+
+    def script(self, launch):
+        random = Random(derive_seed(launch.task, launch.member, launch.attempt))
+        factor = 10 if self.domain(launch.task) == "l" else 1
+        turn = ScriptTurn(reads=5, samples=3, step_s=0.0, generate_s=random.uniform(0.1, factor))
+        return Script(
+            domain=self.domain(launch.task),
+            reset_s=0.0,
+            turns=(turn,) * random.randint(1, 4),
+            limits=Limits(max_turns=8, max_tokens=1000),
+            score_s=random.uniform(0.1, 1) if self._is_scored else None,
+            fails=random.random() < self._failure_rate,
+            reward=random.random(),
+        )
+
+    def train_s(self, tokens, *, version):
+        return Random(version).uniform(1, 9)
+
+    def publish_s(self, version):
+        return 0.25 + 0.01 * version
+
+    def update_s(self, version, *, engine):
+        return 0.5 + 0.01 * version
+
+    def lend_s(self):
+        return 0.5
+
+
+def record(directory: Path, mode: str, *, engines: int = 1, numbers=None, **changes) -> Path:
+    """Make a run and leave its log."""
+    numbers = numbers or Numbers()
+    rules = Rules(
+        **{
+            "steps": 24,
+            "mode": MODES[mode],
+            "batching": Batching(groups_per_step=2, group_size=3),
+            **changes,
+        }
+    )
+    lent = 1 if rules.lending.enabled else 0
+    world = World(
+        rules=rules,
+        workload=numbers,
+        make_engines=lambda loop: [
+            Member(
+                engine=TimedEngine(EngineId(f"engine-{number}"), loop=loop),
+                pool="local",
+                lent=number >= engines,
+            )
+            for number in range(engines + lent)
+        ],
+        durations=numbers,
+        slots=12,
+        rewards=RewardOptions(kind="dedicated"),
+    )
+    header = LogHeader(seed=rules.seed, rules=encode_rules(rules, MIX))
+    with EventLog(directory / "events.jsonl", header) as log:
+        Simulator(world, observers=[log.append]).run()
+    return directory
+
+
+def history(world: World):
+    seen = []
+    observer = lambda now, event, commands: seen.append((now, type(event), tuple(commands)))  # noqa: E731
+    Simulator(world, observers=[observer]).run()
+    return seen
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_recorded_run_takes_as_long_again_and_is_as_stale(mode, tmp_path):
+    found = compare(record(tmp_path, mode))
+    assert found["error"] == pytest.approx(dict.fromkeys(FIGURES, 0.0), abs=1e-9)
+    assert found["simulated"]["staleness"] == found["measured"]["staleness"]
+    assert (found["mode"], found["steps"]) == (mode, 24)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_failures_scores_surplus_and_several_engines_are_told_by_a_log(mode, tmp_path):
+    run = record(
+        tmp_path,
+        mode,
+        engines=2,
+        numbers=Numbers(failure_rate=0.1, is_scored=True),
+        redundancy=Redundancy(extra_groups=1, extra_members=1),
+        staleness=Staleness(alpha=2),
+        lending=Lending(enabled=True),
+    )
+    found = compare(run)
+    assert found["error"]["step_s"] < 0.25
+    assert found["drawn_error"]["step_s"] < 0.5
+
+
+def test_runs_drawn_from_a_recorded_one_are_alike_and_repeatable(tmp_path):
+    found = compare(record(tmp_path, "sync_plus", steps=60), draws=3)
+    assert found == compare(tmp_path, draws=3)
+    assert found["drawn"]["step_s"] != found["measured"]["step_s"]
+    assert found["drawn_error"]["step_s"] < 0.2
+    assert history(load(tmp_path, seed=1)) != history(load(tmp_path, seed=2))
+
+
+def test_attempts_a_log_does_not_have_are_drawn_from_their_domain(tmp_path):
+    world = load(record(tmp_path, "rollart"))
+    tasks = {MIX.domain(task): task for task in range(1000, 1020)}
+    longest = {
+        domain: max(_seconds(world, task, member) for member in range(200))
+        for domain, task in tasks.items()
+    }
+    assert longest["s"] < 4.5 < longest["l"]
+
+
+def _seconds(world: World, task: int, member: int) -> float:
+    launch = Launch(
+        id=TrajectoryId(0),
+        group=GroupId(0),
+        member=member,
+        attempt=0,
+        task=task,
+        slot=SlotId(0),
+        seed=0,
+    )
+    return sum(turn.generate_s + turn.step_s for turn in world.workload.script(launch).turns)
+
+
+def test_a_recorded_run_can_be_asked_what_if(tmp_path):
+    world = load(record(tmp_path, "sync_plus"))
+    end_s = history(world)[-1][0]
+    other = replace(world, rules=replace(world.rules, mode=MODES["rollart"]))
+    assert history(other)[-1][0] < end_s
+
+
+def test_routing_is_read_from_the_config(tmp_path):
+    record(tmp_path, "rollart")
+    assert load(tmp_path).routing == Routing()
+    config = '[routing]\nsticky = false\naffinity = { s = ["local"] }\n'
+    (tmp_path / "config.toml").write_text(config)
+    assert load(tmp_path).routing == Routing(sticky=False, affinity={"s": ("local",)})
+    (tmp_path / "config.toml").write_text("[routing]\nfast = true\n")
+    with pytest.raises(UserError, match=r"\[routing\] cannot be used.*fast"):
+        load(tmp_path)
+
+
+def lines_of(directory: Path) -> list[str]:
+    return (directory / "events.jsonl").read_text().splitlines(keepends=True)
+
+
+def test_a_log_that_cannot_be_simulated_says_why(tmp_path):
+    with pytest.raises(UserError, match="no such event log"):
+        load(tmp_path)
+    record(tmp_path, "rollart")
+    first, *rest = lines_of(tmp_path)
+    log, header = tmp_path / "events.jsonl", json.loads(first)
+
+    log.write_text(json.dumps({**header, "format": 99}) + "\n")
+    with pytest.raises(UserError, match="log format 99; this version"):
+        load(tmp_path)
+    old = {name: each for name, each in header["rules"].items() if name != "dispatch"}
+    log.write_text(json.dumps({**header, "rules": old}) + "\n" + "".join(rest))
+    with pytest.raises(UserError, match=r"'dispatch'.*\n.*another version of rollart"):
+        load(tmp_path)
+    log.write_text(first + "".join(rest[:5]))
+    with pytest.raises(UserError, match="holds 0 whole optimizer steps; at least 3"):
+        load(tmp_path)
+    log.write_text(first + "".join(rest[1:]))
+    with pytest.raises(UserError, match=r"cannot be simulated: .*never launched"):
+        load(tmp_path)
+    log.write_text(first + "".join(rest) + first)
+    with pytest.raises(UserError, match="the run was resumed"):
+        load(tmp_path)
+
+
+def test_a_run_cut_off_is_simulated_as_far_as_it_came(tmp_path):
+    record(tmp_path, "rollart")
+    lines = lines_of(tmp_path)
+    (tmp_path / "events.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    found = compare(tmp_path, draws=1)
+    assert 3 <= found["steps"] < 24
+    assert found["error"]["step_s"] < 0.2
+
+
+def test_standstills_are_counted_within_any_span():
+    stood = Standstills()
+    for start, end in [(1.0, 2.0), (5.0, 8.0)]:
+        stood.begin(start)
+        stood.end(end)
+    stood.end(9.0)
+    spans = [(0.0, 10.0), (1.5, 6.0), (2.0, 5.0), (6.0, 7.0), (8.0, 9.0), (0.0, 1.0)]
+    assert [stood.within(*span) for span in spans] == [4.0, 1.5, 0.0, 1.0, 0.0, 0.0]
