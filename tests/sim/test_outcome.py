@@ -1,0 +1,59 @@
+"""The figures of a run, and how they follow from its steps."""
+
+import pytest
+from small_worlds import small_world
+
+from rollart.control.modes import MODES
+from rollart.sim.outcome import Outcome, Step, simulate
+
+STEPS = (
+    Step(began_s=30.0, ended_s=40.0, tokens=400.0, trajectories=8, staleness=0),
+    Step(began_s=50.0, ended_s=60.0, tokens=600.0, trajectories=8, staleness=1),
+    Step(began_s=60.0, ended_s=80.0, tokens=800.0, trajectories=8, staleness=0),
+)
+
+
+def outcome(skipped: int) -> Outcome:
+    return Outcome(
+        steps=STEPS,
+        skipped=skipped,
+        launched_tokens=0.0,
+        events=0,
+        seconds=85.0,
+        utilisation={},
+        reward_utilisation=0.0,
+    )
+
+
+def test_rates_leave_the_first_steps_out():
+    made = outcome(1)
+    assert (made.step_s, made.tokens_per_s) == (20.0, 1400 / 40)
+    assert (made.rollout_s, made.train_s) == (5.0, 15.0)
+    assert made.staleness == 1
+
+
+def test_rates_over_all_steps():
+    made = outcome(0)
+    assert (made.step_s, made.tokens_per_s) == (pytest.approx(80 / 3), 1800 / 80)
+    assert (made.rollout_s, made.train_s) == (pytest.approx(40 / 3), pytest.approx(40 / 3))
+
+
+def test_a_step_is_waiting_and_training():
+    made = simulate(small_world())
+    assert made.rollout_s + made.train_s == pytest.approx(made.step_s)
+    assert len(made.steps) == 3
+    assert made.skipped == 1
+    assert 0 < made.utilisation["compute"] <= 1
+    assert 0 < made.reward_utilisation <= 1
+    assert made.launched_tokens > 0
+
+
+def test_every_mode_gives_its_figures_twice_the_same():
+    for mode in MODES:
+        assert simulate(small_world(mode)) == simulate(small_world(mode))
+
+
+def test_a_run_of_one_step_skips_none():
+    world = small_world()
+    made = simulate(world, skip=9)
+    assert made.skipped == 2

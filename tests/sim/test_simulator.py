@@ -1,0 +1,163 @@
+"""The scheduler driven in simulated time: endings, sameness, failures, lending."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from small_worlds import LONG, SHORT, small_cluster, small_world
+
+from rollart.control.invariants import check
+from rollart.control.lending import Lending
+from rollart.control.modes import MODES
+from rollart.control.redundancy import Redundancy
+from rollart.control.routing import Routing
+from rollart.errors import ConfigError, UserError
+from rollart.events import (
+    Cancel,
+    EngineUpdated,
+    Launch,
+    Lend,
+    Recall,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
+from rollart.observe.encoding import encode
+from rollart.sim.cluster import Disaggregation, RolloutPool
+from rollart.sim.hardware import gpu_named
+from rollart.sim.latency import Latency
+from rollart.sim.simulator import Simulator, World
+from rollart.sim.workload import SyntheticWorkload
+
+
+class Recording:
+    """Everything that happened, as the event log writes it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.events: Counter[type] = Counter()
+        self.commands: Counter[type] = Counter()
+        self.trains: list[Train] = []
+        self.versions: dict[str, int] = {}
+
+    def __call__(self, now, event, commands) -> None:
+        did = ",".join(encode(each) for each in commands)
+        self.lines.append(f"{now!r} {encode(event)} {did}")
+        self.events[type(event)] += 1
+        self.commands.update(type(each) for each in commands)
+        self.trains += [each for each in commands if isinstance(each, Train)]
+        if isinstance(event, EngineUpdated):
+            self.versions[event.engine] = event.version
+
+
+def play(world: World) -> tuple[Simulator, Recording]:
+    recording = Recording()
+    simulator = Simulator(world, observers=[recording])
+    simulator.run()
+    check(simulator.scheduler)
+    simulator.fleet.router.check()
+    return simulator, recording
+
+
+def ended_once(recording: Recording) -> bool:
+    events = recording.events
+    ends = sum(events[kind] for kind in (TrajectoryFinished, TrajectoryFailed, TrajectoryCancelled))
+    return ends == recording.commands[Launch]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_attempt_ends_once_and_every_step_is_made(mode):
+    simulator, recording = play(small_world(mode))
+    assert ended_once(recording)
+    assert [train.version for train in recording.trains] == [0, 1, 2]
+    assert simulator.attempts == {}
+    assert simulator.finished == {}
+    if MODES[mode].bound == "always":
+        alpha = simulator.scheduler.bound.alpha
+        assert max(train.staleness for train in recording.trains) <= alpha
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_same_seed_gives_the_same_events_byte_for_byte(mode):
+    cluster = small_cluster(engine_mtbf_s=200.0, engine_repair_s=20.0)
+    first, again, other = (
+        play(small_world(mode, seed=seed, cluster=cluster))[1].lines for seed in (1, 1, 2)
+    )
+    assert first == again
+    assert first != other
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_engines_that_die_hang_nothing_and_return_with_the_weights_served(mode):
+    cluster = small_cluster(engine_mtbf_s=60.0, engine_repair_s=30.0)
+    simulator, recording = play(small_world(mode, cluster=cluster))
+    assert simulator.outages.count > 5
+    assert ended_once(recording)
+    assert len(recording.trains) == 3
+    assert set(recording.versions.values()) == {3}
+    for id_, member in simulator.fleet.members.items():
+        assert member.engine.version == recording.versions[id_]  # pyright: ignore
+
+
+def test_a_dead_engine_answers_weight_changes_at_once():
+    only = (RolloutPool(name="one", gpu=gpu_named("H800"), gpus=1, tp=1),)
+    cluster = small_cluster(rollout=only, engine_mtbf_s=40.0, engine_repair_s=40.0)
+    simulator, recording = play(small_world(cluster=cluster))
+    assert simulator.outages.count > 3
+    assert len(recording.trains) == 3
+
+
+def test_failing_environments_are_tried_again():
+    tasks = (replace(LONG, failure_rate=0.2, failure_after=Latency(mean_s=60.0)), SHORT)
+    workload = SyntheticWorkload(tasks, seed=0)
+    _, recording = play(small_world(workload=workload))
+    assert recording.events[TrajectoryFailed] > 0
+    assert ended_once(recording)
+    assert len(recording.trains) == 3
+
+
+def test_nothing_but_failures_ends_the_run_with_their_reason():
+    workload = SyntheticWorkload((replace(LONG, failure_rate=0.999),), seed=0)
+    with pytest.raises(UserError, match="attempts in a row failed; the last: env_error"):
+        play(small_world(workload=workload))
+
+
+def test_redundant_groups_are_cancelled_when_enough_are_complete():
+    world = small_world()
+    rules = replace(world.rules, redundancy=Redundancy(extra_groups=2, extra_members=1))
+    _, recording = play(replace(world, rules=rules, slots=64))
+    assert recording.commands[Cancel] > 0
+    assert ended_once(recording)
+
+
+def test_training_hardware_is_lent_and_recalled():
+    world = small_world(cluster=small_cluster(lend_tp=1))
+    rules = replace(world.rules, lending=Lending(enabled=True, min_idle_s=0.0))
+    simulator, recording = play(replace(world, rules=rules))
+    assert recording.commands[Lend] == recording.commands[Recall] > 0
+    assert simulator.fleet.utilisation(simulator.loop.now)["training"] > 0
+
+
+@pytest.mark.parametrize("mode", ["rollart", "sync"])
+def test_prefill_and_decode_may_be_apart(mode):
+    split = Disaggregation(prefill=1, decode=1, decode_gpu=gpu_named("H20"))
+    pool = RolloutPool(name="split", gpu=gpu_named("H800"), gpus=4, tp=1, disaggregation=split)
+    _, recording = play(small_world(mode, cluster=small_cluster(rollout=(pool,))))
+    assert ended_once(recording)
+    assert len(recording.trains) == 3
+
+
+def test_only_modes_with_affinity_route_by_domain():
+    routing = Routing(affinity={"default": ("compute", "bandwidth")})
+    used = {
+        mode: play(small_world(mode, routing=routing))[0].fleet.busy_s()
+        for mode in ("areal", "rollart")
+    }
+    assert used["rollart"]["bandwidth"] == 0
+    assert used["areal"]["bandwidth"] > 0
+
+
+def test_a_run_without_environments_is_refused():
+    with pytest.raises(ConfigError, match=r"run.environments = 0: must be at least 1"):
+        small_world(slots=0)
