@@ -28,6 +28,7 @@ Train language-model agents with reinforcement learning, on a laptop or a cluste
   replay RUN                       re-feed a run's log; check that every trajectory ended once
   config show|check|explain        see, check and understand a config
   env try NAME                     play an environment without a model
+  plan CONFIG [key=value ...]      find out which GPUs should train and which roll out
   simulate CONFIG|paper|scale|...  a run in simulated time on hardware you do not have
   bench [NAME]                     run a benchmark; without a name, list them
   doctor                           what this machine can run, and why not
@@ -83,6 +84,7 @@ def _build() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_config(commands)
     _add_env(commands)
+    _add_plan(commands)
     _add_simulate(commands)
     _add_bench(commands)
     about = "Say what this machine can run, and why not."
@@ -167,6 +169,35 @@ def _add_env(commands: "Commands") -> None:
         help="random (default), or scripted: takes the environment's own suggestions",
     )
     env.set_defaults(module="rollart.cli.env")
+
+
+def _add_plan(commands: "Commands") -> None:
+    about = (
+        "Find, by simulation, which GPUs of [pools] should train, which roll out and for which "
+        "tasks; print the plan and write a config that has it."
+    )
+    plan = commands.add_parser("plan", description=about)
+    plan.add_argument("config", metavar="CONFIG", help="a TOML file with [pools] and profiles")
+    _add_overrides(plan)
+    plan.add_argument(
+        "--objective",
+        choices=("throughput", "cost"),
+        default="throughput",
+        help="the shortest step (default), or the cheapest: GPUs may stay unused",
+    )
+    plan.add_argument(
+        "--alpha",
+        choices=("keep", "auto"),
+        default="keep",
+        help="keep the config's alpha (default), or choose from 1 to it",
+    )
+    plan.add_argument(
+        "--environments", type=int, metavar="N", help="most there can be (default: no limit)"
+    )
+    plan.add_argument("--explain", action="store_true", help="say why, in sentences")
+    plan.add_argument("--out", metavar="FILE", help="write the config here")
+    plan.add_argument("--json", action="store_true", help="last line is one JSON object")
+    plan.set_defaults(module="rollart.cli.plan")
 
 
 def _add_simulate(commands: "Commands") -> None:

@@ -1,0 +1,129 @@
+"""`rollart plan`: the hardware there is in, a config that uses it well out."""
+
+import json
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rollart.cli.printing import say
+from rollart.config import Config, dump_toml, load_config
+from rollart.config.planned import apply, problem_of
+from rollart.errors import StorageError
+from rollart.planning.explaining import bottleneck, explain
+from rollart.planning.plan import ANYWHERE
+from rollart.planning.search import Answer, search
+from rollart.types import Json
+
+
+def run(arguments: Namespace) -> int:
+    """Plan, print the plan and write the config."""
+    config = load_config(arguments.config, arguments.overrides)
+    problem = problem_of(
+        config,
+        objective=arguments.objective,
+        any_alpha=arguments.alpha == "auto",
+        most_slots=arguments.environments,
+    )
+    answer = search(problem, progress=_progress)
+    planned = apply(config, answer.plan)
+    if arguments.out is not None:
+        _write(Path(arguments.out), planned)
+    if arguments.json:
+        say(json.dumps(as_json(answer)))
+        return 0
+    show(answer)
+    if arguments.explain:
+        say()
+        for sentence in explain(answer):
+            say(f"- {sentence}")
+    if arguments.out is not None:
+        say(f"\nwritten: {arguments.out}; look at it with rollart train --dry-run {arguments.out}")
+    return 0
+
+
+def as_json(answer: Answer) -> dict[str, Json]:
+    """Return an answer as one JSON object."""
+    plan, figures = answer.plan, answer.figures
+    return {
+        "train": {"pool": plan.train.name, "gpus": plan.train_gpus},
+        "rollout": [
+            {
+                "pool": share.pool.name,
+                "gpus": share.gpus,
+                "tp": share.tp,
+                "prefill": share.prefill,
+                "decode": share.decode,
+            }
+            for share in plan.rollout
+        ],
+        "serves": {task: pool or "any" for task, pool in plan.serves.items()},
+        "alpha": plan.alpha,
+        "extra_groups": plan.extra_groups,
+        "environments": plan.slots,
+        "step_s": figures.step_s,
+        "tokens_per_s": figures.tokens_per_s,
+        "cost_per_step": answer.cost,
+        "utilisation": {"training": figures.training, **figures.utilisation},
+        "bottleneck": bottleneck(answer),
+        "bound_s": answer.bound.step_s,
+        "gap": answer.gap,
+        "divisions": answer.divisions,
+        "simulated": answer.simulated,
+        "pruned": answer.pruned,
+        "events": answer.events,
+        "explanation": list[Json](explain(answer)),
+    }
+
+
+def show(answer: Answer) -> None:
+    """Print an answer as two tables."""
+    plan, figures = answer.plan, answer.figures
+    pools = Table(box=None, header_style="bold", pad_edge=False)
+    for column in ("pool", "gpus", "use", "engines", "serves", "busy"):
+        pools.add_column(column, justify="right" if column in ("gpus", "busy") else "left")
+    name, gpus = plan.train.name, str(plan.train_gpus)
+    pools.add_row(name, gpus, "train", "", "", f"{figures.training:.0%}")
+    for share in plan.rollout:
+        split = f", {share.prefill}P{share.decode}D" if share.is_split else ""
+        tasks = [task for task, pool in plan.serves.items() if pool == share.pool.name]
+        free = [task for task, pool in plan.serves.items() if pool == ANYWHERE]
+        pools.add_row(
+            share.pool.name,
+            str(share.gpus),
+            "roll out",
+            f"{share.engines} of tp {share.tp}{split}",
+            ", ".join([*tasks, *(f"({task})" for task in free)]),
+            f"{figures.utilisation[share.pool.name]:.0%}",
+        )
+    for left, count in plan.unused(answer.problem).items():
+        pools.add_row(left, str(count), "unused", "", "", "")
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    unit = "" if plan.train.price else " H20 hours"
+    for fact, value in (
+        ("step", f"{figures.step_s:.1f} s, {figures.tokens_per_s:,.0f} tokens/s"),
+        ("cost of a step", f"{answer.cost:.2f}{unit}"),
+        ("bottleneck", bottleneck(answer)),
+        ("alpha", str(plan.alpha)),
+        ("redundant groups", str(plan.extra_groups)),
+        ("environments", str(plan.slots)),
+        ("over the best bound", f"{answer.gap:.2f}x"),
+    ):
+        facts.add_row(fact, value)
+    console = Console(file=sys.stdout, highlight=False)
+    console.print(pools)
+    console.print()
+    console.print(facts)
+
+
+def _progress(message: str) -> None:
+    sys.stderr.write(f"{message}\n")
+
+
+def _write(path: Path, config: Config) -> None:
+    try:
+        path.write_text(dump_toml(config), encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"--out {path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,94 @@
+"""A config as a problem for the planner, and the planner's answer as a config."""
+
+from dataclasses import replace
+
+from rollart.config.pools import PoolOptions
+from rollart.config.rules import make_rules
+from rollart.config.schema import Config
+from rollart.config.simulated import profiles_of, shape_of
+from rollart.errors import ConfigError
+from rollart.planning.plan import Plan
+from rollart.planning.problem import Objective, Pool, Problem
+from rollart.sim.hardware import gpu_named
+
+_EXTRA = (0.0, 0.0625, 0.125, 0.25)
+"""Redundant groups to choose from, as parts of a batch."""
+
+
+def problem_of(
+    config: Config, *, objective: Objective, any_alpha: bool, most_slots: int | None
+) -> Problem:
+    """Return what a config asks of the planner.
+
+    With `any_alpha` the config's bound is the largest that may be chosen, else it is kept.
+    """
+    if most_slots is not None and most_slots < 1:
+        raise ConfigError("--environments", most_slots, "must be at least 1")
+    rules = make_rules(config)
+    alpha = config.mode.staleness(config.staleness).alpha
+    alphas = tuple(range(1, alpha + 1)) if any_alpha and config.mode.alpha is None else ()
+    groups = config.batching.groups_per_step
+    is_window = config.mode.admission == "window"
+    extra = {round(part * groups) for part in _EXTRA} if is_window else set[int]()
+    return Problem(
+        model=shape_of(config),
+        pools=tuple(_pool(name, pool) for name, pool in config.pools.items()),
+        tasks=profiles_of(config),
+        rules=rules,
+        routing=config.routing,
+        objective=objective,
+        alphas=alphas,
+        extra_groups=tuple(sorted(extra)),
+        most_slots=most_slots or 0,
+        reuse_prefixes=config.routing.sticky,
+        blocking_weights=config.mode.update == "idle",
+    )
+
+
+def _pool(name: str, options: PoolOptions) -> Pool:
+    return Pool(
+        name=name,
+        gpu=gpu_named(options.gpu, field=f"pools.{name}.gpu"),
+        count=options.count,
+        role=options.role,
+        tp=options.tp,
+        prefill=options.prefill,
+        decode=options.decode,
+        price=options.price,
+        link=options.link,
+    )
+
+
+def apply(config: Config, plan: Plan) -> Config:
+    """Return the config with a plan's decisions in it."""
+    pools: dict[str, PoolOptions] = {}
+    for share in plan.rollout:
+        name = share.pool.name
+        pools[name] = replace(
+            config.pools[name],
+            count=share.gpus,
+            role="rollout",
+            tp=share.tp,
+            prefill=share.prefill,
+            decode=share.decode,
+        )
+    name = plan.train.name
+    place = name if name not in pools else _free_name(f"{name}-train", config)
+    training = replace(
+        config.pools[name], count=plan.train_gpus, role="train", tp=0, prefill=0, decode=0
+    )
+    affinity = plan.affinity if config.mode.affinity else {}
+    return replace(
+        config,
+        run=replace(config.run, environments=plan.slots),
+        staleness=replace(config.staleness, alpha=plan.alpha),
+        redundancy=replace(config.redundancy, extra_groups=plan.extra_groups),
+        routing=replace(config.routing, affinity=affinity),
+        pools={place: training, **pools},
+    )
+
+
+def _free_name(name: str, config: Config) -> str:
+    while name in config.pools:
+        name += "-"
+    return name

@@ -1,0 +1,85 @@
+"""What the simulator must know of a config: the model's shape and how its tasks behave."""
+
+from dataclasses import replace
+from typing import Any
+
+from rollart.config.pools import ProfileOptions
+from rollart.config.schema import Config, TaskOptions
+from rollart.errors import ConfigError
+from rollart.planning.profiles import PROFILES
+from rollart.sim.latency import Latency
+from rollart.sim.models import MODEL_NAMES, ModelShape, model_named
+from rollart.sim.workload import TaskProfile
+
+_SPREAD = 0.5
+"""Of a latency of which only the mean is known."""
+
+
+def shape_of(config: Config) -> ModelShape:
+    """Return the shape of the config's model."""
+    model = config.model
+    if model.shape:
+        return model_named(model.shape, field="model.shape")
+    name = model.path.rstrip("/").rpartition("/")[2]
+    if name not in MODEL_NAMES:
+        fix = f"its shape is not known: set model.shape to one of {', '.join(MODEL_NAMES)}"
+        raise ConfigError("model.path", model.path, fix)
+    return model_named(name)
+
+
+def profiles_of(config: Config) -> tuple[TaskProfile, ...]:
+    """Return how the tasks of a config behave, each under its domain's name."""
+    profiles: dict[str, TaskProfile] = {}
+    for name, task in config.tasks.items():
+        domain = task.domain or name
+        if domain in profiles:
+            fix = "another task has this domain: requests are routed by it, so give each its own"
+            raise ConfigError(f"tasks.{name}.domain", domain, fix)
+        profiles[domain] = _profile(name, task, domain)
+    return tuple(profiles.values())
+
+
+def _profile(name: str, task: TaskOptions, domain: str) -> TaskProfile:
+    options = task.profile
+    field = f"tasks.{name}.profile"
+    if options.like and options.like not in PROFILES:
+        fix = f"not known; there is {', '.join(PROFILES)}"
+        raise ConfigError(f"{field}.like", options.like, fix)
+    if options.like:
+        base = PROFILES[options.like]
+    elif options.turns is None or options.samples is None:
+        fix = f"say how its episodes behave: like = one of {', '.join(PROFILES)}, or turns, reads"
+        raise ConfigError(field, None, f"{fix} and samples, under [{field}]")
+    else:
+        base = TaskProfile(name=domain, turns=options.turns)
+    low, high = options.turns or base.turns
+    return replace(
+        base,
+        **_figures(options, base),
+        name=domain,
+        weight=task.weight,
+        turns=(min(low, task.max_turns), min(high, task.max_turns)),
+        max_tokens=task.max_tokens,
+    )
+
+
+def _figures(options: ProfileOptions, base: TaskProfile) -> dict[str, Any]:
+    """Return what the options say of a profile, in its own words."""
+    given: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("opening_tokens", "reads", "samples", "samples_spread", "failure_rate")
+        if getattr(options, name) is not None
+    }
+    latencies = {"reset": options.reset_s, "step": options.step_s, "score": options.score_s}
+    for name, mean_s in latencies.items():
+        if mean_s is not None:
+            known: Latency | None = getattr(base, name)
+            given[name] = _latency(known, mean_s)
+    return given
+
+
+def _latency(known: Latency | None, mean_s: float) -> Latency:
+    """Return a latency with another mean and the shape that is known, if one is."""
+    if known is not None and known.mean_s:
+        return replace(known, mean_s=mean_s)
+    return Latency(kind="lognormal", mean_s=mean_s, spread=_SPREAD)
