@@ -39,8 +39,11 @@ rules = st.builds(
         order=st.sampled_from(["oldest", "finished"]),
     ),
     staleness=st.builds(
-        Staleness,
+        lambda alpha, window, **rest: Staleness(
+            alpha=alpha, window=window if alpha else "served", **rest
+        ),
         alpha=st.integers(0, 3),
+        window=st.sampled_from(["served", "ahead"]),
         adaptive=st.booleans(),
         counting=st.sampled_from(["optimizer", "serving"]),
         at_bound=st.sampled_from(["drop", "wait", "pace"]),
@@ -60,7 +63,11 @@ rules = st.builds(
         give_up_after=st.just(10_000),
     ),
     filter=st.builds(Filter, drop_zero_variance=st.booleans(), refill_limit=st.integers(0, 5)),
-    syncing=st.builds(Syncing, order=st.sampled_from(["all", "rolling"])),
+    syncing=st.builds(
+        Syncing,
+        order=st.sampled_from(["all", "rolling"]),
+        when=st.sampled_from(["published", "batch"]),
+    ),
     lending=st.builds(Lending, enabled=st.booleans(), min_idle_s=st.sampled_from([0.0, 2.0])),
 )
 worlds = st.fixed_dictionaries(
@@ -149,7 +156,7 @@ def test_a_run_that_waits_at_the_bound_never_loses_work_to_age(options, seed, al
     options = with_rules(
         options,
         batching=replace(rules.batching, order="oldest"),
-        staleness=replace(rules.staleness, at_bound="wait", alpha=alpha),
+        staleness=replace(rules.staleness, at_bound="wait", alpha=alpha, window="served"),
         redundancy=replace(rules.redundancy, extra_groups=0, adaptive=False),
     )
     world = World(random=Random(seed), **options).run()

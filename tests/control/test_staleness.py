@@ -14,7 +14,18 @@ def ages(*born):
 
 def test_no_more_groups_are_free_than_the_trainer_takes_within_alpha_steps():
     rule = Staleness(alpha=2)
-    assert [rule.free_groups(n, groups_per_step=4) for n in (0, 11, 12, 13)] == [12, 1, 0, 0]
+    free = [rule.free_groups(n, consumed=1, groups_per_step=4) for n in (0, 10, 11, 12)]
+    assert free == [11, 1, 0, 0]
+
+
+def test_a_window_ahead_counts_only_what_is_untrained():
+    rule = Staleness(alpha=2, window="ahead")
+    assert [rule.free_groups(n, consumed=9, groups_per_step=4) for n in (0, 7, 8)] == [8, 1, 0]
+
+
+def test_a_window_ahead_of_nothing_is_refused():
+    with pytest.raises(ConfigError, match="nothing would ever start"):
+        Staleness(alpha=0, window="ahead")
 
 
 def test_age_is_counted_against_the_weights_being_updated():

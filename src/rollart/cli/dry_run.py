@@ -37,7 +37,7 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
 def most_attempts(config: Config) -> int:
     """Return how many attempts the mode ever has in flight or waiting to train."""
     rule = config.mode.staleness(config.staleness)
-    groups = rule.free_groups(0, groups_per_step=config.batching.groups_per_step)
+    groups = rule.free_groups(0, consumed=0, groups_per_step=config.batching.groups_per_step)
     members = config.redundancy.members(config.batching.group_size)
     return (groups + config.redundancy.extra_groups) * members
 

@@ -39,8 +39,11 @@ class Admission:
         if self.rolling + self.ready >= steps_left * per_step + extra:
             return False
         if self.mode.admission == "window":
-            outstanding = self.rolling + self.ready + self.consumed
-            return self.staleness.free_groups(outstanding - extra, groups_per_step=per_step) > 0
+            untrained = self.rolling + self.ready - extra
+            free = self.staleness.free_groups(
+                untrained, consumed=self.consumed, groups_per_step=per_step
+            )
+            return free > 0
         if self.is_iteration_complete:
             if self.rolling or served < self.iteration + 1 - self.staleness.alpha:
                 return False

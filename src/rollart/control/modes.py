@@ -40,7 +40,9 @@ class Mode:
 
     def staleness(self, configured: Staleness) -> Staleness:
         """Return the staleness rule this mode runs with."""
-        return configured if self.alpha is None else replace(configured, alpha=self.alpha)
+        if self.alpha is None:
+            return configured
+        return replace(configured, alpha=self.alpha, window="served")
 
 
 SYNC = Mode(

@@ -289,7 +289,7 @@ class Scheduler:
         if (
             self.cohort.training
             or self.ending is not None
-            or self.cohort.admission.ready < self.rules.batching.groups_per_step
+            or not self._has_batch
             or not self.bound.may_train(optimizer=self.optimizer, served=self.served)
             or self._holds(now)
             or not self._recall()
@@ -330,11 +330,15 @@ class Scheduler:
         if self.rules.mode.update == "at_once":
             # On-policy work is started by nothing but new weights: waiting for it would never end.
             waits = self.rules.syncing.when == "batch" and self.bound.alpha > 0
-            is_time = not waits or self.training or self.ending
+            is_time = not waits or self.training or self.ending or self._has_batch
         else:
             is_time = is_idle and self._recall()
         if is_time:
             self._out += self.syncer.begin(self.published)
+
+    @property
+    def _has_batch(self) -> bool:
+        return self.cohort.admission.ready >= self.rules.batching.groups_per_step
 
     def _recall(self) -> bool:
         """Take lent engines back; return whether all are."""

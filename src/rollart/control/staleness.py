@@ -24,6 +24,8 @@ class Staleness:
     """Open groups by a smaller window, down to 1, while waste shows that alpha is too large."""
     counting: Literal["optimizer", "serving"] = "optimizer"
     """What age is counted against: the weights being updated, or (the paper's) those served."""
+    window: Literal["served", "ahead"] = "served"
+    """Count a batch as outstanding until its weights are served, or (the paper's) until taken."""
     at_bound: Literal["drop", "wait", "pace"] = "drop"
     """Before a step that would make running work too old: drop it, wait for it, or wait a while."""
     patience_s: float = 10.0
@@ -32,17 +34,23 @@ class Staleness:
     def __post_init__(self) -> None:
         if self.alpha < 0:
             raise ConfigError("staleness.alpha", self.alpha, "must be at least 0")
+        if self.window == "ahead" and self.alpha == 0:
+            fix = 'must be at least 1 with window = "ahead": nothing would ever start'
+            raise ConfigError("staleness.alpha", self.alpha, fix)
         if self.patience_s < 0:
             raise ConfigError("staleness.patience_s", self.patience_s, "must be at least 0")
 
-    def free_groups(self, outstanding: int, *, groups_per_step: int) -> int:
+    def free_groups(self, untrained: int, *, consumed: int, groups_per_step: int) -> int:
         """Return how many more groups may start.
 
         Consumed in order, a group behind `n` others trains `n // groups_per_step` steps later.
         A trained group stays outstanding until the weights it produced are served: released
-        earlier, its successor would be born one version stale.
+        earlier, its successor would be born one version stale. In a window "ahead" no more than
+        `alpha` batches are untrained, and what is consumed does not count.
         """
-        return max(0, (self.alpha + 1) * groups_per_step - outstanding)
+        if self.window == "ahead":
+            return max(0, self.alpha * groups_per_step - untrained)
+        return max(0, (self.alpha + 1) * groups_per_step - untrained - consumed)
 
     def judge(self, *, optimizer: Version, served: Version) -> Version:
         """Return the version ages are counted against."""
