@@ -161,13 +161,18 @@ class Fleet:
 
     def close(self, id_: EngineId) -> None:
         """Route no more to an engine; its jobs go on elsewhere with what they have."""
-        if id_ not in self._open:
-            return
-        self._open.discard(id_)
-        self.router.close(id_)
-        for job in self.members[id_].engine.evict():
-            self.router.cancelled(job.session)
-            self._submit(self._flights[job.session])
+        self.close_all([id_])
+
+    def close_all(self, ids: Sequence[EngineId]) -> None:
+        """Close several engines together, so that none takes over the jobs of another."""
+        closing = [id_ for id_ in ids if id_ in self._open]
+        for id_ in closing:
+            self._open.discard(id_)
+            self.router.close(id_)
+        for id_ in closing:
+            for job in self.members[id_].engine.evict():
+                self.router.cancelled(job.session)
+                self._submit(self._flights[job.session])
 
     def _submit(self, flight: _Flight) -> None:
         if not self._open:

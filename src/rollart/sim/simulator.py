@@ -195,6 +195,7 @@ class Simulator:
                     self._later(delay_s, Woke(at_s=command.at_s))
                 case _:
                     self._sync(command)
+        self.fleet.close_all([each.engine for each in commands if isinstance(each, Recall)])
 
     def _sync(self, command: Publish | Suspend | Update | Resume | Lend | Recall) -> None:
         durations, fleet = self.world.durations, self.fleet
@@ -215,7 +216,6 @@ class Simulator:
             case Lend():
                 self.loop.after(durations.lend_s(), partial(self._lend, command))
             case Recall():
-                fleet.close(command.engine)
                 self._later(durations.lend_s(), EngineRecalled(engine=command.engine))
             case _ as never:
                 assert_never(never)
