@@ -4,6 +4,7 @@ import importlib
 import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,11 @@ from rollart.cli.printing import say, say_table
 from rollart.cli.simulating import Simulated, Ticker, simulate_run, step_table
 from rollart.cli.tables import say_rows
 from rollart.config import load_config
+from rollart.config.world import world_from
 from rollart.errors import StorageError, UserError
+from rollart.sim.outages import OutageOptions
+from rollart.sim.recorded import compare, load
+from rollart.sim.simulator import World
 
 STUDIES = {
     "paper": "rollart.sim.paper.report",
@@ -43,6 +48,7 @@ def _study(arguments: Namespace) -> int:
         for flag, value in (
             ("--steps", arguments.steps),
             ("--seed", arguments.seed),
+            ("--engine-mtbf", arguments.engine_mtbf),
             (" ".join(arguments.overrides), arguments.overrides or None),
         )
         if value is not None
@@ -82,12 +88,17 @@ def _config(arguments: Namespace) -> int:
     if arguments.seed is not None:
         overrides.append(f"run.seed={arguments.seed}")
     config = load_config(arguments.what, overrides)
-    from rollart.build.simulating import world_from  # noqa: PLC0415 loads every part's options
-
     out = _out(arguments, config.run.name)
     with Ticker(f"simulate {config.run.name}", steps=config.run.steps) as ticker:
-        simulated = simulate_run(world_from(config), out=out, ticker=ticker)
+        world = _with_outages(world_from(config), arguments.engine_mtbf)
+        simulated = simulate_run(world, out=out, ticker=ticker)
     return _show(arguments, simulated, out)
+
+
+def _with_outages(world: World, mtbf_s: float | None) -> World:
+    if mtbf_s is None:
+        return world
+    return replace(world, outages=OutageOptions(mtbf_s=mtbf_s, seed=world.rules.seed))
 
 
 def _show(arguments: Namespace, simulated: Simulated, out: Path) -> int:
@@ -107,15 +118,19 @@ def _recorded(arguments: Namespace) -> int:
     directory = Path(arguments.from_run)
     if not directory.is_dir():
         raise UserError(f"--from {directory}: no such directory; name a run, e.g. runs/quickstart")
-    recorded = importlib.import_module("rollart.sim.recorded")
-    with Ticker(f"simulate {directory.name}") as ticker:
-        ticker.say("reading the log")
-        result: Mapping[str, Any] = recorded.compare(recorded.load(directory))
-    _write(_out(arguments, directory.name) / "summary.json", result)
+    out = _out(arguments, directory.name)
+    world = load(directory, seed=arguments.seed)
+    with Ticker(f"simulate {directory.name}", steps=world.rules.steps) as ticker:
+        simulated = simulate_run(world, out=out, ticker=ticker)
+        ticker.say("comparing with what was measured")
+        result = compare(directory)
+    _write(out / "summary.json", result)
     if arguments.json:
         say(json.dumps(result))
-    else:
-        say_result(result)
+        return 0
+    say_rows(step_table(simulated.rows))
+    say()
+    say_result(result)
     return 0
 
 
