@@ -217,6 +217,8 @@ def _add_simulate(commands: "Commands") -> None:
     simulate.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
     simulate.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
     simulate.add_argument("--seed", type=int, metavar="N", help="of the run")
+    mtbf = "let each engine die after so many seconds on average, for a minute"
+    simulate.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
     simulate.add_argument("--quick", action="store_true", help="shorter, figures less exact")
     simulate.add_argument("--json", action="store_true", help="last line is one JSON object")
     simulate.set_defaults(module="rollart.cli.simulate")
