@@ -16,7 +16,7 @@ from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
-from rollart.events import Cancel, Drop, Launch, Lend, Score, Train, Wake
+from rollart.events import Adapt, Cancel, Drop, Launch, Lend, Score, Train, Wake
 
 BATCHING = Batching(groups_per_step=3, group_size=3)
 
@@ -105,12 +105,23 @@ def test_learned_routes_and_longest_first_are_the_same(mode, seed):
     assert_same(Case(rules=rules, engines=("a", "b", "b"), routing=routing, seed=seed))
 
 
+@pytest.mark.parametrize("mode", ["areal", "rollart"])
+def test_levels_that_adapt_move_the_same(mode):
+    rules = make_rules(
+        mode,
+        steps=40,
+        staleness=Staleness(alpha=3, adaptive=True),
+        redundancy=Redundancy(adaptive=True, max_extra_groups=3),
+    )
+    assert Adapt in assert_same(Case(rules=rules, slots=30))
+
+
 def draw_case(mode: str, seed: int) -> Case:
     """Draw everything a run may differ in."""
     random = Random(seed)
     pick = random.choice
     engines = tuple(pick("ab") for _ in range(random.randint(1, 4)))
-    lends = pick([False, True])
+    lends, alpha = pick([False, True]), random.randint(0, 3)
     rules = make_rules(
         mode,
         steps=random.randint(2, 9),
@@ -122,15 +133,18 @@ def draw_case(mode: str, seed: int) -> Case:
             order=pick(["oldest", "finished"]),
         ),
         staleness=Staleness(
-            alpha=random.randint(0, 3),
+            alpha=alpha,
             at_bound=pick(["drop", "wait", "pace"]),
             counting=pick(["optimizer", "serving"]),
             patience_s=random.uniform(0, 5),
+            window=pick(["served", "ahead"]) if alpha else "served",
+            adaptive=pick([False, True]),
         ),
         redundancy=Redundancy(
             extra_groups=random.randint(0, 2),
             extra_members=random.randint(0, 2),
             hedge_after=pick([0.0, random.uniform(1, 3)]),
+            adaptive=pick([False, True]),
         ),
         retry=Retry(
             max_attempts=random.randint(1, 4),
@@ -139,7 +153,7 @@ def draw_case(mode: str, seed: int) -> Case:
             give_up_after=10_000,
         ),
         filter=Filter(drop_zero_variance=pick([False, True]), refill_limit=random.randint(0, 5)),
-        syncing=Syncing(order=pick(["all", "rolling"])),
+        syncing=Syncing(order=pick(["all", "rolling"]), when=pick(["published", "batch"])),
         dispatch=Dispatch(
             order=pick(["arrival", "longest"]), lookahead_groups=random.randint(0, 5)
         ),

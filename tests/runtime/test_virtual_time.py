@@ -15,7 +15,9 @@ def test_time_jumps_from_timer_to_timer_and_ties_keep_their_order():
             seen.append((loop.time(), name))
 
     async def main(loop):
-        await asyncio.gather(wait(loop, "a", 7200.0, 1.0), wait(loop, "b", 7200.0), wait(loop, "c", 1))
+        await asyncio.gather(
+            wait(loop, "a", 7200.0, 1.0), wait(loop, "b", 7200.0), wait(loop, "c", 1)
+        )
 
     run(main)
     assert seen == [(1.0, "c"), (7200.0, "a"), (7200.0, "b"), (7201.0, "a")]
