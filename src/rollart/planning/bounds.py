@@ -8,8 +8,9 @@
 | slots      | the environment time of a mean batch, over the environments there are          |
 
 The window follows from Little's law: a group lives through its slowest member with engines that
-have nothing else to do, its training, and the way of the new weights to the engines; only
-alpha + 1 steps' worth of groups, and the redundant ones, live at once. The parts hold for batches
+have nothing else to do, and, where the window counts it, its training and the way of the new
+weights to the engines; only so many steps' worth of groups as the window allows, and the redundant
+ones, live at once. The parts hold for batches
 that have the mix of the workload; a schedule that drops long work trains on a shorter mix.
 """
 
@@ -130,37 +131,38 @@ class Bounds:
             self.problem,
             plan,
             demands=self.demands,
-            served_s=bound.training_s + self._weights(plan),
+            served_s=self._served_s(plan, bound.training_s),
             floor_s=bound.step_s,
         )
 
-    def _weights(self, plan: Plan) -> float:
-        """Return how long new weights are on their way to the engines."""
+    def _served_s(self, plan: Plan, training_s: float) -> float:
+        """Return how long a group stays outstanding after its rollout."""
         problem = self.problem
+        if not problem.is_served_counted:
+            return 0.0
         weights = WeightCosts(
             model=problem.model,
             constants=problem.constants_for(tuple(share.pool for share in plan.rollout)),
             blocking=problem.blocking_weights,
         )
-        return weights.publish_s + weights.update_s
+        return training_s + weights.publish_s + weights.update_s
 
     def _bound(self, plan: Plan, generation_s: float, group_s: Mapping[str, list[float]]) -> Bound:
         problem = self.problem
-        batching = problem.rules.batching
         training_s = TrainCosts(
             model=problem.model,
             gpu=plan.train.gpu,
             gpus=plan.train_gpus,
             constants=problem.constants,
         ).step_s(self.batch_tokens)
-        steps = plan.alpha + 1 + plan.extra_groups / batching.groups_per_step
-        kept = (plan.alpha + 1) / steps
+        steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
+        kept = problem.window_steps(alpha=plan.alpha, extra_groups=0) / steps
         life_s = self._mean_life_s(group_s, kept=kept)
         env_s = sum(demand.share * demand.mean.env_s for demand in self.demands)
         return Bound(
             training_s=training_s,
             generation_s=generation_s,
-            window_s=(life_s + training_s + self._weights(plan)) / steps,
+            window_s=(life_s + self._served_s(plan, training_s)) / steps,
             slots_s=problem.attempts * env_s / plan.slots,
         )
 

@@ -39,10 +39,10 @@ def estimate_s(
 ) -> float:
     """Return a guess at the time of a step.
 
-    `served_s` passes from the end of a group's rollout until its weights are served; no step is
+    `served_s` passes from the end of a group's rollout until its place is free; no step is
     shorter than `floor_s`.
     """
-    steps = plan.alpha + 1 + plan.extra_groups / problem.rules.batching.groups_per_step
+    steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
     shares = {share.pool.name: share for share in plan.rollout}
     homes = _homes(plan, demands)
 

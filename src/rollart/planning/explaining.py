@@ -61,10 +61,11 @@ def _say_bottleneck(answer: Answer) -> str:
     used = ", ".join(f"{pool} {share:.0%}" for pool, share in figures.utilisation.items())
     busy = f"training GPUs train {figures.training:.0%} of the time, engines are busy {used}"
     if name == "window":
-        alpha = answer.plan.alpha
+        plan = answer.plan
+        steps = answer.problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
         return (
-            f"The step waits for episodes: {busy}. With alpha = {alpha} only {alpha + 1} batches "
-            "may be under way, and each group lives as long as its slowest member."
+            f"The step waits for episodes: {busy}. With alpha = {plan.alpha} only {steps:g} "
+            "batches may be under way, and each group lives as long as its slowest member."
         )
     if name == "slots":
         return f"The step waits for environments: {busy}. More environments would shorten it."

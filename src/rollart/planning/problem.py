@@ -151,11 +151,24 @@ class Problem:
         """Return what the objective makes of a step time: itself, or its price; less is better."""
         return step_s / 3600 * hour_price if self.objective == "cost" else step_s
 
+    def window_steps(self, *, alpha: int, extra_groups: int) -> float:
+        """Return how many steps' worth of groups may be outstanding."""
+        groups = self.rules.batching.groups_per_step
+        rule = replace(self.rules.staleness, alpha=alpha)
+        free = rule.free_groups(0, consumed=0, groups_per_step=groups)
+        return (free + extra_groups) / groups
+
+    @property
+    def is_served_counted(self) -> bool:
+        """Whether a group is outstanding until its weights are served, or until it is taken."""
+        return self.rules.staleness.window == "served"
+
     def most_attempts(self, *, alpha: int, extra_groups: int) -> int:
         """Return how many attempts the schedule ever has outstanding."""
         batching = self.rules.batching
-        groups = (alpha + 1) * batching.groups_per_step + extra_groups
-        return groups * self.rules.redundancy.members(batching.group_size)
+        steps = self.window_steps(alpha=alpha, extra_groups=extra_groups)
+        members = self.rules.redundancy.members(batching.group_size)
+        return round(steps * batching.groups_per_step) * members
 
     def constants_for(self, pools: tuple[Pool, ...]) -> Constants:
         """Return the constants, with the push of weights no faster than the slowest link."""

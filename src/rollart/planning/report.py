@@ -1,0 +1,127 @@
+"""The planner's study: its plans against the paper's own split, and a badly divided cluster.
+
+Plans are chosen on some seeds and compared on others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from rollart.clock import SystemClock
+from rollart.planning.bounds import Bounds
+from rollart.planning.candidates import divisions
+from rollart.planning.plan import Plan, Share
+from rollart.planning.problem import Pool, Problem
+from rollart.planning.published import paper_problem, production_problem
+from rollart.planning.search import EVENTS, search
+from rollart.planning.trials import Bench
+from rollart.planning.worlds import Scale
+from rollart.types import Json
+
+MODELS = {"8B": "Qwen3-8B", "14B": "Qwen3-14B", "32B": "Qwen3-32B"}
+_WAITING = 0.62
+"""The trainer's idle share before tuning, as the paper reports it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Effort:
+    events: int
+    comparing: tuple[Scale, ...]
+    probing: Scale
+
+
+def _effort(*, quick: bool) -> _Effort:
+    seeds = (10,) if quick else (10, 11, 12)
+    attempts, steps = (128, 6) if quick else (512, 8)
+    return _Effort(
+        events=EVENTS // 6 if quick else EVENTS,
+        comparing=tuple(Scale(attempts=attempts, steps=steps, skip=2, seed=seed) for seed in seeds),
+        probing=Scale(attempts=128, steps=5, skip=2, seed=9),
+    )
+
+
+def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
+    """Compare plans with the splits they are to beat; return the figures."""
+    effort = _effort(quick=quick)
+    gains: dict[str, Json] = {}
+    plans: dict[str, Json] = {}
+    gaps: dict[str, Json] = {}
+    slowest = 0.0
+    for name, model in MODELS.items():
+        progress(f"planning {model} on 96 H800 and 32 H20")
+        problem = paper_problem(model)
+        clock = SystemClock()
+        answer = search(problem, events=effort.events)
+        slowest = max(slowest, clock.now())
+        progress(f"{model}: {answer.plan}; comparing with the paper's split")
+        own = _throughput(problem, answer.plan, effort.comparing)
+        gains[name] = own / _throughput(problem, paper_split(problem), effort.comparing)
+        plans[name], gaps[name] = str(answer.plan), answer.gap
+    progress("planning the production shape")
+    production = _production(effort)
+    return {
+        "over_paper_split": gains,
+        "seconds": slowest,
+        "production_gain": production["gain"],
+        "plans": plans,
+        "gap": gaps,
+        "production": production,
+    }
+
+
+def paper_split(problem: Problem) -> Plan:
+    """Return the division the paper's experiments used."""
+    compute, bandwidth = problem.pools
+    tp = {"Qwen3-8B": 1, "Qwen3-14B": 2, "Qwen3-32B": 4}[problem.model.name]
+    decode_heavy = ("math", "game")
+    return Plan(
+        train=compute,
+        train_gpus=32,
+        rollout=(
+            Share(pool=compute, gpus=64, tp=tp),
+            Share(pool=bandwidth, gpus=32, tp=tp),
+        ),
+        serves={
+            task.name: (bandwidth if task.name in decode_heavy else compute).name
+            for task in problem.tasks
+        },
+        alpha=problem.alpha,
+        extra_groups=0,
+        slots=problem.most_attempts(alpha=problem.alpha, extra_groups=0),
+    )
+
+
+def _throughput(problem: Problem, plan: Plan, scales: tuple[Scale, ...]) -> float:
+    bench = Bench(Bounds(problem), events=0)
+    return bench.run(bench.trial(plan), *scales).tokens_per_s
+
+
+def _production(effort: _Effort) -> dict[str, Json]:
+    """Tune a cluster that starts as the paper's did: its trainer waits, prefixes are not kept."""
+    problem = production_problem()
+    before = replace(problem, reuse_prefixes=False)
+    start, waiting = _badly_divided(before, effort.probing)
+    answer = search(problem, events=effort.events)
+    base = _throughput(before, start, effort.comparing)
+    return {
+        "gain": _throughput(problem, answer.plan, effort.comparing) / base,
+        "gain_from_prefixes": _throughput(problem, start, effort.comparing) / base,
+        "start": str(start),
+        "start_waiting": waiting,
+        "plan": str(answer.plan),
+    }
+
+
+def _badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
+    """Return the division whose trainer waits most nearly as long as the paper's did."""
+    bench = Bench(Bounds(problem), events=0)
+    pool: Pool = problem.pools[0]
+    best: tuple[Plan, float] | None = None
+    tp = problem.tps(pool)[0]
+    for plan in divisions(problem):
+        if plan.rollout[0].tp != tp:
+            continue
+        waiting = 1 - bench.run(bench.trial(plan), scale).training
+        if best is None or abs(waiting - _WAITING) < abs(best[1] - _WAITING):
+            best = (plan, waiting)
+    assert best is not None
+    return best
