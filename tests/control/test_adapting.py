@@ -4,7 +4,7 @@ from test_scheduler import Driver
 from rollart.control.adapting import Adapter, Lever, Shares
 from rollart.control.batching import Batching
 from rollart.control.groups import Attempt, Group
-from rollart.control.modes import SYNC_PLUS
+from rollart.control.modes import ONE_OFF, ROLLART, SYNC_PLUS
 from rollart.control.redundancy import Redundancy
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
@@ -26,9 +26,10 @@ ON = Redundancy(extra_groups=1, adaptive=True)
 WINDOW = Staleness(alpha=3, adaptive=True)
 
 
-def adapter(*, groups_per_step=4, redundancy=ON, staleness=WINDOW):
+def adapter(*, groups_per_step=4, redundancy=ON, staleness=WINDOW, mode=ROLLART):
     rules = Rules(
         steps=9,
+        mode=mode,
         batching=Batching(groups_per_step=groups_per_step, group_size=1),
         redundancy=redundancy,
         staleness=staleness,
@@ -54,11 +55,13 @@ def train(*ids):
 class Steps:
     """Feeds an adapter whole steps: when groups complete, and what is thrown away."""
 
-    def __init__(self, adapter):
+    def __init__(self, adapter, *, warm=True):
         self.adapter = adapter
         self.now = 0.0
         self.ids = 0
         self.started = adapter.note(0.0, RunStarted(engines=(), slots=1), [])
+        for _ in range(adapter.alpha.highest + 1 if warm else 0):
+            self.take(*EVEN)
 
     def take(self, *completions, busy_s=0.0, tokens=100, stale=0, surplus=0):
         """Make one step: the trainer is busy first; groups complete at times since the last."""
@@ -87,10 +90,26 @@ EVEN = (1.0, 2.0, 3.0, 4.0)
 TAILED = (1.0, 1.0, 1.0, 4.0)
 
 
-def test_a_tail_dearer_than_waste_calls_for_extra_groups_and_the_opposite_for_fewer():
-    assert shares(tail=0.3, stale=0.1, surplus=0.1).redundancy_call() == 1
-    assert shares(tail=0.1, stale=0.1, surplus=0.1).redundancy_call() == -1
-    assert shares(tail=0.1, stale=0.06).redundancy_call() == 0
+def test_waiting_calls_for_extra_groups_while_the_waste_they_add_is_small():
+    uneven = shares(tail=0.1, stale=0.3)
+    assert uneven.redundancy_call(cost=0.4, least_waste=0.25) == 1
+    assert uneven.redundancy_call(cost=0.4, least_waste=0.15) == 0
+    assert uneven.redundancy_call(cost=0.4, least_waste=0.05) == -1
+    assert uneven.redundancy_call(cost=0.08, least_waste=0.3) == 0
+
+
+def test_waste_while_nobody_waits_calls_for_fewer_extra_groups():
+    assert shares(surplus=0.1).redundancy_call(cost=0.0, least_waste=0.1) == -1
+    assert shares(surplus=0.01).redundancy_call(cost=0.0, least_waste=0.0) == 0
+
+
+def test_groups_that_take_alike_times_call_for_no_extra_ones():
+    assert shares(wait=0.9).redundancy_call(cost=0.9, least_waste=0.0) == 0
+
+
+def test_a_running_mean_moves_a_part_of_the_way():
+    mean = shares(wait=1.0).towards(shares(tail=1.0, stale=1.0, surplus=1.0))
+    assert mean == Shares(wait=0.7, tail=0.3, stale=0.3, surplus=0.3)
 
 
 def test_waste_without_waiting_calls_for_a_smaller_window_and_the_opposite_for_a_larger():
@@ -113,15 +132,31 @@ def test_a_run_says_the_levels_it_starts_with():
     assert Steps(adapter()).started == Adapt(alpha=3, extra_groups=1)
 
 
+def test_nothing_is_judged_before_a_full_window_was_trained_on():
+    steps = Steps(adapter(), warm=False)
+    assert [steps.take(*TAILED) for _ in range(5)] == [None] * 5
+    assert steps.take(*TAILED) == Adapt(alpha=3, extra_groups=2)
+
+
 def test_waiting_for_the_slowest_groups_raises_the_extra_groups():
     steps = Steps(adapter())
     moves = [steps.take(*TAILED) for _ in range(4)]
-    assert moves == [None, None, Adapt(alpha=3, extra_groups=2), None]
+    assert moves == [None, Adapt(alpha=3, extra_groups=2), None, None]
 
 
 def test_groups_that_come_evenly_have_no_tail_however_long_the_trainer_waits():
     steps = Steps(adapter())
     assert [steps.take(*EVEN) for _ in range(4)] == [None] * 4
+
+
+def test_where_a_batch_rolls_out_together_only_its_tail_is_time_to_save():
+    steps = Steps(adapter(mode=ONE_OFF, staleness=Staleness(alpha=1)))
+    assert [steps.take(*EVEN, surplus=30) for _ in range(2)] == [
+        None,
+        Adapt(alpha=1, extra_groups=0),
+    ]
+    steps = Steps(adapter(mode=ONE_OFF, staleness=Staleness(alpha=1)))
+    assert [steps.take(*TAILED) for _ in range(2)] == [None, Adapt(alpha=1, extra_groups=2)]
 
 
 def test_a_tail_behind_a_busy_trainer_costs_nothing():
@@ -131,30 +166,25 @@ def test_a_tail_behind_a_busy_trainer_costs_nothing():
 
 def test_waste_lowers_the_extra_groups_and_the_window():
     steps = Steps(adapter())
-    moves = [steps.take(*EVEN, busy_s=5.0, stale=30, surplus=10) for _ in range(5)]
-    first, second = Adapt(alpha=2, extra_groups=0), Adapt(alpha=1, extra_groups=0)
-    assert moves == [None, None, first, None, second]
+    moves = [steps.take(*EVEN, busy_s=5.0, stale=30, surplus=10) for _ in range(4)]
+    assert moves == [None, Adapt(alpha=2, extra_groups=0), None, Adapt(alpha=1, extra_groups=0)]
 
 
 def test_a_rule_that_is_not_adaptive_stays_as_configured():
     fixed = Staleness(alpha=3)
     steps = Steps(adapter(staleness=fixed))
-    assert steps.take(*EVEN, busy_s=5.0, stale=50) is None
-    assert [steps.take(*EVEN, busy_s=5.0, stale=50) for _ in range(2)] == [
-        None,
-        Adapt(alpha=3, extra_groups=0),
-    ]
+    moves = [steps.take(*EVEN, busy_s=5.0, stale=50) for _ in range(2)]
+    assert moves == [None, Adapt(alpha=3, extra_groups=0)]
     steps = Steps(adapter(redundancy=Redundancy(extra_groups=1)))
-    moves = [steps.take(*EVEN, busy_s=5.0, stale=50) for _ in range(3)]
-    assert moves == [None, None, Adapt(alpha=2, extra_groups=1)]
+    moves = [steps.take(*EVEN, busy_s=5.0, stale=50) for _ in range(2)]
+    assert moves == [None, Adapt(alpha=2, extra_groups=1)]
     assert not adapter(staleness=fixed, redundancy=Redundancy()).is_on
 
 
-def test_two_steps_at_one_moment_and_batches_from_a_snapshot_tell_nothing():
-    steps = Steps(adapter())
-    steps.take(0.0)
-    steps.take(0.0)
-    assert steps.take(9.0) is None
+def test_two_steps_at_one_moment_tell_nothing_and_too_few_groups_have_no_tail():
+    steps = Steps(adapter(staleness=Staleness(alpha=0)), warm=False)
+    moves = [steps.take(at_s) for at_s in (0.0, 0.0, 9.0)]
+    assert moves == [None] * 3
     assert steps.adapter.record()["extra_groups"] == {"level": 1, "leaning": 0}
 
 
@@ -162,7 +192,7 @@ def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
     steps = Steps(adapter())
     flying = {n: Attempt(id=n, group=Group(id=0), member=n, number=0, slot=n) for n in (90, 91)}
     failure = Failure(kind="env_error", message="")
-    for _ in range(3):
+    for _ in range(2):
         steps.adapter.lose(Group(id=0, flying=flying), "stale")
         steps.adapter.lose(Group(id=1, scored={0: (92, 1.0)}), "zero_variance")
         told = steps.adapter.note
@@ -175,12 +205,13 @@ def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
 
 def test_levels_go_on_from_a_snapshot_within_the_bounds_of_the_run():
     steps = Steps(adapter())
-    for _ in range(4):
+    for _ in range(3):
         steps.take(*EVEN, busy_s=5.0, stale=50)
     record = steps.adapter.record()
     assert record == {
         "alpha": {"level": 2, "leaning": -1},
         "extra_groups": {"level": 0, "leaning": -1},
+        "least_waste": pytest.approx(1 / 3),
     }
     again = adapter()
     assert again.restore(record) == Adapt(alpha=2, extra_groups=0)
@@ -191,7 +222,7 @@ def test_levels_go_on_from_a_snapshot_within_the_bounds_of_the_run():
 
 def test_a_large_batch_adapts_in_larger_steps_up_to_half_of_it():
     large = adapter(groups_per_step=64)
-    assert (large.extra_groups.step, large.extra_groups.highest) == (4, 32)
+    assert (large.extra_groups.step, large.extra_groups.highest) == (8, 32)
     capped = adapter(redundancy=Redundancy(adaptive=True, max_extra_groups=3))
     assert capped.extra_groups.highest == 3
 

@@ -78,6 +78,23 @@ def test_the_episodes_of_a_closed_engine_find_another_home():
     router.check()
 
 
+def test_a_guest_takes_any_domain_and_relieves_crowded_engines():
+    router = Router(Routing(affinity={"default": ("wide",)}), engines=ENGINES)
+    assert [router.pick(n, domain="math") for n in range(4)] == ["c"] * 4
+    router.open("t", "training", is_guest=True)
+    finish(router, 0)
+    assert router.pick(0, domain="math") == "t"
+    finish(router, 0)
+    assert router.pick(0, domain="math") == "t"
+    finish(router, 1)
+    assert router.pick(1, domain="math") == "c"
+    assert [router.pick(n, domain="math") for n in (5, 6, 7)] == ["t", "t", "c"]
+    router.close("t")
+    finish(router, 0)
+    assert router.pick(0, domain="math") == "c"
+    router.check()
+
+
 def test_routing_without_engines_is_a_broken_invariant():
     with pytest.raises(InvariantError, match="before any engine joined"):
         Router(Routing(), engines=[]).pick(0, domain="math")

@@ -46,6 +46,7 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
         "adapting": {
             "alpha": {"level": 1, "leaning": 0},
             "extra_groups": {"level": 0, "leaning": 0},
+            "least_waste": None,
         },
         "groups": [
             {

@@ -1,11 +1,13 @@
 """Adapting: how much is started beyond the batch, and how far ahead, by what that cost and saved.
 
-Before each step but the first, the time since the step before is judged by four shares: the time
-the trainer waited, the part of it spent on the batch's slowest groups (the tail), and the sampled
-tokens thrown away because their group became stale or surplus.
+Before each step the time since the step before is judged by four shares: the time the trainer
+waited, the part of it due to the batch's slow groups (the tail), and the sampled tokens thrown away
+because their group became stale or surplus. Running means of them count, from when work can have
+become stale at all.
 
-- `extra_groups` buys a shorter tail with tokens: one that cost more time than tokens were wasted
-  calls for more of them, the opposite for fewer.
+- `extra_groups` buys time with tokens. Where groups take unlike times (there is a tail, or waste
+  even when least was wasted), more are called for while the trainer waits and the waste they add is
+  small beside that; fewer when they add too much, or nobody waits.
 - `alpha`, the window groups are opened by, buys a trainer that never waits with older work: waste
   while it does not wait calls for a smaller window, waiting without waste for a larger one.
 
@@ -39,6 +41,10 @@ from rollart.types import TrajectoryId
 
 _LITTLE = 0.05
 _MUCH = 0.10
+_WORTH, _TOO_MUCH = 0.25, 0.5
+"""Waste that extra groups may add, and must not exceed, beside the time they are to save."""
+_WEIGHT = 0.3
+"""What the last step weighs in the running means."""
 _CALLS = 2
 """Calls for the same direction in a row that move a level."""
 
@@ -55,6 +61,7 @@ class AdapterRecord(TypedDict):
 
     alpha: LeverRecord
     extra_groups: LeverRecord
+    least_waste: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,10 +77,30 @@ class Shares:
     surplus: float
     """Tokens whose group was not needed."""
 
-    def redundancy_call(self) -> int:
-        """Return the direction in which more or fewer extra groups are called for."""
-        gain = self.tail - self.stale - self.surplus
-        return 0 if abs(gain) <= _LITTLE else (1 if gain > 0 else -1)
+    @property
+    def waste(self) -> float:
+        """Tokens thrown away."""
+        return self.stale + self.surplus
+
+    def towards(self, latest: "Shares") -> "Shares":
+        """Return the running mean that takes in the latest shares."""
+        return Shares(
+            wait=self.wait + _WEIGHT * (latest.wait - self.wait),
+            tail=self.tail + _WEIGHT * (latest.tail - self.tail),
+            stale=self.stale + _WEIGHT * (latest.stale - self.stale),
+            surplus=self.surplus + _WEIGHT * (latest.surplus - self.surplus),
+        )
+
+    def redundancy_call(self, *, cost: float, least_waste: float) -> int:
+        """Return the direction in which more or fewer extra groups are called for.
+
+        `cost` is the time they could save.
+        """
+        added = self.waste - least_waste
+        if self.waste > _LITTLE and (cost < _LITTLE or added > _TOO_MUCH * cost):
+            return -1
+        is_uneven = self.tail + least_waste > _MUCH
+        return 1 if is_uneven and cost > _MUCH and added < _WORTH * cost else 0
 
     def window_call(self) -> int:
         """Return the direction in which a larger or smaller window is called for."""
@@ -111,17 +138,21 @@ class Adapter:
     def __init__(self, rules: Rules, *, bound: Staleness) -> None:
         self._redundancy, per_step = rules.redundancy, rules.batching.groups_per_step
         self._bound = bound
+        self._in_window = rules.mode.admission == "window"
         self.is_on = bound.adaptive or rules.redundancy.adaptive
         self.alpha = Lever(level=bound.alpha, lowest=min(1, bound.alpha), highest=bound.alpha)
         self.extra_groups = Lever(
             level=rules.redundancy.extra_groups,
             lowest=0,
             highest=rules.redundancy.most_extra_groups(per_step),
-            step=max(1, per_step // 16),
+            step=max(1, per_step // 8),
         )
         self._completions: deque[float] = deque(maxlen=per_step)
         self._free_s = 0.0
         self._trained_s: float | None = None
+        self._trained = 0
+        self._mean: Shares | None = None
+        self._least_waste: float | None = None
         self._tokens: dict[TrajectoryId, int] = {}
         self._lost: dict[TrajectoryId, DropReason] = {}
         self._spent: Counter[str] = Counter()
@@ -159,6 +190,7 @@ class Adapter:
         return AdapterRecord(
             alpha=LeverRecord(level=alpha.level, leaning=alpha.leaning),
             extra_groups=LeverRecord(level=extra.level, leaning=extra.leaning),
+            least_waste=self._least_waste,
         )
 
     def restore(self, record: AdapterRecord) -> Adapt:
@@ -170,6 +202,7 @@ class Adapter:
             if is_adaptive:
                 lever.move_to(saved["level"])
                 lever.leaning = saved["leaning"]
+        self._least_waste = record["least_waste"]
         return self._levels()
 
     def check(self) -> None:
@@ -196,18 +229,27 @@ class Adapter:
             self._spent[reason] += tokens
 
     def _judge(self, now: float) -> Adapt | None:
-        """Judge the time since the step before; the first has nothing before it."""
+        """Judge the time since the step before, once a full window has been trained on."""
         before, since_s = self._levels(), self._trained_s
-        if since_s is not None and now > since_s:
-            shares = self._shares(now, period_s=now - since_s)
-            if self._redundancy.adaptive:
-                self.extra_groups.call(shares.redundancy_call())
-            if self._bound.adaptive:
-                self.alpha.call(shares.window_call())
+        if since_s is not None and now > since_s and self._trained > self._bound.alpha:
+            latest = self._shares(now, period_s=now - since_s)
+            self._mean = latest if self._mean is None else self._mean.towards(latest)
+            self._call(self._mean)
         self._trained_s = now
+        self._trained += 1
         self._spent.clear()
         after = self._levels()
         return after if after != before else None
+
+    def _call(self, mean: Shares) -> None:
+        """Call for what the running means say."""
+        least = mean.waste if self._least_waste is None else min(self._least_waste, mean.waste)
+        self._least_waste = least
+        if self._redundancy.adaptive:
+            cost = mean.wait if self._in_window else mean.tail
+            self.extra_groups.call(mean.redundancy_call(cost=cost, least_waste=least))
+        if self._bound.adaptive:
+            self.alpha.call(mean.window_call())
 
     def _shares(self, now: float, *, period_s: float) -> Shares:
         wait_s = now - self._free_s

@@ -23,6 +23,9 @@ from rollart.types import EngineId, TrajectoryId
 _TRY_UNKNOWN, _TRY_KNOWN = 16, 512
 """Episodes of a domain in a row that may pass by a pool it has hardly used, or knows."""
 
+_CROWDED = 2.0
+"""How many times a guest's load makes reading an episode's prefix again worth its while."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Routing:
@@ -73,12 +76,20 @@ class Router:
         self._passed_by: dict[tuple[str, str], int] = {}
         """New episodes of a domain since a pool last got one, by domain and pool."""
         self._sessions: dict[TrajectoryId, _Session] = {}
+        self._guests: set[str] = set()
+        """Pools whose engines are there for a while, for any domain."""
         self._joined = 0
         for engine, pool in engines:
             self.open(engine, pool)
 
-    def open(self, engine: EngineId, pool: str) -> None:
-        """Let an engine take requests."""
+    def open(self, engine: EngineId, pool: str, *, is_guest: bool = False) -> None:
+        """Let an engine take requests.
+
+        A guest is there for a while: any domain may use it, and it relieves crowded engines of
+        episodes that live there already.
+        """
+        if is_guest:
+            self._guests.add(pool)
         if engine in self._engines:
             raise InvariantError(f"engine {engine} is open already")
         joining = EngineLoad(id=engine, pool=pool, order=self._joined)
@@ -108,7 +119,7 @@ class Router:
         if home and self._profiler and stay.idle_since_s is not None:
             self._profiler.note_idle(domain, home.pool, now - stay.idle_since_s)
             stay.idle_since_s = None
-        if home is None or not home.is_open or not self._rule.sticky:
+        if home is None or not home.is_open or not self._rule.sticky or self._is_crowded(home):
             home = self._move(stay)
         stay.in_flight, stay.since_s, stay.tokens = True, now, tokens
         stay.beside = home.requests
@@ -226,12 +237,21 @@ class Router:
             (self._pools[name].least() for name in pools if profiler.knows_pool(name)), key=delay
         )
 
+    def _is_crowded(self, home: EngineLoad) -> bool:
+        """Say whether a guest has so little to do that an episode had better move there."""
+        return home.pool not in self._guests and any(
+            home.load > _CROWDED * (guest.load + 1) for guest in self._least_guests()
+        )
+
+    def _least_guests(self) -> list[EngineLoad]:
+        return [self._pools[name].least() for name in self._guests if self._pools[name]]
+
     def _least(self, domain: str) -> EngineLoad:
         """Return the least loaded engine of the first preferred pool that has one, or of any."""
         for name in self._rule.pools(domain):
             pool = self._pools.get(name)
             if pool:
-                return pool.least()
+                return min([pool.least(), *self._least_guests()], key=_first)
         everywhere = [pool.least() for pool in self._pools.values() if pool]
         if not everywhere:
             raise InvariantError("a request was routed before any engine joined")

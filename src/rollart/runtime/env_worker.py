@@ -79,8 +79,8 @@ class EnvWorker:
                 pass
 
     def open_engine(self, engine: EngineId, pool: str) -> None:
-        """Let an engine take requests."""
-        self._access.router.open(engine, pool)
+        """Let an engine that was lent take requests."""
+        self._access.router.open(engine, pool, is_guest=True)
 
     def close_engine(self, engine: EngineId) -> None:
         """Send an engine no further request."""

@@ -154,7 +154,8 @@ class Fleet:
         if id_ in self._open:
             return
         self._open.add(id_)
-        self.router.open(id_, self.members[id_].pool)
+        member = self.members[id_]
+        self.router.open(id_, member.pool, is_guest=member.lent)
         stranded, self._stranded = self._stranded, []
         for flight in stranded:
             self._submit(flight)
