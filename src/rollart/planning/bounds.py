@@ -5,7 +5,7 @@
 | training   | the arithmetic of a mean batch on the training GPUs                            |
 | generation | the engine time of a mean batch on the busiest pool, batches as large as fit   |
 | window     | a group's life, over the steps' worth of groups that may live at once          |
-| slots      | the environment time of a mean batch, over the environments there are          |
+| slots      | the time attempts of a mean batch take alone, over the environments there are  |
 
 The window follows from Little's law: a group lives through its slowest member with engines that
 have nothing else to do, and, where the window counts it, its training and the way of the new
@@ -158,12 +158,15 @@ class Bounds:
         steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
         kept = problem.window_steps(alpha=plan.alpha, extra_groups=0) / steps
         life_s = self._mean_life_s(group_s, kept=kept)
-        env_s = sum(demand.share * demand.mean.env_s for demand in self.demands)
+        stay_s = sum(
+            demand.share * min(demand.mean.alone_s(costs) for costs in self._homes(plan, demand))
+            for demand in self.demands
+        )
         return Bound(
             training_s=training_s,
             generation_s=generation_s,
             window_s=(life_s + self._served_s(plan, training_s)) / steps,
-            slots_s=problem.attempts * env_s / plan.slots,
+            slots_s=problem.attempts * stay_s / plan.slots,
         )
 
     def _mean_life_s(self, group_s: Mapping[str, list[float]], *, kept: float) -> float:
@@ -177,16 +180,21 @@ class Bounds:
 
     def _shortest(self, plan: Plan) -> dict[str, list[float]]:
         """Return each task's group lives on the pool where they are shortest."""
-        shortest: dict[str, list[float]] = {}
-        for demand in self.demands:
-            home = plan.serves.get(demand.task, ANYWHERE)
-            lives = [
-                self._group_s(self.problem.engine_costs(share.pool.gpu, share.tp))[demand.task]
-                for share in plan.rollout
-                if home in (ANYWHERE, share.pool.name)
-            ]
-            shortest[demand.task] = min(lives, key=sum)
-        return shortest
+        return {
+            demand.task: min(
+                (self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)), key=sum
+            )
+            for demand in self.demands
+        }
+
+    def _homes(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
+        """Return the engines that may serve a task."""
+        home = plan.serves[demand.task]
+        return [
+            self.problem.engine_costs(share.pool.gpu, share.tp)
+            for share in plan.rollout
+            if home in (ANYWHERE, share.pool.name)
+        ]
 
     def _group_s(self, costs: EngineCosts) -> dict[str, list[float]]:
         key = (costs.gpu.name, costs.tp)

@@ -23,7 +23,9 @@ class Attempt:
     """Sums over one attempt's turns."""
 
     env_s: float
-    """Reset, steps, calls and reward."""
+    """Reset, steps and calls."""
+    score_s: float
+    """Its reward, for which nothing but its group waits."""
     tokens: float
     """Its length when it ends."""
     read: float
@@ -43,7 +45,7 @@ class Attempt:
         return self.read * costs.prefill_token_s + self.pairs * costs.attention_s + steps_s
 
     def alone_s(self, costs: EngineCosts) -> float:
-        """Return how long it takes if nothing else runs."""
+        """Return how long it takes, its reward apart, if nothing else runs."""
         sampling_s = self.sampled * costs.decode_s(1, cached=0) + self.context * costs.cache_token_s
         return self.env_s + self.prefill_s(costs) + sampling_s
 
@@ -62,7 +64,7 @@ class Demand:
 
     def group_s(self, costs: EngineCosts) -> list[float]:
         """Return how long each drawn group takes if nothing else runs: its slowest member."""
-        return [max(each.alone_s(costs) for each in group) for group in self.groups]
+        return [max(each.alone_s(costs) + each.score_s for each in group) for group in self.groups]
 
     def decode_s(self, costs: EngineCosts, *, most: float) -> float:
         """Return the least engine time of an attempt's sampling.
@@ -131,7 +133,7 @@ def _launch(task: int, member: int) -> Launch:
 
 def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
     tokens = read = pairs = sampled = context = reserved = 0.0
-    env_s = script.reset_s + call_s + (script.score_s or 0.0)
+    env_s = script.reset_s + call_s
     for turn in script.turns:
         room = script.limits.max_tokens - tokens - turn.reads
         if room <= 0:
@@ -149,6 +151,7 @@ def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
         env_s += turn.step_s + call_s
     return Attempt(
         env_s=env_s,
+        score_s=script.score_s or 0.0,
         tokens=tokens,
         read=read,
         pairs=pairs,
@@ -159,7 +162,7 @@ def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
 
 
 def _length_s(attempt: Attempt) -> float:
-    return attempt.env_s + attempt.sampled * _TOKEN_S
+    return attempt.env_s + attempt.score_s + attempt.sampled * _TOKEN_S
 
 
 def _mean(groups: tuple[tuple[Attempt, ...], ...]) -> Attempt:
@@ -167,6 +170,7 @@ def _mean(groups: tuple[tuple[Attempt, ...], ...]) -> Attempt:
     count = len(attempts)
     return Attempt(
         env_s=sum(each.env_s for each in attempts) / count,
+        score_s=sum(each.score_s for each in attempts) / count,
         tokens=sum(each.tokens for each in attempts) / count,
         read=sum(each.read for each in attempts) / count,
         pairs=sum(each.pairs for each in attempts) / count,

@@ -1,0 +1,71 @@
+from dataclasses import replace
+
+import pytest
+from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem, make_rules
+
+from rollart.planning.bounds import Bounds
+from rollart.planning.plan import Share
+from rollart.planning.trials import Bench
+from rollart.planning.worlds import Scale
+from rollart.sim.costs import TrainCosts
+
+SCALE = Scale(attempts=32, steps=6, skip=2)
+PLANS = {
+    "usual": make_plan(),
+    "anywhere": make_plan(serves=NOWHERE_SPECIAL),
+    "few environments": make_plan(slots=12),
+    "little rollout": make_plan(train_gpus=16, rollout=(Share(pool=H800, gpus=8, tp=4),),
+                                serves={"reader": "h800", "writer": "h800"}),
+    "apart": make_plan(rollout=(Share(pool=H800, gpus=16, tp=2, prefill=1, decode=1),
+                                Share(pool=H20, gpus=16, tp=1))),
+    "redundant": make_plan(extra_groups=2, slots=72),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("mode", ["rollart", "sync_plus"])
+def test_no_simulated_step_is_shorter_than_its_bound(name, mode):
+    alpha = 1 if mode == "rollart" else 0
+    problem = make_problem(rules=make_rules(mode))
+    bounds = Bounds(problem)
+    bench = Bench(bounds, events=0)
+    trial = bench.trial(replace(PLANS[name], alpha=alpha))
+    assert trial.bound.step_s <= bench.run(trial, SCALE).step_s
+    assert bounds.estimate_s(trial.plan, trial.bound) >= trial.bound.step_s
+
+
+def test_the_training_part_is_the_arithmetic_of_a_mean_batch():
+    bounds = Bounds(make_problem())
+    costs = TrainCosts(model=bounds.problem.model, gpu=H800.gpu, gpus=8)
+    bound = bounds.of(make_plan())
+    assert bound.training_s == costs.step_s(bounds.batch_tokens)
+    assert bound.parts.keys() == {"training", "generation", "window", "slots"}
+    assert bound.parts[bound.tightest] == bound.step_s
+
+
+def test_an_open_table_is_bounded_by_the_best_table():
+    bounds = Bounds(make_problem())
+    relaxed, assignment = bounds.relax(make_plan(serves=NOWHERE_SPECIAL), keep=4)
+    for table in assignment.tables:
+        bound = bounds.of(make_plan(serves=table))
+        assert relaxed.generation_s <= bound.generation_s * (1 + 1e-9)
+        assert relaxed.window_s <= bound.window_s
+
+
+def test_fewer_environments_raise_their_part_alone():
+    bounds = Bounds(make_problem())
+    many, few = bounds.of(make_plan(slots=64)), bounds.of(make_plan(slots=16))
+    assert few.slots_s == 4 * many.slots_s
+    assert (few.training_s, few.window_s) == (many.training_s, many.window_s)
+
+
+def test_a_larger_alpha_widens_the_window():
+    bounds = Bounds(make_problem())
+    assert bounds.of(make_plan(alpha=3)).window_s == bounds.of(make_plan()).window_s / 2
+
+
+def test_keeping_prefixes_spares_reading():
+    plan = make_plan(serves={"reader": "h20", "writer": "h800"})
+    kept = Bounds(make_problem()).of(plan)
+    dropped = Bounds(make_problem(reuse_prefixes=False)).of(plan)
+    assert dropped.generation_s > kept.generation_s

@@ -1,0 +1,36 @@
+import pytest
+from planning_samples import H20, make_plan, make_problem
+
+from rollart.planning.bounds import Bounds
+from rollart.planning.plan import Share
+from rollart.planning.trials import Bench
+from rollart.planning.worlds import Scale, make_world
+from rollart.sim.loop import Loop
+
+
+def test_a_likeness_has_a_part_of_everything():
+    world = make_world(make_problem(), make_plan(), scale=Scale(attempts=16, steps=3, skip=1))
+    assert world.rules.batching.groups_per_step == 4
+    assert world.rules.steps == 3
+    assert world.slots == 32
+    assert len(world.make_engines(Loop())) == 16
+    assert world.routing.affinity == {"reader": ("h800", "h20"), "writer": ("h20", "h800")}
+
+
+def test_a_problem_that_is_small_enough_is_simulated_whole():
+    world = make_world(make_problem(), make_plan(), scale=Scale(attempts=512, steps=3, skip=1))
+    assert (world.rules.batching.groups_per_step, world.slots) == (8, 64)
+    assert len(world.make_engines(Loop())) == 32
+
+
+def test_engines_that_do_not_divide_evenly_keep_their_speed_together():
+    plan = make_plan(
+        train_gpus=16,
+        rollout=(Share(pool=H20, gpus=12, tp=4),),
+        serves={"reader": "h20", "writer": "h20"},
+    )
+    bench = Bench(Bounds(make_problem()), events=0)
+    trial = bench.trial(plan)
+    whole = bench.run(trial, Scale(attempts=32, steps=12, skip=2)).step_s
+    half = bench.run(trial, Scale(attempts=16, steps=12, skip=2)).step_s
+    assert half == pytest.approx(whole, rel=0.25)
