@@ -247,10 +247,11 @@ def _script(course: Course, measured: Measured, *, domain: str) -> Script | _Cut
 
 def _turns(first_s: float, rest_s: float, *, count: int, tokens: int) -> tuple[ScriptTurn, ...]:
     samples = max(1, tokens // count)
-    if count == 1:
-        return (ScriptTurn(reads=1, samples=samples, step_s=rest_s, generate_s=first_s),)
-    later = ScriptTurn(reads=1, samples=samples, step_s=0.0, generate_s=rest_s / (count - 1))
-    return (replace(later, generate_s=first_s), *[later] * (count - 1))
+    later_s = 0.0 if count == 1 else rest_s / (count - 1)
+    later = ScriptTurn(reads=1, samples=samples, step_s=0.0, generate_s=later_s)
+    step_s = rest_s if count == 1 else 0.0
+    first = ScriptTurn(reads=1, samples=samples, step_s=step_s, generate_s=first_s)
+    return (first, *[later] * (count - 1))
 
 
 def _seconds(script: Script) -> float:
