@@ -23,6 +23,9 @@ from rollart.sim.loop import Loop, Timer
 from rollart.sim.room import Room
 from rollart.types import EngineId, TrajectoryId, Version
 
+_End = tuple[float, int, Job]
+"""The clock at which a job will be done, and a number that tells entries apart."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Usage:
@@ -72,8 +75,10 @@ class SimEngine:
         self._unread: deque[Job] = deque()
         self._prefill: _Prefill | None = None
         self._running: dict[TrajectoryId, Job] = {}
-        self._ends: list[tuple[float, int, Job]] = []
-        self._pushed = 0
+        self._ends: list[_End] = []
+        self._listed = 0
+        """Ends ever listed, and below how many of those still listed will not be."""
+        self._overtaken = 0
         self._clock = 0.0
         self._cached = 0.0
         self._speed = 0.0
@@ -146,7 +151,7 @@ class SimEngine:
         self._room.clear()
         interrupted = list(self._running.values())
         for job in interrupted:
-            self._stop_running(job)
+            self._interrupt(job)
             job.cached = job.context + job.sampled
         if self._prefill is not None:
             interrupted.append(self._stop_reading(self._prefill))
@@ -181,7 +186,7 @@ class SimEngine:
                 assert self._prefill is not None
                 self._stop_reading(self._prefill)
             else:
-                self._stop_running(job)
+                self._interrupt(job)
             self._room.give_back(job, keep=0.0)
         job.state = "gone"
 
@@ -194,11 +199,15 @@ class SimEngine:
         job.cached += share * prefill.tokens
         return job
 
+    def _interrupt(self, job: Job) -> None:
+        """Stop a job that runs; its end stays listed and is skipped when met."""
+        self._overtaken += 1
+        self._stop_running(job)
+
     def _stop_running(self, job: Job) -> None:
         running = self._running
         del running[job.session]
-        sampled = self._clock - job.began
-        job.sampled += sampled
+        job.sampled += self._clock - job.began
         self._cached = self._cached - (job.context + job.sampled) if running else 0.0
 
     def _progress(self) -> None:
@@ -207,7 +216,7 @@ class SimEngine:
         elapsed, self._since = now - self._since, now
         if elapsed <= 0 or self._busy.since is None:
             return
-        prefill, running = self._prefill, len(self._running)
+        prefill = self._prefill
         if prefill is None:
             steps = elapsed * self._speed
         else:
@@ -215,14 +224,16 @@ class SimEngine:
             prefill.left -= share
             steps = share * prefill.steps
         self._clock += steps
-        if running:
-            self._cached += steps * running
-            self.usage.sampled_tokens += steps * running
+        if self._running:
+            tokens = steps * len(self._running)
+            self._cached += tokens
+            self.usage.sampled_tokens += tokens
 
     def _proceed(self) -> None:
         """Start what can start and ask to be woken at the next change."""
-        if self._timer is not None:
-            self._timer.cancel()
+        timer = self._timer
+        if timer is not None:
+            timer.action = None
             self._timer = None
         if self._suspended:
             self._busy.end(self._loop.now)
@@ -231,14 +242,15 @@ class SimEngine:
             job = self._waiting.popleft()
             job.state = "unread"
             self._unread.append(job)
-        while self._prefill is None and self._unread:
+        while self._unread and self._prefill is None:
             self._read(self._unread.popleft())
         delay_s = self._next_change_s()
         if delay_s is None:
             self._busy.end(self._loop.now)
-        else:
-            self._busy.begin(self._loop.now)
-            self._timer = self._loop.after(max(delay_s, 0.0), self._wake)
+            return
+        if self._busy.since is None:
+            self._busy.since = self._loop.now
+        self._timer = self._loop.after(delay_s if delay_s > 0 else 0.0, self._wake)
 
     def _read(self, job: Job) -> None:
         cached = job.cached
@@ -262,8 +274,9 @@ class SimEngine:
     def _next_change_s(self) -> float | None:
         """Return how long until a prefill or a sequence ends; set the speed until then."""
         ends, running = self._ends, len(self._running)
-        while ends and not self._is_running(ends[0]):
+        while self._overtaken and ends and not self._is_true(ends[0]):
             heappop(ends)
+            self._overtaken -= 1
         step_s = self._costs.decode_s(running, cached=self._cached) if running else 0.0
         left = ends[0][0] - self._clock if ends else None
         self._next_ends_prefill = False
@@ -288,16 +301,18 @@ class SimEngine:
             self._end_reading()
         else:
             self._clock = max(self._clock, ends[0][0])  # exactly, whatever rounding made of it
-        done: list[Job] = []
-        while ends and ends[0][0] <= self._clock:
+        clock, done = self._clock, list[Job]()
+        while ends and ends[0][0] <= clock:
             end = heappop(ends)
-            if self._is_running(end):
-                job = end[2]
-                self._stop_running(job)
-                job.state = "done"
-                job.sampled = job.response
-                self._room.give_back(job, keep=job.tokens if self._reuse else 0.0)
-                done.append(job)
+            if self._overtaken and not self._is_true(end):
+                self._overtaken -= 1
+                continue
+            job = end[2]
+            self._stop_running(job)
+            job.state = "done"
+            job.sampled = job.response
+            self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
+            done.append(job)
         self._proceed()
         for job in done:
             job.on_done(job)
@@ -316,11 +331,11 @@ class SimEngine:
             job.born = self.version
         self._running[job.session] = job
         self._cached += job.context + job.sampled
-        self._pushed += 1
-        job.end = self._clock + job.response - job.sampled
-        heappush(self._ends, (job.end, self._pushed, job))
+        self._listed += 1
+        job.listed = self._listed
+        heappush(self._ends, (self._clock + job.response - job.sampled, self._listed, job))
 
-    def _is_running(self, end: tuple[float, int, Job]) -> bool:
-        """Say whether an entry of the heap is still true: its job may have been interrupted."""
-        at, _, job = end
-        return job.end == at and self._running.get(job.session) is job
+    def _is_true(self, end: _End) -> bool:
+        """Say whether a listed end will be: its job may have been interrupted."""
+        _, number, job = end
+        return job.listed == number and self._running.get(job.session) is job

@@ -21,8 +21,9 @@ class Job:
     sampled: float = 0.0
     """Tokens sampled before the engine last took it up."""
     began: float = 0.0
-    end: float = 0.0
-    """The engine's clock when it began to sample, and when it will be done."""
+    """The engine's clock when it began to sample."""
+    listed: int = 0
+    """Which of the engine's listed ends is its own."""
     seconds: float = 0.0
     """How long it takes on an engine that is timed and not modelled."""
     received: float = 0.0
