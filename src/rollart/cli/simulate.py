@@ -55,10 +55,11 @@ def _study(arguments: Namespace) -> int:
     ]
     if given:
         raise UserError(f"{given[0]}: the study {name!r} sets its own; it takes --quick")
+    out = _out(arguments, name)
     with Ticker(f"simulate {name}") as ticker:
         study: Callable[..., Mapping[str, Any]] = importlib.import_module(STUDIES[name]).run
         result = study(quick=arguments.quick, progress=ticker.say)
-    _write(_out(arguments, name) / "summary.json", result)
+    _write(out / "summary.json", result)
     if arguments.json:
         say(json.dumps(result))
     else:
@@ -135,12 +136,17 @@ def _recorded(arguments: Namespace) -> int:
 
 
 def _out(arguments: Namespace, name: str) -> Path:
-    return Path(arguments.out) if arguments.out else Path("runs") / f"simulate-{name}"
+    """Return the directory for what is written, made before anything takes time."""
+    path = Path(arguments.out) if arguments.out else Path("runs") / f"simulate-{name}"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out {path}: cannot be written: {error.strerror}") from error
+    return path
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{path}: cannot be written: {error}") from error

@@ -1,0 +1,259 @@
+"""`rollart simulate` from end to end, and what it refuses."""
+
+import json
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from rollart.cli import main
+from rollart.cli.simulate import STUDIES
+from rollart.cli.simulating import Ticker, simulate_run
+from rollart.config import load_config
+from rollart.config.world import world_from
+from rollart.replay import replay
+
+CONFIG = """
+[run]
+name = "small"
+steps = 3
+environments = 32
+
+[model]
+path = "Qwen/Qwen3-8B"
+
+[pools.trainers]
+gpu = "H800"
+count = 4
+role = "train"
+
+[pools.fast]
+gpu = "H800"
+count = 2
+role = "rollout"
+
+[pools.wide]
+gpu = "H20"
+count = 2
+role = "rollout"
+
+[routing.affinity]
+math = ["wide", "fast"]
+default = ["fast", "wide"]
+
+[tasks.web]
+env = "number_guess"
+max_turns = 8
+max_tokens = 8192
+profile = { like = "webshop" }
+
+[tasks.math]
+env = "calculator"
+max_turns = 3
+max_tokens = 8192
+profile = { turns = [1, 3], samples = 500, reads = 100, step_s = 0.5, score_s = 1.0 }
+
+[batching]
+groups_per_step = 4
+group_size = 4
+
+[engine.torch]
+max_length = 8192
+"""
+FILES = {"events.jsonl", "summary.json", "trace.json", "utilisation.png"}
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    path = tmp_path / "small.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+@pytest.fixture
+def lines(capsys):
+    def run(*argv: str) -> tuple[int, str, str]:
+        code = main(argv)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_a_config_is_simulated_into_a_directory(config, tmp_path, lines):
+    out = tmp_path / "out"
+    code, text, errors = lines("simulate", str(config), "--out", str(out))
+    assert (code, errors) == (0, "")
+    head, *rows = text.splitlines()[:4]
+    assert head.split("  ")[0] == "step"
+    assert [row.split()[0] for row in rows] == ["1", "2", "3"]
+    assert "fast busy" in head
+    assert "wide busy" in head
+    assert {path.name for path in out.iterdir()} == FILES
+    assert (out / "utilisation.png").read_bytes().startswith(b"\x89PNG")
+    bars = json.loads((out / "trace.json").read_text())["traceEvents"]
+    assert {"step 1", "step 2", "step 3"} <= {bar["name"] for bar in bars}
+
+
+def test_a_simulated_run_can_be_replayed(config, tmp_path, lines):
+    out = tmp_path / "out"
+    for _ in range(2):
+        assert lines("simulate", str(config), "--out", str(out), "--quick")[0] == 0
+    figures = replay(out)
+    assert figures["same_commands"] is True
+    assert (figures["lost"], figures["trained_twice"]) == (0, 0)
+
+
+def test_the_last_line_is_one_json_object_and_the_same_seed_gives_the_same_bytes(
+    config, tmp_path, lines
+):
+    made: list[tuple[str, bytes, bytes]] = []
+    for name, seed in (("a", "5"), ("b", "5"), ("c", "6")):
+        out = tmp_path / name
+        code, text, _ = lines("simulate", str(config), "--out", str(out), "--seed", seed, "--json")
+        assert code == 0
+        made.append((text, (out / "events.jsonl").read_bytes(), (out / "trace.json").read_bytes()))
+    assert made[0] == made[1] != made[2]
+    summary = json.loads(made[0][0].splitlines()[-1])
+    assert summary["seed"] == 5
+    assert [step["step"] for step in summary["steps"]] == [1, 2, 3]
+    assert summary["utilisation"].keys() == {"fast", "wide"}
+
+
+def test_options_of_the_command_line_go_before_the_config(config, tmp_path, lines):
+    _, text, _ = lines(
+        "simulate", str(config), "run.mode=sync", "--steps", "1", "--engine-mtbf", "20",
+        "--out", str(tmp_path / "out"), "--json",
+    )  # fmt: skip
+    summary = json.loads(text)
+    assert (summary["mode"], len(summary["steps"])) == ("sync", 1)
+    assert summary["engine_failures"] > 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["pools.fast.gpu=H900"], "pools.fast.gpu = 'H900': not known; nearest: H"),
+        (["run.environments=0"], "run.environments = 0: must be at least 1"),
+        (["model.path=Qwen/Qwen9"], "model.path = 'Qwen/Qwen9': its shape is not known"),
+        (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B"),
+        (["pools.fast.tp=1", "model.shape=Qwen3-72B"], "model.shape = 'Qwen3-72B': not known"),
+        (["pools.fast.role=any"], "pools.fast.role = 'any': say what it does"),
+        (["pools.trainers.role=rollout"], "no GPU is left for training"),
+        (["pools.fast.tp=16"], "pools.fast.tp = 16: must be from 0"),
+        (["tasks.web.profile.like=pond"], "tasks.web.profile.like = 'pond': not known"),
+        (["--steps", "0"], "run.steps = 0: must be at least 1"),
+        (["--engine-mtbf", "-1"], "outages.mtbf_s = -1.0: must be at least 0"),
+        (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
+    ],
+)
+def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, message):
+    code, _, errors = lines("simulate", str(config), *argv, "--out", str(tmp_path / "out"))
+    assert code == 2
+    assert message in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        ([], "name a config file or one of paper, scale, plan, beyond"),
+        (["papr"], "papr: no such config file"),
+        (["paper", "--steps", "3"], "--steps: the study 'paper' sets its own"),
+        (["beyond", "run.steps=3"], "run.steps=3: the study 'beyond' sets its own"),
+        (["--from", "no-such-run"], "--from no-such-run: no such directory"),
+        (["paper", "--from", "x"], "--from takes the whole run from its log"),
+    ],
+)
+def test_a_wrong_request_is_one_message(lines, argv, message):
+    code, _, errors = lines("simulate", *argv)
+    assert code == 2
+    assert message in errors
+
+
+def test_a_model_too_large_for_one_of_the_pools_is_named_with_sizes(config, lines):
+    changes = ["model.shape=Qwen3-32B", "pools.trainers.count=64", "pools.wide.tp=4"]
+    code, _, errors = lines("simulate", str(config), *changes)
+    assert code == 2
+    assert "Qwen3-32B" in errors
+
+
+def test_a_run_without_pools_is_told_how_to_name_them(tmp_path, lines):
+    path = tmp_path / "bare.toml"
+    path.write_text('[tasks.web]\nenv = "number_guess"\n')
+    code, _, errors = lines("simulate", str(path))
+    assert code == 2
+    assert "pools = {}: name the hardware to simulate" in errors
+
+
+def test_a_log_of_another_version_is_one_message(tmp_path, lines):
+    (tmp_path / "events.jsonl").write_text('{"format": 99, "seed": 0}\n')
+    code, _, errors = lines("simulate", "--from", str(tmp_path))
+    assert code == 2
+    assert "log format 99; this version of rollart reads format 1" in errors
+
+
+def test_a_simulated_run_is_simulated_again_from_its_log(config, tmp_path, lines):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert lines("simulate", str(config), "--steps", "6", "--out", str(first))[0] == 0
+    code, text, _ = lines("simulate", "--from", str(first), "--out", str(second), "--json")
+    assert code == 0
+    result = json.loads(text)
+    assert result["steps"] == 6
+    assert result["error"]["step_s"] < 0.5
+    assert {path.name for path in second.iterdir()} == FILES
+
+
+def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_path, lines):
+    seen: list[bool] = []
+
+    def run(*, quick: bool, progress) -> dict:
+        progress("working")
+        seen.append(quick)
+        return {
+            "rows": [
+                {"name": "one", "paper_low": 1.3, "simulated": 1.4, "kind": "fitted"},
+                {"name": "two", "paper_low": 2.0, "simulated": 12345.6, "kind": "predicted"},
+            ],
+            "worst_error": 0.1,
+        }
+
+    module = types.ModuleType("a_study")
+    module.run = run  # pyright: ignore[reportAttributeAccessIssue]
+    monkeypatch.setitem(sys.modules, "a_study", module)
+    monkeypatch.setitem(STUDIES, "paper", "a_study")
+    code, text, _ = lines("simulate", "paper", "--quick", "--out", str(tmp_path))
+    assert (code, seen) == (0, [True])
+    assert text.splitlines() == [
+        "name  paper_low  simulated  kind",
+        "one         1.3        1.4  fitted",
+        "two           2     12,346  predicted",
+        "",
+        "worst_error  0.1",
+    ]
+    code, text, _ = lines("simulate", "paper", "--json", "--out", str(tmp_path))
+    assert json.loads(text) == json.loads((tmp_path / "summary.json").read_text())
+
+
+def test_a_world_is_the_configs_hardware_rules_and_tasks(config):
+    world = world_from(load_config(config))
+    loop_free = world.make_engines(None)  # pyright: ignore[reportArgumentType]
+    assert [member.engine.id for member in loop_free] == ["fast-0", "fast-1", "wide-0", "wide-1"]
+    assert (world.slots, world.rules.steps) == (32, 3)
+    assert world.routing.affinity["math"] == ("wide", "fast")
+
+
+def test_a_disk_that_refuses_is_one_message(config, tmp_path, lines):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    code, _, errors = lines("simulate", str(config), "--out", str(blocked / "out"))
+    assert code == 2
+    assert f"--out {blocked / 'out'}: cannot be written" in errors
+
+
+def test_the_ticker_is_silent_where_nobody_looks(config, tmp_path, capsys):
+    with Ticker("quiet", steps=3) as ticker:
+        simulate_run(world_from(load_config(config)), out=tmp_path / "out", ticker=ticker)
+        ticker.say("nothing")
+    assert capsys.readouterr().err == ""
