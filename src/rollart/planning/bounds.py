@@ -10,8 +10,9 @@
 The window follows from Little's law: a group lives through its slowest member with engines that
 have nothing else to do, and, where the window counts it, its training and the way of the new
 weights to the engines; only so many steps' worth of groups as the window allows, and the redundant
-ones, live at once. The parts hold for batches
-that have the mix of the workload; a schedule that drops long work trains on a shorter mix.
+ones, live at once. And from counting: when a batch is taken, either every group that was started
+is complete, or the weights of the batch `alpha` steps before are served. The parts hold for
+batches that have the mix of the workload; a schedule that drops long work trains on a shorter mix.
 """
 
 from collections.abc import Mapping
@@ -155,9 +156,6 @@ class Bounds:
             gpus=plan.train_gpus,
             constants=problem.constants,
         ).step_s(self.batch_tokens)
-        steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
-        kept = problem.window_steps(alpha=plan.alpha, extra_groups=0) / steps
-        life_s = self._mean_life_s(group_s, kept=kept)
         stay_s = sum(
             demand.share * min(demand.mean.alone_s(costs) for costs in self._homes(plan, demand))
             for demand in self.demands
@@ -165,9 +163,39 @@ class Bounds:
         return Bound(
             training_s=training_s,
             generation_s=generation_s,
-            window_s=(life_s + self._served_s(plan, training_s)) / steps,
+            window_s=self._window_s(plan, group_s, served_s=self._served_s(plan, training_s)),
             slots_s=problem.attempts * stay_s / plan.slots,
         )
+
+    def _window_s(
+        self, plan: Plan, group_s: Mapping[str, list[float]], *, served_s: float
+    ) -> float:
+        problem, alpha = self.problem, plan.alpha
+        steps = problem.window_steps(alpha=alpha, extra_groups=plan.extra_groups)
+        kept = problem.window_steps(alpha=alpha, extra_groups=0) / steps
+        least_s = (self._mean_life_s(group_s, kept=kept) + served_s) / steps
+        if plan.extra_groups:
+            return least_s
+        longest_s = self._long_life_s(group_s)
+        if problem.is_served_counted:
+            complete_s = (longest_s + served_s) / (alpha + 1)
+            return max(least_s, min(complete_s, served_s / alpha) if alpha else complete_s)
+        return max(least_s, longest_s) if alpha == 1 else least_s
+
+    def _long_life_s(self, group_s: Mapping[str, list[float]]) -> float:
+        """Return a life that the longest of a batch's groups has at least, on average."""
+        lives = sorted(
+            (life_s, demand.share / len(group_s[demand.task]))
+            for demand in self.demands
+            for life_s in group_s[demand.task]
+        )
+        level = max(0.5, 1 - 2 / self.problem.rules.batching.groups_per_step)
+        reached = 0.0
+        for life_s, share in lives:
+            reached += share
+            if reached >= level:
+                return life_s
+        return lives[-1][0]
 
     def _mean_life_s(self, group_s: Mapping[str, list[float]], *, kept: float) -> float:
         """Return the mean life of groups, the quickest share of each task only."""

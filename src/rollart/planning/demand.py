@@ -14,6 +14,8 @@ from rollart.types import GroupId, SlotId, TrajectoryId
 
 _GROUPS = 24
 """Groups drawn of each task."""
+_FEW = 3
+"""Groups of them that are called the slowest."""
 _TOKEN_S = 0.02
 """Time of a token by which members of a group are told fast from slow."""
 
@@ -61,6 +63,8 @@ class Demand:
     mean: Attempt
     slowest: Attempt
     """The mean of the slowest member of each group."""
+    longest: Attempt
+    """The mean of the slowest member of the few slowest groups."""
 
     def group_s(self, costs: EngineCosts) -> list[float]:
         """Return how long each drawn group takes if nothing else runs: its slowest member."""
@@ -109,13 +113,14 @@ def _measure(
         )
         for task in range(_GROUPS)
     )
-    slowest = tuple((max(group, key=_length_s),) for group in groups)
+    slowest = sorted((max(group, key=_length_s) for group in groups), key=_length_s)
     return Demand(
         task=profile.name,
         share=share,
         groups=groups,
-        mean=_mean(groups),
+        mean=_mean([attempt for group in groups for attempt in group]),
         slowest=_mean(slowest),
+        longest=_mean(slowest[-_FEW:]),
     )
 
 
@@ -165,8 +170,7 @@ def _length_s(attempt: Attempt) -> float:
     return attempt.env_s + attempt.score_s + attempt.sampled * _TOKEN_S
 
 
-def _mean(groups: tuple[tuple[Attempt, ...], ...]) -> Attempt:
-    attempts = [attempt for group in groups for attempt in group]
+def _mean(attempts: Sequence[Attempt]) -> Attempt:
     count = len(attempts)
     return Attempt(
         env_s=sum(each.env_s for each in attempts) / count,

@@ -3,16 +3,19 @@
 A mean-field guess that orders candidates; it prunes none. At a step time `t` each engine gets a
 known rate of work. How many sequences then share its steps follows from itself: the more there
 are, the slower each token, the more there are. That gives the life of a group, and the window says
-how short a step such lives allow. The least `t` that agrees with itself is the estimate.
+how short a step such lives allow. A batch is complete when its last group is: where only one batch
+rolls out at a time the longest life counts, and the mean the more, the more of them do. The least
+`t` that agrees with itself is the estimate.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from rollart.planning.demand import Demand
+from rollart.planning.demand import Attempt, Demand
 from rollart.planning.plan import ANYWHERE, Plan, Share
 from rollart.planning.problem import Problem
+from rollart.sim.costs import EngineCosts
 
 _ROUNDS = 6
 _HALVINGS = 10
@@ -27,6 +30,11 @@ class Crowd:
     """Reading takes so many times as long as alone."""
     token_s: float
     """Time between two tokens of a sequence."""
+
+    def life_s(self, attempt: Attempt, costs: EngineCosts) -> float:
+        """Return how long an attempt lives among them."""
+        reading_s = attempt.prefill_s(costs) * self.reading
+        return attempt.env_s + attempt.score_s + reading_s + attempt.sampled * self.token_s
 
 
 def estimate_s(
@@ -43,6 +51,7 @@ def estimate_s(
     shorter than `floor_s`.
     """
     steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
+    rolling = max(1.0, steps - 1 if problem.is_served_counted else steps)
     shares = {share.pool.name: share for share in plan.rollout}
     homes = _homes(plan, demands)
 
@@ -51,11 +60,13 @@ def estimate_s(
             name: _crowd(problem, share, _rates(problem, name, demands, homes), step_s=step_s)
             for name, share in shares.items()
         }
-        life_s = sum(
-            demand.share * part * _life_s(problem, shares[name], demand, crowds[name])
-            for demand in demands
-            for name, part in homes[demand.task].items()
-        )
+        mean_s = longest_s = 0.0
+        for demand in demands:
+            for name, part in homes[demand.task].items():
+                costs = problem.engine_costs(shares[name].pool.gpu, shares[name].tp)
+                mean_s += demand.share * part * crowds[name].life_s(demand.slowest, costs)
+                longest_s = max(longest_s, crowds[name].life_s(demand.longest, costs))
+        life_s = mean_s + (longest_s - mean_s) / rolling if longest_s < inf else inf
         return (life_s + served_s) / steps <= step_s
 
     low, high = floor_s / 2, floor_s
@@ -115,12 +126,3 @@ def _crowd(
         running = rate * token_s
     waits = inf if running > most else 1.0
     return Crowd(reading=1 / (1 - read), token_s=token_s * waits)
-
-
-def _life_s(problem: Problem, share: Share, demand: Demand, crowd: Crowd) -> float:
-    """Return the life of a group: that of its slowest member."""
-    costs = problem.engine_costs(share.pool.gpu, share.tp)
-    slowest = demand.slowest
-    return (
-        slowest.env_s + slowest.prefill_s(costs) * crowd.reading + slowest.sampled * crowd.token_s
-    )
