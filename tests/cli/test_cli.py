@@ -35,13 +35,22 @@ def test_help_names_every_command(capsys):
             main(argv)
         assert caught.value.code == 0
         text = capsys.readouterr().out
-        for name in ("train", "eval", "replay", "config", "env", "bench", "doctor"):
+        for name in ("train", "eval", "replay", "config", "env", "simulate", "bench", "doctor"):
             assert f"\n  {name}" in text
 
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "eval", "replay", "config show", "config check", "config explain", "env try"],
+    [
+        "train",
+        "eval",
+        "replay",
+        "config show",
+        "config check",
+        "config explain",
+        "env try",
+        "simulate",
+    ],
 )
 def test_every_command_has_its_own_help(capsys, command):
     with pytest.raises(SystemExit):
