@@ -9,8 +9,8 @@ import pytest
 from rollart import __version__
 from rollart.cli import main
 from rollart.cli.doctor import examine
-from rollart.cli.parser import parse
 from rollart.cli.dry_run import most_attempts
+from rollart.cli.parser import parse
 from rollart.cli.train import read_config
 from rollart.config import load_config
 from rollart.errors import UserError
