@@ -99,7 +99,7 @@ def _production(effort: _Effort) -> dict[str, Json]:
     """Tune a cluster that starts as the paper's did: its trainer waits, prefixes are not kept."""
     problem = production_problem()
     before = replace(problem, reuse_prefixes=False)
-    start, waiting = _badly_divided(before, effort.probing)
+    start, waiting = badly_divided(before, effort.probing)
     answer = search(problem, events=effort.events)
     base = _throughput(before, start, effort.comparing)
     return {
@@ -111,7 +111,7 @@ def _production(effort: _Effort) -> dict[str, Json]:
     }
 
 
-def _badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
+def badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
     """Return the division whose trainer waits most nearly as long as the paper's did."""
     bench = Bench(Bounds(problem), events=0)
     pool: Pool = problem.pools[0]
