@@ -1,5 +1,8 @@
 """The heap of what will happen."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from rollart.sim.loop import Loop
 
 
@@ -43,3 +46,33 @@ def test_a_timer_cancelled_after_it_fired_changes_nothing():
     timer.cancel()
     assert not loop.step()
     assert seen == ["once"]
+
+
+@given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 3), st.booleans()), max_size=60))
+def test_any_mixture_is_taken_in_order(asked):
+    loop = Loop()
+    expected: list[tuple[float, int]] = []
+    seen: list[tuple[float, int]] = []
+
+    def ask(index: int) -> None:
+        seconds, _, is_cancelled = asked[index]
+        timer = loop.after(seconds, lambda: take(index))
+        if is_cancelled:
+            timer.cancel()
+        else:
+            expected.append((loop.now + seconds, index))
+
+    def take(index: int) -> None:
+        seen.append((loop.now, index))
+        for _ in range(asked[index][1]):
+            if coming:
+                ask(coming.pop(0))
+
+    coming = list(range(len(asked)))
+    while coming:
+        ask(coming.pop(0))
+        while loop.step():
+            pass
+    assert sorted(seen) == sorted(expected)
+    assert [at for at, _ in seen] == sorted(at for at, _ in seen)
+    assert loop.count == len(expected)
