@@ -105,7 +105,11 @@ def test_kinds_of_tasks_come_by_weight():
 
 @pytest.mark.parametrize(
     ("changes", "field"),
-    [({"turns": (0, 3)}, "tasks.turns"), ({"failure_rate": 1.0}, "tasks.failure_rate")],
+    [
+        ({"turns": (0, 3)}, "tasks.turns"),
+        ({"max_tokens": 500}, "tasks.opening_tokens"),
+        ({"failure_rate": 1.0}, "tasks.failure_rate"),
+    ],
 )
 def test_a_wrong_field_is_named(changes, field):
     with pytest.raises(ConfigError) as caught:

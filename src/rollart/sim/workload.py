@@ -101,6 +101,9 @@ class TaskProfile:
         low, high = self.turns
         if not 1 <= low <= high:
             raise ConfigError("tasks.turns", self.turns, "must be two numbers, 1 <= low <= high")
+        if not 1 <= self.opening_tokens < self.max_tokens:
+            fix = f"must be at least 1 and leave room within max_tokens ({self.max_tokens})"
+            raise ConfigError("tasks.opening_tokens", self.opening_tokens, fix)
         if not 0 <= self.failure_rate < 1:
             raise ConfigError("tasks.failure_rate", self.failure_rate, "must be from 0 to below 1")
 
