@@ -69,4 +69,5 @@ def test_keeping_prefixes_spares_reading():
     plan = make_plan(serves={"reader": "h20", "writer": "h800"})
     kept = Bounds(make_problem()).of(plan)
     dropped = Bounds(make_problem(reuse_prefixes=False)).of(plan)
-    assert dropped.generation_s > kept.generation_s
+    assert dropped.slots_s > kept.slots_s
+    assert dropped.generation_s >= kept.generation_s

@@ -3,15 +3,16 @@ from dataclasses import replace
 from planning_samples import H800, make_problem
 
 from rollart.planning.published import paper_problem, production_problem
-from rollart.planning.report import MODELS, badly_divided, paper_split
+from rollart.planning.report import badly_divided, paper_split
 from rollart.planning.worlds import Scale
+from rollart.sim.paper.setup import SIZES
 
 
 def test_the_papers_split_is_as_published():
-    assert [str(paper_split(paper_problem(model))) for model in MODELS.values()] == [
+    assert [str(paper_split(size)) for size in SIZES] == [
         f"32 h800 train, 64 h800 (tp {tp}) + 32 h20 (tp {tp}) roll out" for tp in (1, 2, 4)
     ]
-    plan = paper_split(paper_problem("Qwen3-32B"))
+    plan = paper_split("32B")
     assert plan.serves == {
         "swe": "h800",
         "webshop": "h800",
@@ -23,14 +24,13 @@ def test_the_papers_split_is_as_published():
 
 
 def test_the_papers_split_leaves_nothing_unused():
-    for model in MODELS.values():
-        problem = paper_problem(model)
-        assert paper_split(problem).unused(problem) == {}
+    for size in SIZES:
+        assert paper_split(size).unused(paper_problem(size)) == {}
 
 
 def test_swe_is_trained_on_by_the_largest_model_only():
-    tasks = {model: [t.name for t in paper_problem(model).tasks] for model in MODELS.values()}
-    assert ["swe" in names for names in tasks.values()] == [False, False, True]
+    tasks = [[task.name for task in paper_problem(size).tasks] for size in SIZES]
+    assert ["swe" in names for names in tasks] == [False, False, True]
 
 
 def test_the_bad_start_is_where_the_trainer_waits_as_long_as_the_papers_did():

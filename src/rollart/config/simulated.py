@@ -6,11 +6,13 @@ from typing import Any
 from rollart.config.pools import ProfileOptions
 from rollart.config.schema import Config, TaskOptions
 from rollart.errors import ConfigError
-from rollart.planning.profiles import PROFILES
 from rollart.sim.latency import Latency
 from rollart.sim.models import MODEL_NAMES, ModelShape, model_named
+from rollart.sim.paper.setup import TASKS
 from rollart.sim.workload import TaskProfile
 
+PROFILES = {profile.name: profile for profile in TASKS}
+"""The profiles that come with the simulator."""
 _SPREAD = 0.5
 """Of a latency of which only the mean is known."""
 

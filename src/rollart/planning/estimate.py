@@ -4,8 +4,9 @@ A mean-field guess that orders candidates; it prunes none. At a step time `t` ea
 known rate of work. How many sequences then share its steps follows from itself: the more there
 are, the slower each token, the more there are. That gives the life of a group, and the window says
 how short a step such lives allow. A batch is complete when its last group is: where only one batch
-rolls out at a time the longest life counts, and the mean the more, the more of them do. The least
-`t` that agrees with itself is the estimate.
+rolls out at a time the longest life counts, and the mean the more, the more of them do. Where there
+are fewer environments than attempts, the later ones wait for the earlier. The least `t` that agrees
+with itself is the estimate.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +53,7 @@ def estimate_s(
     """
     steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
     rolling = max(1.0, steps - 1 if problem.is_served_counted else steps)
+    waiting = max(0.0, steps * problem.attempts / plan.slots - 1)
     shares = {share.pool.name: share for share in plan.rollout}
     homes = _homes(plan, demands)
 
@@ -60,13 +62,16 @@ def estimate_s(
             name: _crowd(problem, share, _rates(problem, name, demands, homes), step_s=step_s)
             for name, share in shares.items()
         }
-        mean_s = longest_s = 0.0
+        mean_s = longest_s = stay_s = 0.0
         for demand in demands:
             for name, part in homes[demand.task].items():
                 costs = problem.engine_costs(shares[name].pool.gpu, shares[name].tp)
                 mean_s += demand.share * part * crowds[name].life_s(demand.slowest, costs)
+                stay_s += demand.share * part * crowds[name].life_s(demand.mean, costs)
                 longest_s = max(longest_s, crowds[name].life_s(demand.longest, costs))
-        life_s = mean_s + (longest_s - mean_s) / rolling if longest_s < inf else inf
+        if longest_s == inf or problem.attempts * stay_s > plan.slots * step_s:
+            return False
+        life_s = waiting * stay_s + mean_s + (longest_s - mean_s) / rolling
         return (life_s + served_s) / steps <= step_s
 
     low, high = floor_s / 2, floor_s

@@ -1,28 +1,27 @@
 """Problems from the paper: its testbed, and the shape of its production cluster."""
 
-from rollart.control.batching import Batching
-from rollart.control.modes import ROLLART
-from rollart.control.rules import Rules
-from rollart.control.staleness import Staleness
 from rollart.planning.problem import Pool, Problem
-from rollart.planning.profiles import PROFILES
-from rollart.sim.hardware import gpu_named
 from rollart.sim.latency import Latency
 from rollart.sim.models import model_named
+from rollart.sim.paper.setup import BANDWIDTH, COMPUTE, ENVIRONMENTS, H20, H800, testbed
+from rollart.sim.paper.setup import tasks as mix
 from rollart.sim.workload import TaskProfile
 
 
-def paper_problem(model: str) -> Problem:
-    """Return the paper's testbed and mix: 96 H800 and 32 H20, SWE only for the largest model."""
-    tasks = tuple(p for p in PROFILES.values() if model == "Qwen3-32B" or p.name != "swe")
+def paper_problem(size: str) -> Problem:
+    """Return the paper's testbed, mix and schedule: 96 H800 and 32 H20."""
+    setup = testbed(size, "rollart")
     return Problem(
-        model=model_named(model),
+        model=setup.cluster.model,
         pools=(
-            Pool(name="h800", gpu=gpu_named("H800"), count=96),
-            Pool(name="h20", gpu=gpu_named("H20"), count=32, role="rollout"),
+            Pool(name=COMPUTE, gpu=H800, count=setup.compute + setup.train),
+            Pool(name=BANDWIDTH, gpu=H20, count=setup.bandwidth, role="rollout"),
         ),
-        tasks=tasks,
-        rules=_rules(groups=64),
+        tasks=mix(size),
+        rules=setup.rules,
+        most_slots=ENVIRONMENTS,
+        reuse_prefixes=setup.reuse_prefixes,
+        constants=setup.constants,
     )
 
 
@@ -40,16 +39,7 @@ def production_problem() -> Problem:
     )
     return Problem(
         model=model_named("Qwen3-32B"),
-        pools=(Pool(name="h800", gpu=gpu_named("H800"), count=192),),
+        pools=(Pool(name=COMPUTE, gpu=H800, count=192),),
         tasks=(task,),
-        rules=_rules(groups=64),
-    )
-
-
-def _rules(*, groups: int) -> Rules:
-    return Rules(
-        steps=1,
-        mode=ROLLART,
-        batching=Batching(groups_per_step=groups, group_size=8),
-        staleness=Staleness(alpha=1),
+        rules=testbed("32B", "rollart").rules,
     )

@@ -15,9 +15,9 @@ from rollart.planning.published import paper_problem, production_problem
 from rollart.planning.search import EVENTS, search
 from rollart.planning.trials import Bench
 from rollart.planning.worlds import Scale
+from rollart.sim.paper.setup import AFFINITY, SIZES, TP, testbed
 from rollart.types import Json
 
-MODELS = {"8B": "Qwen3-8B", "14B": "Qwen3-14B", "32B": "Qwen3-32B"}
 _WAITING = 0.62
 """The trainer's idle share before tuning, as the paper reports it."""
 
@@ -46,15 +46,15 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     plans: dict[str, Json] = {}
     gaps: dict[str, Json] = {}
     slowest = 0.0
-    for name, model in MODELS.items():
-        progress(f"planning {model} on 96 H800 and 32 H20")
-        problem = paper_problem(model)
+    for name in SIZES:
+        progress(f"planning {name} on 96 H800 and 32 H20")
+        problem = paper_problem(name)
         clock = SystemClock()
         answer = search(problem, events=effort.events)
         slowest = max(slowest, clock.now())
-        progress(f"{model}: {answer.plan}; comparing with the paper's split")
+        progress(f"{name}: {answer.plan}; comparing with the paper's split")
         own = _throughput(problem, answer.plan, effort.comparing)
-        gains[name] = own / _throughput(problem, paper_split(problem), effort.comparing)
+        gains[name] = own / _throughput(problem, paper_split(name), effort.comparing)
         plans[name], gaps[name] = str(answer.plan), answer.gap
     progress("planning the production shape")
     production = _production(effort)
@@ -68,25 +68,22 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     }
 
 
-def paper_split(problem: Problem) -> Plan:
+def paper_split(size: str) -> Plan:
     """Return the division the paper's experiments used."""
+    problem, setup = paper_problem(size), testbed(size, "rollart")
     compute, bandwidth = problem.pools
-    tp = {"Qwen3-8B": 1, "Qwen3-14B": 2, "Qwen3-32B": 4}[problem.model.name]
-    decode_heavy = ("math", "game")
+    slots = problem.most_attempts(alpha=setup.alpha, extra_groups=setup.extra_groups)
     return Plan(
         train=compute,
-        train_gpus=32,
+        train_gpus=setup.train,
         rollout=(
-            Share(pool=compute, gpus=64, tp=tp),
-            Share(pool=bandwidth, gpus=32, tp=tp),
+            Share(pool=compute, gpus=setup.compute, tp=TP[size]),
+            Share(pool=bandwidth, gpus=setup.bandwidth, tp=TP[size]),
         ),
-        serves={
-            task.name: (bandwidth if task.name in decode_heavy else compute).name
-            for task in problem.tasks
-        },
-        alpha=problem.alpha,
-        extra_groups=0,
-        slots=problem.most_attempts(alpha=problem.alpha, extra_groups=0),
+        serves={task.name: AFFINITY[task.name][0] for task in problem.tasks},
+        alpha=setup.alpha,
+        extra_groups=setup.extra_groups,
+        slots=min(slots, problem.most_slots),
     )
 
 
