@@ -56,7 +56,7 @@ def _study(arguments: Namespace) -> int:
     if given:
         raise UserError(f"{given[0]}: the study {name!r} sets its own; it takes --quick")
     out = _out(arguments, name)
-    with Ticker(f"simulate {name}") as ticker:
+    with Ticker(f"simulating {name}") as ticker:
         study: Callable[..., Mapping[str, Any]] = importlib.import_module(STUDIES[name]).run
         result = study(quick=arguments.quick, progress=ticker.say)
     _write(out / "summary.json", result)
@@ -90,7 +90,7 @@ def _config(arguments: Namespace) -> int:
         overrides.append(f"run.seed={arguments.seed}")
     config = load_config(arguments.what, overrides)
     out = _out(arguments, config.run.name)
-    with Ticker(f"simulate {config.run.name}", steps=config.run.steps) as ticker:
+    with Ticker(f"simulating {config.run.name}", steps=config.run.steps) as ticker:
         world = _with_outages(world_from(config), arguments.engine_mtbf)
         simulated = simulate_run(world, out=out, ticker=ticker)
     return _show(arguments, simulated, out)
@@ -121,7 +121,7 @@ def _recorded(arguments: Namespace) -> int:
         raise UserError(f"--from {directory}: no such directory; name a run, e.g. runs/quickstart")
     out = _out(arguments, directory.name)
     world = load(directory, seed=arguments.seed)
-    with Ticker(f"simulate {directory.name}", steps=world.rules.steps) as ticker:
+    with Ticker(f"simulating {directory.name}", steps=world.rules.steps) as ticker:
         simulated = simulate_run(world, out=out, ticker=ticker)
         ticker.say("comparing with what was measured")
         result = compare(directory)

@@ -22,8 +22,8 @@ from rollart.sim.simulator import Simulator, World
 from rollart.sim.steps import StepRow, StepRows
 from rollart.sim.workload import SyntheticWorkload
 
-_LOOK_EVERY = 1024
-"""Events between two looks at the clock."""
+_LOOK_EVERY = 64
+"""Events of the scheduler between two looks at the clock."""
 _REFRESH_S = 0.25
 
 
@@ -38,7 +38,8 @@ class Ticker:
             console.status(title, spinner="dots") if console.is_terminal else None
         )
         self._began = self._shown = time.monotonic()
-        self._events = 0
+        self._simulator: Simulator | None = None
+        self._seen = 0
         self._step = 0
 
     def __enter__(self) -> Self:
@@ -60,18 +61,24 @@ class Ticker:
         if self._status is not None:
             self._status.update(f"{self._title}: {text}")
 
+    def attach(self, simulator: Simulator) -> None:
+        """Count this simulator's events from now on."""
+        self._simulator = simulator
+        self._began = time.monotonic()
+
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Count an event; show the simulated step and time now and then."""
+        """Show the simulated step and time now and then."""
         del commands
-        self._events += 1
+        assert self._simulator is not None
+        self._seen += 1
         if isinstance(event, StepFinished):
             self._step = event.version
-        elif self._events % _LOOK_EVERY:
+        elif self._seen % _LOOK_EVERY:
             return
         moment = time.monotonic()
         if moment - self._shown >= _REFRESH_S:
             self._shown = moment
-            speed = self._events / (moment - self._began)
+            speed = self._simulator.events / (moment - self._began)
             self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} events/s")
 
 
@@ -100,6 +107,7 @@ def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
         simulator = Simulator(world, observers=observers)
         use.attach(simulator.fleet)
         rows.attach(simulator.fleet)
+        ticker.attach(simulator)
         simulator.run()
     save_trace(out / "trace.json", trace)
     series = use.series(simulator.loop.now)

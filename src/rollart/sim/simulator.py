@@ -157,6 +157,11 @@ class Simulator:
                     raise InvariantError("the simulated run stands still: nothing is left")
             self._drain()
 
+    @property
+    def events(self) -> int:
+        """Everything that has happened so far, on the loop and to the scheduler."""
+        return self.loop.count + self.handled
+
     def post(self, event: Event) -> None:
         """Let something have happened."""
         self._inbox.append(event)
