@@ -25,7 +25,7 @@ _BYTES = 2
 class Constants:
     """What the roofline cannot know."""
 
-    prefill_utilisation: float = 0.5
+    prefill_utilisation: float = 0.6
     """Share of the dense arithmetic peak that prefill reaches."""
     decode_utilisation: float = 0.7
     """Share of the memory bandwidth that decoding reaches."""
@@ -37,7 +37,7 @@ class Constants:
     """Share of a GPU's memory that weights and cache may use."""
     train_utilisation: float = 0.15
     """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
-    train_fixed_s: float = 50.0
+    train_fixed_s: float = 80.0
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
     push_gb_s: float = 0.47
     """Speed at which a new version reaches the store beside the engines."""

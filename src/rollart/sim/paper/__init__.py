@@ -1,0 +1,1 @@
+"""The paper's experiments, simulated: set-ups, rows of its tables, and how they compare."""
