@@ -82,3 +82,8 @@ def test_a_fixed_split_of_prefill_and_decode_stays():
         s.prefill == 1 for other in neighbours(problem, plan) for s in other.rollout[:1]
         if s.pool.name == "h800"
     )  # fmt: skip
+
+
+def test_prefill_and_decode_stay_together_where_they_must():
+    others = neighbours(make_problem(may_split=False), make_plan())
+    assert not any(share.is_split for other in others for share in other.rollout)

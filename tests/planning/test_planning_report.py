@@ -20,7 +20,7 @@ def test_the_papers_split_is_as_published():
         "math": "h20",
         "game": "h20",
     }
-    assert (plan.alpha, plan.extra_groups) == (1, 0)
+    assert plan.alpha == 1
 
 
 def test_the_papers_split_leaves_nothing_unused():
@@ -34,7 +34,7 @@ def test_swe_is_trained_on_by_the_largest_model_only():
 
 
 def test_the_bad_start_is_where_the_trainer_waits_as_long_as_the_papers_did():
-    problem = make_problem(pools=(replace(H800, count=32),), reuse_prefixes=False)
+    problem = make_problem(pools=(replace(H800, count=32, tp=1),), reuse_prefixes=False)
     plan, waiting = badly_divided(problem, Scale(attempts=32, steps=4, skip=1))
     assert plan.unused(problem) == {}
     assert 0 <= waiting < 1

@@ -157,7 +157,8 @@ def _other_tables(problem: Problem, plan: Plan) -> Iterator[Plan]:
 def _other_engines(problem: Problem, plan: Plan) -> Iterator[Plan]:
     for at, share in enumerate(plan.rollout):
         together = [replace(share, tp=tp, prefill=0, decode=0) for tp in problem.tps(share.pool)]
-        apart = [replace(share, prefill=p, decode=d) for p, d in SPLITS]
+        splits = SPLITS if problem.may_split else ()
+        apart = [replace(share, prefill=p, decode=d) for p, d in splits]
         if share.pool.prefill:
             together, apart = [replace(share, tp=tp) for tp in problem.tps(share.pool)], []
         for other in (*together, *apart):

@@ -74,6 +74,8 @@ class Problem:
     """Staleness bounds to choose from; empty keeps the rules' own."""
     extra_groups: tuple[int, ...] = ()
     """Redundant groups to choose from; empty keeps the rules' own."""
+    may_split: bool = True
+    """Whether prefill and decode may be given engines of their own."""
     most_slots: int = 0
     """Most environments there can be; 0 sets no limit."""
     reuse_prefixes: bool = True

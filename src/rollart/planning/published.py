@@ -3,7 +3,7 @@
 from rollart.planning.problem import Pool, Problem
 from rollart.sim.latency import Latency
 from rollart.sim.models import model_named
-from rollart.sim.paper.setup import BANDWIDTH, COMPUTE, ENVIRONMENTS, H20, H800, testbed
+from rollart.sim.paper.setup import BANDWIDTH, COMPUTE, ENVIRONMENTS, H20, H800, TP, testbed
 from rollart.sim.paper.setup import tasks as mix
 from rollart.sim.workload import TaskProfile
 
@@ -26,7 +26,10 @@ def paper_problem(size: str) -> Problem:
 
 
 def production_problem() -> Problem:
-    """Return the shape of the production cluster at a size that is planned in a minute."""
+    """Return the shape of the production cluster at a size that is planned in a minute.
+
+    Only the division of its GPUs is open.
+    """
     task = TaskProfile(
         name="agent",
         turns=(1, 48),
@@ -39,7 +42,8 @@ def production_problem() -> Problem:
     )
     return Problem(
         model=model_named("Qwen3-32B"),
-        pools=(Pool(name=COMPUTE, gpu=H800, count=192),),
+        pools=(Pool(name=COMPUTE, gpu=H800, count=192, tp=TP["32B"]),),
         tasks=(task,),
         rules=testbed("32B", "rollart").rules,
+        may_split=False,
     )

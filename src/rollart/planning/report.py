@@ -10,7 +10,7 @@ from rollart.clock import SystemClock
 from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import divisions
 from rollart.planning.plan import Plan, Share
-from rollart.planning.problem import Pool, Problem
+from rollart.planning.problem import Problem
 from rollart.planning.published import paper_problem, production_problem
 from rollart.planning.search import EVENTS, search
 from rollart.planning.trials import Bench
@@ -72,7 +72,8 @@ def paper_split(size: str) -> Plan:
     """Return the division the paper's experiments used."""
     problem, setup = paper_problem(size), testbed(size, "rollart")
     compute, bandwidth = problem.pools
-    slots = problem.most_attempts(alpha=setup.alpha, extra_groups=setup.extra_groups)
+    extra = setup.rules.redundancy.extra_groups
+    slots = problem.most_attempts(alpha=setup.alpha, extra_groups=extra)
     return Plan(
         train=compute,
         train_gpus=setup.train,
@@ -82,7 +83,7 @@ def paper_split(size: str) -> Plan:
         ),
         serves={task.name: AFFINITY[task.name][0] for task in problem.tasks},
         alpha=setup.alpha,
-        extra_groups=setup.extra_groups,
+        extra_groups=extra,
         slots=min(slots, problem.most_slots),
     )
 
@@ -111,12 +112,8 @@ def _production(effort: _Effort) -> dict[str, Json]:
 def badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
     """Return the division whose trainer waits most nearly as long as the paper's did."""
     bench = Bench(Bounds(problem), events=0)
-    pool: Pool = problem.pools[0]
     best: tuple[Plan, float] | None = None
-    tp = problem.tps(pool)[0]
     for plan in divisions(problem):
-        if plan.rollout[0].tp != tp:
-            continue
         waiting = 1 - bench.run(bench.trial(plan), scale).training
         if best is None or abs(waiting - _WAITING) < abs(best[1] - _WAITING):
             best = (plan, waiting)
