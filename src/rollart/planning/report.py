@@ -99,13 +99,16 @@ def _production(effort: _Effort) -> dict[str, Json]:
     before = replace(problem, reuse_prefixes=False)
     start, waiting = badly_divided(before, effort.probing)
     answer = search(problem, events=effort.events)
+    ratio = search(before, events=effort.events)
     base = _throughput(before, start, effort.comparing)
     return {
         "gain": _throughput(problem, answer.plan, effort.comparing) / base,
         "gain_from_prefixes": _throughput(problem, start, effort.comparing) / base,
+        "gain_from_ratio": _throughput(before, ratio.plan, effort.comparing) / base,
         "start": str(start),
         "start_waiting": waiting,
         "plan": str(answer.plan),
+        "plan_without_prefixes": str(ratio.plan),
     }
 
 
