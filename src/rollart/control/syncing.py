@@ -35,6 +35,8 @@ class Syncer:
         self.served = Version(0)
         """The oldest version any engine serves that is not lent."""
         self._held: dict[EngineId, Version] = {}
+        self._behind: set[EngineId] = set()
+        """Engines that hold the version served: until the last has moved on, it stays that."""
         self._target: Version | None = None
         self._waiting: deque[EngineId] = deque()
         self._loading: set[EngineId] = set()
@@ -44,7 +46,7 @@ class Syncer:
         self._held.update({engine.id: engine.version for engine in engines if not engine.lent})
         if not self._held:
             raise InvariantError("a run needs an engine that serves while the trainer trains")
-        self.served = min(self._held.values())
+        self._note_served()
 
     @property
     def active(self) -> bool:
@@ -68,7 +70,9 @@ class Syncer:
     def updated(self, engine: EngineId, version: Version) -> list[Command]:
         """Answer an engine that has loaded the version; `active` turns false after the last."""
         self._held[engine] = version
-        self.served = min(self._held.values())
+        self._behind.discard(engine)
+        if not self._behind:
+            self._note_served()
         self._loading.discard(engine)
         resumed: list[Command] = [Resume(engine=engine)]
         if self._waiting:
@@ -84,6 +88,10 @@ class Syncer:
         assert not self._loading & set(self._waiting)
         assert self._rule.order == "rolling" or not self._waiting
         assert self._rule.order == "all" or len(self._loading) <= 1
+
+    def _note_served(self) -> None:
+        self.served = min(self._held.values())
+        self._behind = {engine for engine, held in self._held.items() if held == self.served}
 
     def _suspend_next(self) -> list[Command]:
         count = len(self._waiting) if self._rule.order == "all" else 1

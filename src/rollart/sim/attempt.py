@@ -59,9 +59,20 @@ class Surroundings:
 class SimAttempt:
     """One attempt at one task."""
 
+    __slots__ = (
+        "_around",
+        "_job",
+        "_step_s",
+        "_timer",
+        "born",
+        "id",
+        "sampled",
+        "script",
+        "turns",
+    )
+
     def __init__(self, launch: Launch, *, script: Script, around: Surroundings) -> None:
         self.id = launch.id
-        self.launch = launch
         self.script = script
         self.turns = Turns(script.limits)
         self.sampled = 0
@@ -69,11 +80,13 @@ class SimAttempt:
         self._around = around
         self._timer: Timer | None = None
         self._job: Job | None = None
-        self._stop: StopReason | None = None
+        self._step_s = 0.0
+        """How long the environment will take to answer the turn being made."""
 
     def start(self) -> None:
         """Reset the environment."""
-        self._after(self._around.call_s + self.script.reset_s, self._opened)
+        around = self._around
+        self._timer = around.loop.after(around.call_s + self.script.reset_s, self._opened)
 
     def cancel(self) -> None:
         """Stop whatever it is doing and say so."""
@@ -84,9 +97,6 @@ class SimAttempt:
             tokens += int(self._around.generation.abort(self._job))
         self._around.generation.forget(self.id)
         self._around.post(TrajectoryCancelled(id=self.id, sampled_tokens=tokens))
-
-    def _after(self, seconds: float, action: Callable[[], None]) -> None:
-        self._timer = self._around.loop.after(seconds, action)
 
     def _opened(self) -> None:
         self._timer = None
@@ -101,20 +111,23 @@ class SimAttempt:
         self._around.arrive(self.id, self._generate)
 
     def _generate(self) -> None:
-        turn = self.script.turns[self.turns.count]
-        self._job = Job(
+        turns = self.turns
+        turn = self.script.turns[turns.count]
+        self._step_s = turn.step_s
+        job = self._job = Job(
             session=self.id,
-            context=self.turns.tokens,
-            response=min(turn.samples, self.turns.room),
+            context=turns.tokens,
+            response=min(turn.samples, turns.room),
             seconds=turn.generate_s,
             on_done=self._completed,
         )
-        self._around.generation.generate(self._job, domain=self.script.domain)
+        self._around.generation.generate(job, domain=self.script.domain)
 
     def _completed(self, job: Job) -> None:
         self._job = None
-        self.turns.sample(int(job.response))
-        self.sampled += int(job.response)
+        sampled = int(job.response)
+        self.turns.sample(sampled)
+        self.sampled += sampled
         if self.born is None:
             self.born = job.born
             assert self.born is not None
@@ -124,21 +137,21 @@ class SimAttempt:
         self._around.arrive(self.id, self._act)
 
     def _act(self) -> None:
-        step_s = self.script.turns[self.turns.count].step_s
-        self._after(self._around.call_s + step_s, self._observed)
+        around = self._around
+        self._timer = around.loop.after(around.call_s + self._step_s, self._observed)
 
     def _observed(self) -> None:
         self._timer = None
-        turns = self.script.turns
-        is_last = self.turns.count + 1 == len(turns)
-        self._stop = self.turns.take(terminated=is_last, truncated=False)
-        if self._stop is None:
-            self._stop = self.turns.show(turns[self.turns.count].reads)
-        if self._stop is None:
+        turns, script = self.turns, self.script.turns
+        is_last = turns.count + 1 == len(script)
+        stop = turns.take(terminated=is_last, truncated=False)
+        if stop is None:
+            stop = turns.show(script[turns.count].reads)
+        if stop is None:
             self._around.arrive(self.id, self._generate)
             return
         self._around.generation.forget(self.id)
-        self._around.post(TrajectoryFinished(info=self._info(self._stop)))
+        self._around.post(TrajectoryFinished(info=self._info(stop)))
 
     def _info(self, stop: StopReason) -> TrajectoryInfo:
         assert self.born is not None

@@ -13,48 +13,18 @@ step. New weights make every cached token worthless: what runs is read again, as
 """
 
 from collections import deque
-from dataclasses import dataclass
 from heapq import heappop, heappush
 
 from rollart.sim.busy import BusyTime, Watcher
 from rollart.sim.costs import EngineCosts
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
+from rollart.sim.reading import Reading, Usage
 from rollart.sim.room import Room
 from rollart.types import EngineId, TrajectoryId, Version
 
 _End = tuple[float, int, Job]
 """The clock at which a job will be done, and a number that tells entries apart."""
-
-
-@dataclass(slots=True, kw_only=True)
-class Usage:
-    """What an engine has done so far, brought up to date at its changes."""
-
-    prefill_s: float = 0.0
-    """Time prefill alone would have taken."""
-    prefill_tokens: float = 0.0
-    """Tokens read."""
-    reused_tokens: float = 0.0
-    """Tokens that were cached when their request was read."""
-    sampled_tokens: float = 0.0
-    recomputed_tokens: float = 0.0
-    """Cached tokens that new weights made worthless under a request."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Prefill:
-    """The request being read."""
-
-    job: Job
-    tokens: float
-    seconds: float
-    """Of prefill alone."""
-    alone_s: float
-    """With what its steps cost beside, if nothing is running."""
-    steps: float
-    left: float = 1.0
-    """The share that is not read yet."""
 
 
 class SimEngine:
@@ -73,7 +43,7 @@ class SimEngine:
         self._room = Room(float(costs.capacity_tokens))
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
-        self._prefill: _Prefill | None = None
+        self._prefill: Reading | None = None
         self._running: dict[TrajectoryId, Job] = {}
         self._ends: list[_End] = []
         self._listed = 0
@@ -190,7 +160,7 @@ class SimEngine:
             self._room.give_back(job, keep=0.0)
         job.state = "gone"
 
-    def _stop_reading(self, prefill: _Prefill) -> Job:
+    def _stop_reading(self, prefill: Reading) -> Job:
         """Leave a request half read; what was read is lost."""
         self._prefill = None
         share, job = 1 - prefill.left, prefill.job
@@ -259,17 +229,8 @@ class SimEngine:
         if tokens <= 0:
             self._run(job)
             return
-        seconds = self._costs.prefill_s(tokens, cached=cached)
-        constants = self._costs.constants
         job.state = "reading"
-        steps = tokens / constants.chunk_tokens
-        self._prefill = _Prefill(
-            job=job,
-            tokens=tokens,
-            seconds=seconds,
-            alone_s=seconds + steps * constants.step_overhead_s,
-            steps=steps,
-        )
+        self._prefill = Reading(job, tokens=tokens, cached=cached, costs=self._costs)
 
     def _next_change_s(self) -> float | None:
         """Return how long until a prefill or a sequence ends; set the speed until then."""
@@ -301,7 +262,18 @@ class SimEngine:
             self._end_reading()
         else:
             self._clock = max(self._clock, ends[0][0])  # exactly, whatever rounding made of it
-        clock, done = self._clock, list[Job]()
+        if not ends or ends[0][0] > self._clock:
+            self._proceed()
+            return
+        done = self._take_done()
+        self._proceed()
+        for job in done:
+            job.on_done(job)
+
+    def _take_done(self) -> list[Job]:
+        """Let go of the jobs whose end the clock has reached."""
+        ends, clock = self._ends, self._clock
+        done: list[Job] = []
         while ends and ends[0][0] <= clock:
             end = heappop(ends)
             if self._overtaken and not self._is_true(end):
@@ -313,9 +285,7 @@ class SimEngine:
             job.sampled = job.response
             self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
             done.append(job)
-        self._proceed()
-        for job in done:
-            job.on_done(job)
+        return done
 
     def _end_reading(self) -> None:
         prefill, self._prefill = self._prefill, None

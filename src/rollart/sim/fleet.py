@@ -1,6 +1,6 @@
 """Fleet: every engine of a simulated cluster behind the router the live program routes by."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -81,17 +81,6 @@ class Member:
     """It lives on training hardware and serves only while it is lent."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Flight:
-    job: Job
-    domain: str
-    engine: AnyEngine | None
-    """Where it is; None while no engine is open."""
-    done: Callable[[Job], None]
-    sampled: float = 0.0
-    """Tokens of it that were sampled before it came there."""
-
-
 class Fleet:
     """Routes jobs to engines and moves them when an engine leaves; with none they wait."""
 
@@ -100,8 +89,8 @@ class Fleet:
         open_ = [(m.engine.id, m.pool) for m in members if not m.lent]
         self.router = Router(routing, engines=open_)
         self._loop = loop
-        self._flights: dict[TrajectoryId, _Flight] = {}
-        self._stranded: list[_Flight] = []
+        self._engines = {member.engine.id: member.engine for member in members}
+        self._stranded: list[Job] = []
         self._open = {id_ for id_, _ in open_}
 
     @property
@@ -114,7 +103,7 @@ class Fleet:
 
     def engine(self, id_: EngineId) -> AnyEngine:
         """Return an engine by its name."""
-        return self.members[id_].engine
+        return self._engines[id_]
 
     def busy_s(self) -> dict[str, float]:
         """Return how long each pool's engines have been busy, on average."""
@@ -129,25 +118,23 @@ class Fleet:
 
     def generate(self, job: Job, *, domain: str) -> None:
         """Complete a job on the engine that fits it."""
-        flight = _Flight(job=job, domain=domain, engine=None, done=job.on_done)
-        self._flights[job.session] = flight
-        job.on_done = self._done
-        self._submit(flight)
+        job.domain = domain
+        job.then, job.on_done = job.on_done, self._done
+        self._submit(job)
 
     def abort(self, job: Job) -> float:
         """Stop a job; return how many tokens it has sampled."""
-        flight = self._flights.pop(job.session)
-        if flight.engine is None:
-            self._stranded.remove(flight)
+        if job.home is None:
+            self._stranded.remove(job)
             return job.sampled
         self.router.cancelled(job.session)
-        return flight.engine.abort(job)
+        return self._engines[job.home].abort(job)
 
     def forget(self, session: TrajectoryId) -> None:
         """Drop what is cached for a session that ended."""
         home = self.router.forget(session)
         if home is not None:
-            self.members[home].engine.forget(session)
+            self._engines[home].forget(session)
 
     def open(self, id_: EngineId) -> None:
         """Let an engine be routed to."""
@@ -157,8 +144,8 @@ class Fleet:
         member = self.members[id_]
         self.router.open(id_, member.pool, is_guest=member.lent)
         stranded, self._stranded = self._stranded, []
-        for flight in stranded:
-            self._submit(flight)
+        for job in stranded:
+            self._submit(job)
 
     def close(self, id_: EngineId) -> None:
         """Route no more to an engine; its jobs go on elsewhere with what they have."""
@@ -171,25 +158,23 @@ class Fleet:
             self._open.discard(id_)
             self.router.close(id_)
         for id_ in closing:
-            for job in self.members[id_].engine.evict():
+            for job in self._engines[id_].evict():
                 self.router.cancelled(job.session)
-                self._submit(self._flights[job.session])
+                self._submit(job)
 
-    def _submit(self, flight: _Flight) -> None:
+    def _submit(self, job: Job) -> None:
         if not self._open:
-            flight.engine = None
-            self._stranded.append(flight)
+            job.home = None
+            self._stranded.append(job)
             return
-        job = flight.job
         tokens = int(job.context + job.sampled)
         now = self._loop.now
-        id_ = self.router.pick(job.session, domain=flight.domain, now=now, tokens=tokens)
-        flight.engine = self.members[id_].engine
-        flight.sampled = job.sampled
-        flight.engine.submit(job)
+        home = self.router.pick(job.session, domain=job.domain, now=now, tokens=tokens)
+        job.home, job.brought = home, job.sampled
+        self._engines[home].submit(job)
 
     def _done(self, job: Job) -> None:
-        flight = self._flights.pop(job.session)
-        tokens = int(job.response - flight.sampled)
+        tokens = int(job.response - job.brought)
         self.router.done(job.session, now=self._loop.now, sampled_tokens=tokens)
-        flight.done(job)
+        assert job.then is not None
+        job.then(job)

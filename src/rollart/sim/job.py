@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollart.types import TrajectoryId, Version
+from rollart.types import EngineId, TrajectoryId, Version
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -16,6 +16,9 @@ class Job:
     response: float
     """Tokens to be sampled."""
     on_done: Callable[["Job"], None]
+    """What its engine does when it is completed."""
+    then: Callable[["Job"], None] | None = None
+    """What a fleet does after that."""
     born: Version | None = None
     """The version that sampled the first token."""
     sampled: float = 0.0
@@ -32,6 +35,12 @@ class Job:
     """Tokens of the context that need not be read again."""
     state: str = "new"
     """Where in its engine it is."""
+    domain: str = ""
+    """The domain of its task."""
+    home: EngineId | None = None
+    """The engine a fleet has given it to, if it has."""
+    brought: float = 0.0
+    """Tokens sampled before it came there."""
 
     @property
     def tokens(self) -> float:

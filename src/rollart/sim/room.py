@@ -6,14 +6,14 @@ recently used first, as soon as a job wants the room. A job larger than the whol
 no other job is there.
 """
 
-from collections import OrderedDict
-
 from rollart.sim.job import Job
 from rollart.types import TrajectoryId
 
 
 class Room:
     """Counts the tokens whose keys and values an engine holds."""
+
+    __slots__ = ("_idle", "_jobs", "capacity", "idle_tokens", "used")
 
     def __init__(self, capacity: float) -> None:
         self.capacity = capacity
@@ -22,7 +22,8 @@ class Room:
         self.idle_tokens = 0.0
         """Tokens of prefixes that wait for their session's next turn."""
         self._jobs = 0
-        self._idle: OrderedDict[TrajectoryId, float] = OrderedDict()
+        self._idle: dict[TrajectoryId, float] = {}
+        """Their lengths, the least recently used first."""
 
     def take(self, job: Job) -> bool:
         """Make room for a job and note what of it is cached; return False if there is none."""
@@ -33,7 +34,7 @@ class Room:
         self._jobs += 1
         self.used += tokens
         while self._idle and self.used + self.idle_tokens > self.capacity:
-            self.idle_tokens -= self._idle.popitem(last=False)[1]
+            self.drop(next(iter(self._idle)))
         return True
 
     def give_back(self, job: Job, *, keep: float) -> None:

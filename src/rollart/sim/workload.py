@@ -6,10 +6,12 @@ the task and the member, so two schedules are compared on the same attempts. Wha
 group share (the task: its difficulty, its image) is drawn once per task.
 """
 
-from collections.abc import Mapping
+from array import array
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp
 from random import Random
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, overload
 
 from rollart.control.tasks import TaskKind, TaskMix
 from rollart.control.turns import Limits
@@ -20,7 +22,7 @@ from rollart.sim.latency import Latency, unit_lognormal
 
 
 class ScriptTurn(NamedTuple):
-    """One turn of a script; there are millions, and tuples are made fastest."""
+    """One turn of a script."""
 
     reads: int
     """New tokens the policy reads: an observation."""
@@ -32,13 +34,48 @@ class ScriptTurn(NamedTuple):
     """How long the completion takes where an engine is timed and not modelled."""
 
 
+class PackedTurns(Sequence[ScriptTurn]):
+    """Turns in sixteen bytes each: there are millions, and a cache holds only so many."""
+
+    __slots__ = ("_opening", "_reads", "_values")
+
+    def __init__(self, values: "array[float]", *, opening: int, reads: int) -> None:
+        self._values = values
+        """Tokens sampled and seconds of the environment's step, of one turn after the other."""
+        self._opening = opening
+        self._reads = reads
+
+    def __len__(self) -> int:
+        """Return how many turns there are."""
+        return len(self._values) // 2
+
+    def __eq__(self, other: object) -> bool:
+        """Say whether two scripts have the same turns."""
+        return isinstance(other, PackedTurns) and tuple(self) == tuple(other)
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    @overload
+    def __getitem__(self, index: int) -> ScriptTurn: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[ScriptTurn, ...]: ...
+    def __getitem__(self, index: int | slice) -> ScriptTurn | tuple[ScriptTurn, ...]:
+        """Return one turn, or some."""
+        if isinstance(index, slice):
+            return tuple(self)[index]
+        at = 2 * index if index >= 0 else len(self._values) + 2 * index
+        values = self._values
+        reads = self._reads if at else self._opening
+        return ScriptTurn(reads, int(values[at]), values[at + 1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
     """One attempt's course."""
 
     domain: str
     reset_s: float
-    turns: tuple[ScriptTurn, ...]
+    turns: Sequence[ScriptTurn]
     limits: Limits
     score_s: float | None = None
     """How long its reward takes; None if the environment's own reward stands."""
@@ -143,15 +180,14 @@ def _draw(profile: TaskProfile, *, shared: Random, own: Random) -> Script:
     step_factor = unit_lognormal(shared, profile.step_spread)
     jitter = own.gauss(0.0, profile.turn_jitter) if profile.turn_jitter else 0.0
     count = max(low, min(high, int(typical * (1 + jitter))))
-    mean, spread, reads = profile.samples * length, profile.samples_spread, profile.reads
-    turns = tuple(
-        ScriptTurn(
-            reads=profile.opening_tokens if turn == 0 else reads,
-            samples=max(1, int(mean * unit_lognormal(own, spread))),
-            step_s=step_factor * profile.step.draw(own),
-        )
-        for turn in range(count)
-    )
+    mean, spread = profile.samples * length, profile.samples_spread
+    half, gauss, step = spread * spread / 2, own.gauss, profile.step.draw
+    values = array("d")
+    for _ in range(count):
+        samples = int(mean * (exp(gauss(0.0, spread) - half) if spread else 1.0))
+        values.append(samples if samples > 1 else 1)
+        values.append(step_factor * step(own))
+    turns = PackedTurns(values, opening=profile.opening_tokens, reads=profile.reads)
     reset_s = reset_factor * profile.reset.draw(own)
     score_s = None if profile.score is None else profile.score.draw(own)
     fails, reward = own.random() < profile.failure_rate, own.random()
