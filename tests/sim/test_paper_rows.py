@@ -54,9 +54,11 @@ def small(**changes):
 def test_a_setup_is_simulated_once_and_gives_the_same_figures_again():
     told = []
     runs = Runs(told.append, steps=3, seeds=1)
-    first = runs.outcome(small())
-    assert runs.outcome(small()) is first
-    assert Runs(told.append, steps=3, seeds=1).outcome(small()) == first
+    first = runs.outcomes(small())
+    assert runs.outcomes(small()) is first
+    assert Runs(told.append, steps=3, seeds=1).outcomes(small()) == first
+    assert runs.throughput(small()) == first[0].tokens_per_s
+    assert runs.step_s(small()) == first[0].step_s
     assert told == ["Qwen3-8B rollart on 16 GPUs"] * 2
 
 

@@ -41,7 +41,7 @@ class Constants:
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
     push_gb_s: float = 0.47
     """Speed at which a new version reaches the store beside the engines."""
-    pull_gb_s: float = 2.05
+    pull_gb_s: float = 2.2
     """Speed at which engines pull a version from that store."""
     exposed_share: float = 0.3
     """Share of the pull that is not hidden behind the push."""

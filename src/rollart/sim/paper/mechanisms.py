@@ -17,7 +17,6 @@ from rollart.sim.paper.setup import (
     GROUP_SIZE,
     H20,
     H800,
-    MATH,
     SIZES,
     SWE,
     TP,
@@ -57,15 +56,15 @@ _AGENT = replace(SWE, reset=Latency(), score=None, samples=300, samples_spread=0
 """A task for lock-step: many turns, an environment of given latency."""
 _SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.28), reset_spread=0.35, score=None)
 """A task for redundancy: resets of hundreds of seconds, alike within a group."""
-_JUDGED = replace(MATH, score=lognormal(5.0))
-"""A task for rewards: a judge scores it."""
+_JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.8))
+"""A task for rewards: its rollout is bound by its GPUs, and a judge scores it."""
 
 
 def lockstep_rows(runs: Runs) -> Iterator[Row]:
     """Compare rollout in lock-step with rollout per trajectory, by the environment's spread."""
     for sigma, paper in _LOCKSTEP.items():
         step = Latency(kind="normal", mean_s=_TURN_S, spread=sigma / _TURN_S)
-        setup = _rollout(_AGENT, groups=_BATCH_GROUPS, compute=48)
+        setup = _rollout(_AGENT, groups=24, compute=36)
         setup = replace(setup, tasks=(replace(_AGENT, step=step),), reuse_prefixes=True)
         seconds = {
             lockstep: _mean_rollout_s(runs, setup, mode_changes={"lockstep": lockstep})
@@ -111,8 +110,8 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
 def reward_rows() -> Iterator[Row]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
     dedicated = RewardOptions(kind="dedicated", most=4)
-    elastic = RewardOptions(kind="elastic", most=64, cold_start_s=0.5, keep_s=1.0)
-    setup = _rollout(_JUDGED, groups=16, compute=4)
+    elastic = RewardOptions(kind="elastic", most=64, cold_start_s=0.1, keep_s=0.15)
+    setup = _rollout(_JUDGED, groups=8, compute=4)
     before = _one_rollout(replace(setup, rewards=dedicated).world)
     after = _one_rollout(replace(setup, compute=8, rewards=elastic).world)
     ratio = before.steps[0].began_s / after.steps[0].began_s

@@ -33,14 +33,15 @@ _NEAR = 0.10
 
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     """Simulate every experiment and compare."""
-    runs = Runs(progress, steps=4 if quick else 8, seeds=1 if quick else 6)
-    redundancy = redundancy_gains(runs)
-    splits = disaggregation_gains(runs)
+    runs = Runs(progress, steps=4 if quick else 8, seeds=1 if quick else 3)
+    rollouts = Runs(progress, steps=1, seeds=1 if quick else 6)
+    redundancy = redundancy_gains(rollouts)
+    splits = disaggregation_gains(rollouts)
     rows = [
         *schedule_rows(runs),
         *scaling_rows(runs),
         *affinity_rows(runs),
-        *lockstep_rows(runs),
+        *lockstep_rows(rollouts),
         *reward_rows(),
         *alpha_rows(runs),
         *weight_rows(),

@@ -1,7 +1,8 @@
 """Rows: a figure of the paper beside the simulator's, and how far they are apart."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import Literal
 
 from rollart.sim.outcome import Outcome, simulate
@@ -47,27 +48,28 @@ class Row:
 
 
 class Runs:
-    """Simulates set-ups, each once, however many rows need it."""
+    """Simulates set-ups, each once, however many rows need it; figures are means over seeds."""
 
     def __init__(self, progress: Callable[[str], None], *, steps: int, seeds: int) -> None:
         self._progress = progress
-        self._known: dict[Setup, Outcome] = {}
+        self._known: dict[Setup, tuple[Outcome, ...]] = {}
         self.steps = steps
         self.seeds = seeds
-        """Runs over which experiments of one step are averaged."""
 
-    def outcome(self, setup: Setup) -> Outcome:
-        """Return the figures of a set-up."""
+    def outcomes(self, setup: Setup) -> tuple[Outcome, ...]:
+        """Return the figures of a set-up, for every seed."""
         if setup not in self._known:
             gpus = setup.train + setup.compute + setup.bandwidth
             self._progress(f"Qwen3-{setup.size} {setup.mode} on {gpus} GPUs")
-            self._known[setup] = simulate(setup.world, skip=2)
+            self._known[setup] = tuple(
+                simulate(replace(setup, seed=seed).world, skip=2) for seed in range(self.seeds)
+            )
         return self._known[setup]
 
     def throughput(self, setup: Setup) -> float:
         """Return the trained tokens per second of a set-up."""
-        return self.outcome(setup).tokens_per_s
+        return fmean(outcome.tokens_per_s for outcome in self.outcomes(setup))
 
     def step_s(self, setup: Setup) -> float:
         """Return the step time of a set-up."""
-        return self.outcome(setup).step_s
+        return fmean(outcome.step_s for outcome in self.outcomes(setup))

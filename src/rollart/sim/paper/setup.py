@@ -50,7 +50,7 @@ SWE = TaskProfile(
     samples=100,
     reset=lognormal(40.0),
     step=lognormal(1.5, 0.8),
-    score=lognormal(10.0),
+    score=lognormal(3.0),
 )
 WEBSHOP = TaskProfile(
     name="webshop",
