@@ -22,8 +22,10 @@ from rollart.events import (
 )
 from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
-from rollart.sim.workload import Script
+from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import Failure, StopReason, TrajectoryId, TrajectoryInfo, Version
+
+_NO_TURN = ScriptTurn(reads=0, samples=0, step_s=0.0)
 
 
 class Generation(Protocol):
@@ -62,8 +64,8 @@ class SimAttempt:
     __slots__ = (
         "_around",
         "_job",
-        "_step_s",
         "_timer",
+        "_turn",
         "born",
         "id",
         "sampled",
@@ -80,8 +82,8 @@ class SimAttempt:
         self._around = around
         self._timer: Timer | None = None
         self._job: Job | None = None
-        self._step_s = 0.0
-        """How long the environment will take to answer the turn being made."""
+        self._turn = _NO_TURN
+        """The turn being made."""
 
     def start(self) -> None:
         """Reset the environment."""
@@ -105,15 +107,15 @@ class SimAttempt:
             failure = Failure(kind="env_error", message="the simulated environment failed")
             self._around.post(TrajectoryFailed(id=self.id, failure=failure, sampled_tokens=0))
             return
-        if self.turns.show(self.script.turns[0].reads):
+        self._turn = self.script.turns[0]
+        if self.turns.show(self._turn.reads):
             limit = self.script.limits.max_tokens
             raise InvariantError(f"a first prompt leaves no room within {limit} tokens")
         self._around.arrive(self.id, self._generate)
 
     def _generate(self) -> None:
         turns = self.turns
-        turn = self.script.turns[turns.count]
-        self._step_s = turn.step_s
+        turn = self._turn
         job = self._job = Job(
             session=self.id,
             context=turns.tokens,
@@ -138,7 +140,7 @@ class SimAttempt:
 
     def _act(self) -> None:
         around = self._around
-        self._timer = around.loop.after(around.call_s + self._step_s, self._observed)
+        self._timer = around.loop.after(around.call_s + self._turn.step_s, self._observed)
 
     def _observed(self) -> None:
         self._timer = None
@@ -146,7 +148,8 @@ class SimAttempt:
         is_last = turns.count + 1 == len(script)
         stop = turns.take(terminated=is_last, truncated=False)
         if stop is None:
-            stop = turns.show(script[turns.count].reads)
+            self._turn = script[turns.count]
+            stop = turns.show(self._turn.reads)
         if stop is None:
             self._around.arrive(self.id, self._generate)
             return
