@@ -117,6 +117,9 @@ class Numbers:
     def lend_s(self) -> float:
         return 0.375
 
+    def recall_s(self) -> float:
+        return 0.375
+
     def _random(self, *name: int) -> Random:
         return Random(derive_seed(self._case.seed, *name))
 

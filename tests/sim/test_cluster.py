@@ -40,6 +40,24 @@ def test_training_hardware_lends_engines():
     assert lent == ["training-0", "training-1"]
 
 
+def test_lending_takes_the_pull_of_the_weights_and_leaves_training_its_memory():
+    costs = small_cluster(lend_tp=1).lending
+    weights_gb = costs.model.weight_bytes / 1e9
+    assert costs.held_gb == pytest.approx(8 * weights_gb / 4)
+    assert costs.recall_s == 5.0
+    assert costs.lend_s == pytest.approx(5.0 + weights_gb / 2.2)
+    durations = ClusterDurations(small_cluster(lend_tp=1))
+    assert (durations.lend_s(), durations.recall_s()) == (costs.lend_s, costs.recall_s)
+
+
+def test_what_leaves_a_lent_engine_no_room_goes_to_the_host_meanwhile():
+    costs = small_cluster(lend_tp=1, train_gpus=2).lending
+    moved_s = 8 * costs.model.weight_bytes / 1e9 / H800.pcie_gb_s
+    assert costs.held_gb == 0.0
+    assert costs.recall_s == pytest.approx(5.0 + moved_s)
+    assert costs.lend_s - costs.recall_s == pytest.approx(costs.model.weight_bytes / 2.2e9)
+
+
 def test_units_of_prefill_and_decode_engines():
     split = Disaggregation(prefill=1, decode=3, decode_gpu=H20)
     pool = RolloutPool(name="split", gpu=H800, gpus=8, tp=1, disaggregation=split)
@@ -65,7 +83,6 @@ def test_durations_follow_from_the_hardware():
     assert few.publish_s(Version(1)) > few.update_s(Version(1), engine=EngineId("x")) > 0
     blocking = ClusterDurations(small_cluster(blocking_weights=True))
     assert blocking.publish_s(Version(1)) == 0.0
-    assert blocking.lend_s() == 5.0
 
 
 def test_outages_are_the_clusters_with_a_seed():

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollart.errors import ConfigError
-from rollart.sim.costs import Constants, EngineCosts, TrainCosts, WeightCosts
+from rollart.sim.costs import Constants, EngineCosts, LendCosts, TrainCosts, WeightCosts
 from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.engine import SimEngine
 from rollart.sim.fleet import Member
@@ -82,8 +82,6 @@ class Cluster:
     """Broadcast weights while the engines stand still."""
     lend_tp: int = 0
     """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
-    lend_s: float = 5.0
-    """Time to turn training hardware into an engine, and back."""
     engine_mtbf_s: float = 0.0
     """Mean time an engine serves until it dies; 0 is for ever."""
     engine_repair_s: float = 60.0
@@ -104,6 +102,17 @@ class Cluster:
         train = self.train_gpus * self.train_gpu.cost
         return train + sum(pool.gpus * pool.gpu.cost for pool in self.rollout)
 
+    @property
+    def lending(self) -> LendCosts:
+        """What lending its training hardware costs."""
+        return LendCosts(
+            model=self.model,
+            gpu=self.train_gpu,
+            gpus=self.train_gpus,
+            tp=self.lend_tp,
+            constants=self.constants,
+        )
+
     def outages(self, seed: int) -> OutageOptions:
         """Return when engines die, drawn from a seed."""
         return OutageOptions(mtbf_s=self.engine_mtbf_s, repair_s=self.engine_repair_s, seed=seed)
@@ -123,14 +132,17 @@ class Cluster:
                 )
                 members.append(Member(engine=engine, pool=pool.name))
         if self.lend_tp:
-            costs = self._costs(self.train_gpu, self.lend_tp)
+            held_gb = self.lending.held_gb
+            costs = self._costs(self.train_gpu, self.lend_tp, held_gb=held_gb)
             for number in range(self.train_gpus // self.lend_tp):
                 engine = self._engine(EngineId(f"{TRAINING}-{number}"), costs, loop)
                 members.append(Member(engine=engine, pool=TRAINING, lent=True))
         return members
 
-    def _costs(self, gpu: Gpu, tp: int) -> EngineCosts:
-        return EngineCosts(model=self.model, gpu=gpu, tp=tp, constants=self.constants)
+    def _costs(self, gpu: Gpu, tp: int, *, held_gb: float = 0.0) -> EngineCosts:
+        return EngineCosts(
+            model=self.model, gpu=gpu, tp=tp, constants=self.constants, held_gb=held_gb
+        )
 
     def _engine(self, id_: EngineId, costs: EngineCosts, loop: Loop) -> SimEngine:
         return SimEngine(id_, costs=costs, loop=loop, reuse_prefixes=self.reuse_prefixes)
@@ -176,7 +188,7 @@ class ClusterDurations:
             constants=cluster.constants,
             blocking=cluster.blocking_weights,
         )
-        self._lend_s = cluster.lend_s
+        self._lending = cluster.lending
 
     def train_s(self, tokens: int, *, version: Version) -> float:
         """Return the time of an optimizer step on so many tokens."""
@@ -194,5 +206,9 @@ class ClusterDurations:
         return self._weights.update_s
 
     def lend_s(self) -> float:
-        """Return the time to make training hardware serve, or train again."""
-        return self._lend_s
+        """Return the time to make training hardware serve."""
+        return self._lending.lend_s
+
+    def recall_s(self) -> float:
+        """Return the time to make it train again."""
+        return self._lending.recall_s

@@ -47,6 +47,10 @@ class Constants:
     """Share of the pull that is not hidden behind the push."""
     rpc_s: float = 0.02
     """Mean of a call to an environment on another machine."""
+    switch_s: float = 5.0
+    """What lending or recalling training hardware costs beside moving bytes."""
+    state_bytes: float = 16.0
+    """Bytes that training keeps per parameter: weights, gradients and the optimizer's state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +61,8 @@ class EngineCosts:
     gpu: Gpu
     tp: int
     constants: Constants = field(default_factory=Constants)
+    held_gb: float = 0.0
+    """Memory of each GPU that something else keeps."""
     prefill_token_s: float = field(init=False)
     """Seconds per prompt token, attention apart."""
     attention_s: float = field(init=False)
@@ -73,7 +79,8 @@ class EngineCosts:
         model, gpu, constants = self.model, self.gpu, self.constants
         flops = self.tp * gpu.dense_tflops * 1e12 * constants.prefill_utilisation
         bandwidth = self.tp * gpu.hbm_tb_s * 1e12 * constants.decode_utilisation
-        room = self.tp * gpu.memory_gb * _GB * constants.memory_share - model.weight_bytes
+        usable_gb = gpu.memory_gb * constants.memory_share - self.held_gb
+        room = self.tp * usable_gb * _GB - model.weight_bytes
         if room <= 0:
             raise ConfigError(
                 "pools.tp",
@@ -177,3 +184,46 @@ class WeightCosts:
     def update_s(self) -> float:
         """Time a suspended engine needs to load them."""
         return self.push_s + self.pull_s if self.blocking else self.exposed_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LendCosts:
+    """What making engines of training GPUs needs.
+
+    What training keeps stays in their memory if the weights fit beside it. If not, it goes to the
+    host's memory for the time, over one direction of each GPU's PCIe.
+    """
+
+    model: ModelShape
+    gpu: Gpu
+    gpus: int
+    """That train, and share what training keeps."""
+    tp: int
+    """GPUs of one lent engine."""
+    constants: Constants = field(default_factory=Constants)
+
+    @property
+    def held_gb(self) -> float:
+        """Memory of each GPU that a lent engine must leave alone."""
+        return self._state_gb if self._fits else 0.0
+
+    @property
+    def lend_s(self) -> float:
+        """Time until the hardware serves: pulling the weights, and what it costs beside."""
+        pull_s = WeightCosts(model=self.model, constants=self.constants).pull_s
+        return self.recall_s + pull_s
+
+    @property
+    def recall_s(self) -> float:
+        """Time until it can train again; its own weights never left."""
+        moved_s = 0.0 if self._fits else 2 * self._state_gb / self.gpu.pcie_gb_s
+        return self.constants.switch_s + moved_s
+
+    @property
+    def _state_gb(self) -> float:
+        return self.model.parameters * self.constants.state_bytes / self.gpus
+
+    @property
+    def _fits(self) -> bool:
+        free_gb = self.gpu.memory_gb * self.constants.memory_share - self._state_gb
+        return self.tp * free_gb * _GB > self.model.weight_bytes

@@ -280,7 +280,11 @@ class RecordedDurations:
         return self._take(self._measured.update_s, (self._source(version), engine))
 
     def lend_s(self) -> float:
-        """Return the time to make training hardware serve, or train again."""
+        """Return the mean time of making training hardware serve or train again."""
+        return self._lend_s
+
+    def recall_s(self) -> float:
+        """Return the same: both are measured together."""
         return self._lend_s
 
     def _source(self, version: Version) -> Version:

@@ -78,7 +78,11 @@ class Durations(Protocol):
         ...
 
     def lend_s(self) -> float:
-        """Return the time to make training hardware serve, or train again."""
+        """Return the time to make training hardware serve."""
+        ...
+
+    def recall_s(self) -> float:
+        """Return the time to make it train again."""
         ...
 
 
@@ -237,7 +241,7 @@ class Simulator:
             case Lend():
                 self.loop.after(durations.lend_s(), partial(self._lend, command))
             case Recall():
-                self._later(durations.lend_s(), EngineRecalled(engine=command.engine))
+                self._later(durations.recall_s(), EngineRecalled(engine=command.engine))
             case _ as never:
                 assert_never(never)
 
