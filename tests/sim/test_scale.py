@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from rollart.sim.loop import Loop
 from rollart.sim.outcome import simulate
 from rollart.sim.scale import BOUNDED, SIZES, Size, Trial, cost, measure, study, tails
 
@@ -73,13 +74,13 @@ def test_seeds_differ_and_are_averaged():
     assert one.events == pytest.approx(two.events, rel=0.2)
 
 
+@pytest.mark.parametrize(("shape", "tp", "attempts"), [("production", 1, 4), ("long", 2, 2)])
 @pytest.mark.parametrize("gpus", SIZES)
-def test_a_sixth_of_the_gpus_trains_and_the_rest_generates(gpus):
-    infos = Trial(shape="production", gpus=gpus, steps=1).world(0)
-    generating = round(gpus * 5 / 6)
-    assert len(infos.make_engines(None)) == generating  # pyright: ignore[reportArgumentType]
-    assert generating / (gpus - generating) == pytest.approx(5, rel=0.05)
-    assert infos.rules.batching.groups_per_step * 8 == 4 * gpus
+def test_a_sixth_of_the_gpus_trains_and_the_rest_generates(gpus, shape, tp, attempts):
+    world = Trial(shape=shape, gpus=gpus, steps=1).world(0)
+    generating = tp * len(world.make_engines(Loop()))
+    assert generating / (gpus - generating) == pytest.approx(5, rel=0.1)
+    assert world.rules.batching.groups_per_step * 8 == attempts * gpus
 
 
 def test_the_tails_are_those_of_the_production_cluster():

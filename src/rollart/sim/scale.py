@@ -5,7 +5,7 @@ schedule trains the same tokens per second and GPU at every size. There are two 
 
 - `production`: turns from 1 to 48 with the paper's tail. Most tasks need one turn, a few so many
   that the most turns of a step are over 40 times the mean.
-- `long`: turns from 1 to 48, evenly. Eight times the events: the harder one to simulate.
+- `long`: turns from 1 to 48, evenly. Four times the events: the harder one to simulate.
 
 What the simulated cluster does depends on the seed alone; seconds and memory are this machine's.
 """
@@ -13,7 +13,7 @@ What the simulated cluster does depends on the seed alone; seconds and memory ar
 import gc
 import resource
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import log
@@ -39,14 +39,12 @@ from rollart.types import GroupId, Json, SlotId, TrajectoryId
 SIZES = (64, 256, 1024, 3000, 10_000)
 BOUNDED = 3000
 """The size whose seconds are bounded."""
-ATTEMPTS_PER_GPU = 4
-"""Attempts of a batch per GPU, as in the paper's testbed: 512 on 128."""
 GROUP_SIZE = 8
 ALPHA = 2
 EXTRA_SHARE = 3 / 64
 """Redundant groups, as RollArt's set-up has them."""
 GENERATION_SHARE = 5 / 6
-ENGINE_MTBF_S = 7 * 24 * 3600.0 * BOUNDED * GENERATION_SHARE
+CLUSTER_MTBF_S = 7 * 24 * 3600.0
 """One engine of 3,000 GPUs dies a week."""
 WARMING = COOLING = ALPHA
 """Steps that fill the pipeline, and steps that drain it: efficiency leaves them out."""
@@ -65,7 +63,23 @@ SINGLE = TaskProfile(
     max_tokens=131_072,
 )
 LONG = replace(SINGLE, name="long", weight=0.005, turns=(1, 48), reads=200, samples=200)
-SHAPES: Mapping[str, tuple[TaskProfile, ...]] = {"production": (SINGLE, LONG), "long": (LONG,)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What attempts are like and how many there are: a batch has 4.8 for each engine."""
+
+    tasks: tuple[TaskProfile, ...]
+    tp: int
+    """GPUs of one engine."""
+    attempts_per_gpu: int
+    """Attempts of a batch per GPU; the paper's testbed has 512 on 128."""
+
+
+SHAPES = {
+    "production": Shape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
+    "long": Shape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,21 +94,22 @@ class Trial:
     @property
     def groups(self) -> int:
         """Groups of a batch."""
-        return self.gpus * ATTEMPTS_PER_GPU // GROUP_SIZE
+        return self.gpus * SHAPES[self.shape].attempts_per_gpu // GROUP_SIZE
 
     def workload(self, seed: int) -> SyntheticWorkload:
         """Return what its attempts would do."""
-        return SyntheticWorkload(SHAPES[self.shape], seed=seed)
+        return SyntheticWorkload(SHAPES[self.shape].tasks, seed=seed)
 
     def world(self, seed: int) -> World:
         """Return the run, ready to be simulated."""
-        generation = round(self.gpus * GENERATION_SHARE)
+        tp = SHAPES[self.shape].tp
+        generation = round(self.gpus * GENERATION_SHARE / tp) * tp
         cluster = Cluster(
             model=model_named("Qwen3-30B-A3B"),
-            rollout=(RolloutPool(name="h20", gpu=gpu_named("H20"), gpus=generation, tp=1),),
+            rollout=(RolloutPool(name="h20", gpu=gpu_named("H20"), gpus=generation, tp=tp),),
             train_gpu=gpu_named("H800"),
             train_gpus=self.gpus - generation,
-            engine_mtbf_s=ENGINE_MTBF_S,
+            engine_mtbf_s=CLUSTER_MTBF_S * BOUNDED * GENERATION_SHARE / tp,
         )
         attempts = self.groups * GROUP_SIZE
         return World(
@@ -170,9 +185,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=min(4, seeds.get(gpus, 1)))
-        for gpus in sizes
-        if not quick and gpus <= BOUNDED
+        Trial(shape="long", gpus=gpus, steps=1, seeds=min(4, seeds.get(gpus, 1))) for gpus in sizes
     ]
     return study(trials, progress=progress)
 
