@@ -12,6 +12,7 @@ from rollart.errors import ConfigError
 from rollart.events import (
     Adapt,
     Drop,
+    Launch,
     RunStarted,
     StepFinished,
     StopRequested,
@@ -38,7 +39,8 @@ def adapter(*, groups_per_step=4, redundancy=ON, staleness=WINDOW, mode=ROLLART)
 
 
 def shares(**changes):
-    return Shares(**{"wait": 0.0, "tail": 0.0, "stale": 0.0, "surplus": 0.0} | changes)
+    nothing = {"wait": 0.0, "tail": 0.0, "stale": 0.0, "surplus": 0.0, "idle": 0.0}
+    return Shares(**nothing | changes)
 
 
 def finished(id_, tokens):
@@ -55,11 +57,12 @@ def train(*ids):
 class Steps:
     """Feeds an adapter whole steps: when groups complete, and what is thrown away."""
 
-    def __init__(self, adapter, *, warm=True):
+    def __init__(self, adapter, *, warm=True, busy=2):
         self.adapter = adapter
         self.now = 0.0
         self.ids = 0
-        self.started = adapter.note(0.0, RunStarted(engines=(), slots=1), [])
+        launches = [LAUNCH] * busy
+        self.started = adapter.note(0.0, RunStarted(engines=(), slots=2), launches)
         for _ in range(adapter.alpha.highest + 1 if warm else 0):
             self.take(*EVEN)
 
@@ -74,18 +77,20 @@ class Steps:
         self.adapter.note(start + busy_s, StepFinished(version=1), [])
         self.now = start + max(busy_s, *completions)
         self.ids += 1
-        levels = self.adapter.note(self.now, finished(self.ids, tokens), [train(self.ids)])
+        commands = [train(self.ids), LAUNCH]
+        levels = self.adapter.note(self.now, finished(self.ids, tokens), commands)
         self.adapter.check()
         return levels
 
     def waste(self, reason, tokens):
         """Drop a complete group."""
         self.ids += 1
-        self.adapter.note(self.now, finished(self.ids, tokens), [])
+        self.adapter.note(self.now, finished(self.ids, tokens), [LAUNCH])
         self.adapter.lose(Group(id=0, scored={0: (self.ids, 1.0)}), reason)
         self.adapter.note(self.now, StopRequested(), [Drop(ids=(self.ids,), reason=reason)])
 
 
+LAUNCH = Launch(id=0, group=0, member=0, attempt=0, task=0, slot=0, seed=0)
 EVEN = (1.0, 2.0, 3.0, 4.0)
 TAILED = (1.0, 1.0, 1.0, 4.0)
 
@@ -103,13 +108,19 @@ def test_waste_while_nobody_waits_calls_for_fewer_extra_groups():
     assert shares(surplus=0.01).redundancy_call(cost=0.0, least_waste=0.0) == 0
 
 
-def test_groups_that_take_alike_times_call_for_no_extra_ones():
+def test_groups_that_take_alike_times_in_busy_environments_call_for_no_extra_ones():
     assert shares(wait=0.9).redundancy_call(cost=0.9, least_waste=0.0) == 0
 
 
+def test_environments_that_idle_while_the_trainer_waits_call_for_extra_groups():
+    assert shares(idle=0.2).redundancy_call(cost=0.9, least_waste=0.0) == 1
+    assert shares(idle=0.2).redundancy_call(cost=0.0, least_waste=0.0) == 0
+    assert shares(idle=0.2, stale=0.3).redundancy_call(cost=0.3, least_waste=0.0) == -1
+
+
 def test_a_running_mean_moves_a_part_of_the_way():
-    mean = shares(wait=1.0).towards(shares(tail=1.0, stale=1.0, surplus=1.0))
-    assert mean == Shares(wait=0.7, tail=0.3, stale=0.3, surplus=0.3)
+    mean = shares(wait=1.0).towards(shares(tail=1.0, stale=1.0, surplus=1.0, idle=1.0))
+    assert mean == Shares(wait=0.7, tail=0.3, stale=0.3, surplus=0.3, idle=0.3)
 
 
 def test_waste_without_waiting_calls_for_a_smaller_window_and_the_opposite_for_a_larger():
@@ -146,6 +157,13 @@ def test_waiting_for_the_slowest_groups_raises_the_extra_groups():
 
 def test_groups_that_come_evenly_have_no_tail_however_long_the_trainer_waits():
     steps = Steps(adapter())
+    assert [steps.take(*EVEN) for _ in range(4)] == [None] * 4
+
+
+def test_idle_environments_raise_the_extra_groups_where_groups_are_kept_for_the_next_batch():
+    steps = Steps(adapter(), busy=1)
+    assert [steps.take(*EVEN) for _ in range(2)] == [None, Adapt(alpha=3, extra_groups=2)]
+    steps = Steps(adapter(mode=ONE_OFF, staleness=Staleness(alpha=1)), busy=1)
     assert [steps.take(*EVEN) for _ in range(4)] == [None] * 4
 
 
@@ -196,9 +214,9 @@ def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
         steps.adapter.lose(Group(id=0, flying=flying), "stale")
         steps.adapter.lose(Group(id=1, scored={0: (92, 1.0)}), "zero_variance")
         told = steps.adapter.note
-        told(steps.now, TrajectoryCancelled(id=90, sampled_tokens=20), [])
-        told(steps.now, TrajectoryFailed(id=91, failure=failure, sampled_tokens=20), [])
-        told(steps.now, TrajectoryCancelled(id=93, sampled_tokens=999), [])
+        told(steps.now, TrajectoryCancelled(id=90, sampled_tokens=20), [LAUNCH])
+        told(steps.now, TrajectoryFailed(id=91, failure=failure, sampled_tokens=20), [LAUNCH])
+        told(steps.now, TrajectoryCancelled(id=93, sampled_tokens=999), [LAUNCH])
         moved = steps.take(*EVEN, busy_s=5.0)
     assert moved == Adapt(alpha=2, extra_groups=0)
 
@@ -222,7 +240,7 @@ def test_levels_go_on_from_a_snapshot_within_the_bounds_of_the_run():
 
 def test_a_large_batch_adapts_in_larger_steps_up_to_half_of_it():
     large = adapter(groups_per_step=64)
-    assert (large.extra_groups.step, large.extra_groups.highest) == (8, 32)
+    assert (large.extra_groups.step, large.extra_groups.highest) == (16, 32)
     capped = adapter(redundancy=Redundancy(adaptive=True, max_extra_groups=3))
     assert capped.extra_groups.highest == 3
 

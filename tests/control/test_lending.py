@@ -10,6 +10,7 @@ from rollart.control.modes import MODES, ONE_OFF
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
 from rollart.errors import ConfigError, InvariantError
 from rollart.events import (
     EngineLent,
@@ -134,6 +135,18 @@ def test_training_hardware_is_lent_again_with_the_newest_weights_when_they_are_p
     updated = run.send(EngineUpdated(engine="a", version=1))
     assert updated[0] == Resume(engine="a")
     assert of(Suspend | Lend, updated) == []
+
+
+def test_weights_no_engine_would_serve_before_the_next_batch_are_not_awaited():
+    rules = {"staleness": Staleness(alpha=1), "syncing": Syncing(when="batch"), "steps": 4}
+    run = lending_run(slots=2, **rules)
+    run.finished(0)
+    run.send(EngineLent(engine="t", version=0))
+    run.send(EngineRecalled(engine="t"))
+    assert of(Lend, run.send(StepFinished(version=1))) == [Lend(engine="t", version=0)]
+    run.send(EngineLent(engine="t", version=0))
+    assert run.send(Published(version=1)) == []
+    assert run.finished(1) == [Recall(engine="t"), Suspend(engine="a")]
 
 
 def test_where_weights_change_only_in_idle_engines_training_hardware_serves_what_all_serve():

@@ -274,13 +274,48 @@ def test_a_known_pool_long_passed_by_is_tried_again():
     assert 1 <= tried.count("w") <= 3
 
 
-def test_with_one_pool_a_router_that_learns_balances_episodes():
+def test_until_anything_is_known_a_router_that_learns_keeps_episodes_where_they_are():
     router = Router(Routing(learn=True), engines=[("a", "p"), ("b", "p")])
-    went = [router.pick(n, domain="code", now=0.0, tokens=9) for n in range(4)]
-    for session in range(4):
-        router.done(session, now=1.0, sampled_tokens=1)
-    router.forget(1)
-    assert [*went, router.pick(9, domain="code", now=1.0, tokens=9)] == ["a", "b", "a", "b", "b"]
+    assert [router.pick(n, domain="code", tokens=9) for n in range(3)] == ["a", "b", "a"]
+    router.done(0, now=1.0, sampled_tokens=1)
+    router.pick(3, domain="code", tokens=9)
+    assert [router.pick(0, domain="code", now=1.0, tokens=19)] == ["a"]
+    router.check()
+
+
+def crowd(router, *, held_s):
+    """Teach a router what held tokens cost; return where an episode goes whose home is crowded."""
+    for number in range(400):
+        held, now = 0, 100.0 * number
+        for turn in range(3):
+            tokens = held + 500
+            router.pick(number, domain="code", now=now, tokens=tokens)
+            now += 1e-3 * (500 + number % 7) + held_s * held + 0.1
+            router.done(number, now=now, sampled_tokens=100 + number % 7 + turn)
+            held = tokens + 100 + number % 7 + turn
+        router.forget(number)
+    now = 1e6
+    home = router.pick(900, domain="code", now=now, tokens=9000)
+    router.done(900, now=now + 9.1, sampled_tokens=100)
+    others = [router.pick(n, domain="code", now=now, tokens=10) for n in (901, 902, 903)]
+    assert others.count(home) == 2
+    router.forget(next(n for n in (901, 902, 903) if others[n - 901] != home))
+    return router.pick(900, domain="code", now=now + 10, tokens=9200) == home
+
+
+def test_an_episode_leaves_a_crowded_home_only_if_its_prefix_is_not_worth_the_wait():
+    engines = [("a", "p"), ("b", "p")]
+    assert crowd(Router(Routing(learn=True), engines=engines), held_s=0.0)
+    assert not crowd(Router(Routing(learn=True), engines=engines), held_s=1e-3)
+
+
+def test_a_guest_nothing_is_known_of_is_judged_as_the_preferred_pool():
+    rule = Routing(affinity={"default": ("reader",)}, learn=True)
+    router = Router(rule, engines=[("r0", "reader"), ("w0", "writer")])
+    world = Closed(router)
+    world.run(["code"] * 14)
+    router.open("t", "training", is_guest=True)
+    assert router.pick(900, domain="code", now=world.now, tokens=3000) == "t"
 
 
 def learned(router):
@@ -291,7 +326,7 @@ def learned(router):
     return seen
 
 
-def test_only_tokens_an_engine_has_not_seen_are_charged():
+def test_tokens_an_engine_has_seen_and_others_are_told_apart():
     router = Router(Routing(learn=True), engines=ENGINES[:2])
     seen = learned(router)
     router.pick(0, domain="math", now=0.0, tokens=10)
@@ -303,5 +338,5 @@ def test_only_tokens_an_engine_has_not_seen_are_charged():
     router.close("a")
     router.pick(0, domain="math", now=7.0, tokens=30)
     router.done(0, now=8.0, sampled_tokens=2)
-    charged = [(each.new_tokens, each.sampled_tokens, each.took_s, each.beside) for each in seen]
-    assert charged == [(10, 5, 1.0, 0), (7, 1, 2.0, 0), (30, 2, 1.0, 0)]
+    charged = [(e.new_tokens, e.held_tokens, e.sampled_tokens, e.took_s, e.beside) for e in seen]
+    assert charged == [(10, 0, 5, 1.0, 0), (7, 15, 1, 2.0, 0), (30, 0, 2, 1.0, 0)]

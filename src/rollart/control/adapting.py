@@ -1,13 +1,15 @@
 """Adapting: how much is started beyond the batch, and how far ahead, by what that cost and saved.
 
-Before each step the time since the step before is judged by four shares: the time the trainer
-waited, the part of it due to the batch's slow groups (the tail), and the sampled tokens thrown away
-because their group became stale or surplus. Running means of them count, from when work can have
-become stale at all.
+Before each step the time since the step before is judged by five shares: the time the trainer
+waited, the part of it due to the batch's slow groups (the tail), the time environments stood idle,
+and the sampled tokens thrown away because their group became stale or surplus. Running means of
+them count, from when work can have become stale at all.
 
 - `extra_groups` buys time with tokens. Where groups take unlike times (there is a tail, or waste
   even when least was wasted), more are called for while the trainer waits and the waste they add is
-  small beside that; fewer when they add too much, or nobody waits.
+  small beside that; fewer when they add too much, or nobody waits. In a window extra groups are
+  kept for the next batch, so there environments that idle while the trainer waits call for more
+  as well; where all are busy, more groups would only queue.
 - `alpha`, the window groups are opened by, buys a trainer that never waits with older work: waste
   while it does not wait calls for a smaller window, waiting without waste for a larger one.
 
@@ -22,6 +24,7 @@ from statistics import median
 from typing import TypedDict
 
 from rollart.control.groups import Group
+from rollart.control.occupancy import Occupancy
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
 from rollart.events import (
@@ -30,6 +33,7 @@ from rollart.events import (
     Drop,
     DropReason,
     Event,
+    Launch,
     RunStarted,
     StepFinished,
     Train,
@@ -76,6 +80,8 @@ class Shares:
     """Tokens whose group became too old."""
     surplus: float
     """Tokens whose group was not needed."""
+    idle: float
+    """Time of environments that ran nothing, where extra groups would have used it."""
 
     @property
     def waste(self) -> float:
@@ -89,6 +95,7 @@ class Shares:
             tail=self.tail + _WEIGHT * (latest.tail - self.tail),
             stale=self.stale + _WEIGHT * (latest.stale - self.stale),
             surplus=self.surplus + _WEIGHT * (latest.surplus - self.surplus),
+            idle=self.idle + _WEIGHT * (latest.idle - self.idle),
         )
 
     def redundancy_call(self, *, cost: float, least_waste: float) -> int:
@@ -99,8 +106,8 @@ class Shares:
         added = self.waste - least_waste
         if self.waste > _LITTLE and (cost < _LITTLE or added > _TOO_MUCH * cost):
             return -1
-        is_uneven = self.tail + least_waste > _MUCH
-        return 1 if is_uneven and cost > _MUCH and added < _WORTH * cost else 0
+        is_useful = self.tail + least_waste > _MUCH or self.idle > _MUCH
+        return 1 if is_useful and cost > _MUCH and added < _WORTH * cost else 0
 
     def window_call(self) -> int:
         """Return the direction in which a larger or smaller window is called for."""
@@ -145,7 +152,7 @@ class Adapter:
             level=rules.redundancy.extra_groups,
             lowest=0,
             highest=rules.redundancy.most_extra_groups(per_step),
-            step=max(1, per_step // 8),
+            step=max(1, per_step // 4),
         )
         self._completions: deque[float] = deque(maxlen=per_step)
         self._free_s = 0.0
@@ -156,6 +163,7 @@ class Adapter:
         self._tokens: dict[TrajectoryId, int] = {}
         self._lost: dict[TrajectoryId, DropReason] = {}
         self._spent: Counter[str] = Counter()
+        self._running = Occupancy()
 
     def complete(self, now: float) -> None:
         """Note that a group completed."""
@@ -173,6 +181,8 @@ class Adapter:
         judged = self._levels() if isinstance(event, RunStarted) else None
         for command in commands:
             match command:
+                case Launch():
+                    self._running.move(now, 1)
                 case Drop():
                     for id_ in command.ids:
                         self._book(id_, self._tokens.pop(id_, 0))
@@ -214,12 +224,17 @@ class Adapter:
 
     def _note_event(self, now: float, event: Event) -> None:
         match event:
-            case RunStarted() | StepFinished():
+            case RunStarted():
+                self._free_s = now
+                self._running = Occupancy(places=event.slots, since_s=now)
+            case StepFinished():
                 self._free_s = now
             case TrajectoryFinished(info=info):
                 self._tokens[info.id] = info.sampled_tokens
+                self._running.move(now, -1)
             case TrajectoryCancelled() | TrajectoryFailed():
                 self._book(event.id, event.sampled_tokens)
+                self._running.move(now, -1)
             case _:
                 pass
 
@@ -238,6 +253,7 @@ class Adapter:
         self._trained_s = now
         self._trained += 1
         self._spent.clear()
+        self._running.restart(now)
         after = self._levels()
         return after if after != before else None
 
@@ -259,6 +275,7 @@ class Adapter:
             tail=max(0.0, min(wait_s, self._tail_s())) / period_s,
             stale=self._spent["stale"] / tokens,
             surplus=self._spent["surplus"] / tokens,
+            idle=self._running.idle_share(now) if self._in_window else 0.0,
         )
 
     def _tail_s(self) -> float:

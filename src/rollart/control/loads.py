@@ -14,19 +14,15 @@ from rollart.types import EngineId
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class EngineLoad:
-    """An open engine and what it is believed to be busy with."""
+    """An open engine and what it is busy with."""
 
     id: EngineId
     pool: str
     order: int
     """When it joined: among the equally loaded the first goes first."""
-    load: float = 0
-    """Requests in flight, or the work its episodes are expected to bring."""
-    requests: int = 0
+    load: int = 0
     """Requests in flight."""
-    episodes: int = 0
-    """Episodes that live there, where those are the load."""
-    listed: float = 0
+    listed: int = 0
     """The load it is listed under."""
     is_open: bool = True
 
@@ -36,7 +32,7 @@ class PoolLoads:
 
     def __init__(self) -> None:
         self._engines: dict[int, EngineLoad] = {}
-        self._heap: list[tuple[float, int]] = []
+        self._heap: list[tuple[int, int]] = []
 
     def __len__(self) -> int:
         """Return how many engines are open."""

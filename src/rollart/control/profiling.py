@@ -1,19 +1,24 @@
 """Profiling: what requests of each domain ask for and how fast each pool answers, as measured.
 
-A domain has a shape: the prompt tokens its engine had not seen, the tokens sampled, and the time
-its episodes spend between requests. A pool has three costs: the seconds of a new prompt token, of a
-sampled token, and of a sampled token for every request beside it on the engine. Shapes and costs
-are learned apart, so a domain's work on a pool it never used can be told as soon as both are known;
-how well, depends on how different the requests were that the costs were learned from.
+A domain is known by the tokens its requests sample. A pool has five costs: the seconds of a prompt
+token its engine has not seen, of one it saw in the episode's last request and may still hold, of a
+sampled token, and of a sampled and of a prompt token for every request beside it on the engine.
+They are told from the requests the pool answered, so that the choice between two pools, and between
+an engine that holds a prefix and one that is free, is one of measured seconds.
 
-Every mean forgets: the latest few hundred requests decide.
+Requests count by their relative errors: a completion of an hour tells no more than one of a second.
+The latest one or two thousand decide.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 _KNOWN = 8
-"""Requests after which a domain or a pool is known, and between two fits of a pool's costs."""
+"""Requests after which a domain, a pool or the two together are known."""
+_MANY, _EVERY = 256, 4
+"""Requests after which a pool learns from every fourth only: the others would tell the same."""
+_FIT_EVERY = 32
+"""Requests between two fits of a pool's costs, once there was a first."""
 _WEIGHT = 0.01
 """What one request counts in a mean once many are known."""
 _KEEP = 0.998
@@ -22,8 +27,9 @@ _SWEEPS = 12
 """Times each cost is improved in a fit; it starts from the last one's."""
 _RIDGE = 1e-3
 """Tells costs apart where requests are all alike: each then explains a part."""
-_LIGHTEST, _HEAVIEST = 0.1, 10.0
-"""Bounds on how many usual episodes one episode counts as."""
+_SHORTEST_S = 1e-6
+"""Below this all durations are alike."""
+_COSTS = range(5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class Answered:
     pool: str
     new_tokens: int
     """Prompt tokens its engine had not seen."""
+    held_tokens: int
+    """Prompt tokens its engine saw or sampled in the episode's last request."""
     sampled_tokens: int
     took_s: float
     beside: float
@@ -52,131 +60,85 @@ class _Mean:
         self.value += max(_WEIGHT, 1 / self.count) * (value - self.value)
 
 
-@dataclass(slots=True)
-class _Times:
-    """How long requests take and how long their episodes then do without."""
-
-    took_s: _Mean = field(default_factory=_Mean)
-    idle_s: _Mean = field(default_factory=_Mean)
-
-    @property
-    def busy(self) -> float:
-        """The part of its life an episode has a request in flight."""
-        total_s = self.took_s.value + self.idle_s.value
-        return self.took_s.value / total_s if total_s > 0 else 1.0
-
-
-@dataclass(slots=True)
-class _Shape:
-    """What the requests of a domain ask for."""
-
-    new_tokens: _Mean = field(default_factory=_Mean)
-    sampled_tokens: _Mean = field(default_factory=_Mean)
-    times: _Times = field(default_factory=_Times)
-
-
 class _Speed:
     """What requests cost on the engines of a pool.
 
-    Least squares of the time a request takes on its new tokens, its sampled tokens, and its sampled
-    tokens times the requests beside it, with no cost below 0: one cost after the other is set to
-    its best value given the others, which converges from anywhere.
+    Least squares with no cost below 0: one cost after the other is set to its best value given the
+    others, which converges from anywhere.
     """
 
     def __init__(self) -> None:
         self.count = 0
-        self.times = _Times()
-        self._costs = [0.0, 0.0, 0.0]
-        self._products = [[0.0, 0.0, 0.0] for _ in range(3)]
-        self._answers = [0.0, 0.0, 0.0]
-        self._fitted = 0
+        self._costs = [0.0 for _ in _COSTS]
+        self._products = [[0.0 for _ in _COSTS] for _ in _COSTS]
+        self._answers = [0.0 for _ in _COSTS]
+        self._fit_at = _KNOWN
 
-    def note(self, request: Answered, took_s: float) -> None:
+    def note(self, request: Answered) -> None:
         """Learn from one request."""
         self.count += 1
-        self.times.took_s.note(took_s)
-        sampled = request.sampled_tokens
-        features = (request.new_tokens, sampled, sampled * request.beside)
+        if self.count > _MANY and self.count % _EVERY:
+            return
+        new, held, sampled = request.new_tokens, request.held_tokens, request.sampled_tokens
+        share = 1 / max(_SHORTEST_S, request.took_s)
+        crowd = share * request.beside
+        prompt = new + held
+        features = (new * share, held * share, sampled * share, sampled * crowd, prompt * crowd)
         for row, left in enumerate(features):
-            self._answers[row] = _KEEP * self._answers[row] + left * took_s
-            products = self._products[row]
-            for column, right in enumerate(features):
-                products[column] = _KEEP * products[column] + left * right
+            self._answers[row] = _KEEP * self._answers[row] + left
+            self._products[row] = [
+                _KEEP * product + left * right
+                for product, right in zip(self._products[row], features, strict=True)
+            ]
 
     def costs_s(self) -> list[float]:
         """Return the costs that explain the requests best."""
-        if self.count - self._fitted >= _KNOWN:
-            self._fitted = self.count
+        if self.count >= self._fit_at:
+            self._fit_at = self.count + _FIT_EVERY
             for _ in range(_SWEEPS):
-                for row in range(3):
+                for row in _COSTS:
                     self._improve(row)
         return self._costs
 
     def _improve(self, row: int) -> None:
         products, costs = self._products[row], self._costs
         if products[row] > 0:
-            others = sum(products[each] * costs[each] for each in range(3) if each != row)
+            others = sum(products[each] * costs[each] for each in _COSTS if each != row)
             best = (self._answers[row] - others) / ((1 + _RIDGE) * products[row])
             costs[row] = max(0.0, best)
 
 
 class Profiler:
-    """Learns shapes and costs from finished requests."""
+    """Learns lengths and costs from finished requests."""
 
     def __init__(self) -> None:
-        self._shapes: defaultdict[str, _Shape] = defaultdict(_Shape)
+        self._sampled: defaultdict[str, _Mean] = defaultdict(_Mean)
         self._speeds: defaultdict[str, _Speed] = defaultdict(_Speed)
         self._pairs: dict[tuple[str, str], int] = {}
 
     def note(self, request: Answered) -> None:
         """Learn from a request that was completed."""
-        took_s = max(0.0, request.took_s)
         pair = request.domain, request.pool
         self._pairs[pair] = self._pairs.get(pair, 0) + 1
-        shape = self._shapes[request.domain]
-        shape.new_tokens.note(request.new_tokens)
-        shape.sampled_tokens.note(request.sampled_tokens)
-        shape.times.took_s.note(took_s)
-        self._speeds[request.pool].note(request, took_s)
+        self._sampled[request.domain].note(request.sampled_tokens)
+        self._speeds[request.pool].note(request)
 
-    def note_idle(self, domain: str, pool: str, idle_s: float) -> None:
-        """Learn how long an episode did without a request after one was completed."""
-        for times in (self._shapes[domain].times, self._speeds[pool].times):
-            times.idle_s.note(max(0.0, idle_s))
-
-    def knows_domain(self, domain: str) -> bool:
-        """Say whether enough requests of a domain were completed to judge it."""
-        return self._shapes[domain].new_tokens.count >= _KNOWN
-
-    def knows_pool(self, pool: str) -> bool:
-        """Say whether enough requests were completed on a pool to judge it."""
-        return self._speeds[pool].count >= _KNOWN
-
-    def knows_pair(self, domain: str, pool: str) -> bool:
-        """Say whether enough requests of a domain were completed on a pool."""
+    def knows(self, domain: str, pool: str) -> bool:
+        """Say whether enough requests of a domain were completed on a pool to judge it."""
         return self._pairs.get((domain, pool), 0) >= _KNOWN
 
-    def weight(self, domain: str, pool: str) -> float:
-        """Return how many of a pool's usual episodes an episode of a domain counts as.
-
-        What counts is how much of its life it has a request in flight.
-        """
-        usual = self._speeds[pool].times.busy
-        if usual <= 0 or not self.knows_domain(domain) or not self.knows_pool(pool):
-            return 1.0
-        return min(_HEAVIEST, max(_LIGHTEST, self._shapes[domain].times.busy / usual))
-
-    def delay_s(self, domain: str, pool: str, load: float) -> float:
+    def delay_s(
+        self, domain: str, pool: str, *, new_tokens: int, held_tokens: int, beside: int
+    ) -> float:
         """Return how much waiting one more request of a domain means on an engine.
 
-        `load` counts usual episodes. The request waits for its own tokens, which go slower the more
-        requests are beside it. Each of those waits too, while its prompt is read and, at every
-        token, for its place in the batch: all that waiting together is what the choice costs.
+        The request waits for its prompt and its own tokens, which go slower the more requests are
+        beside it. Each of those waits too, while its prompt is read and, at every token, for its
+        place in the batch: all that waiting together is what the choice costs.
         """
-        shape, speed = self._shapes[domain], self._speeds[pool]
-        new_s, sampled_s, beside_s = speed.costs_s()
-        beside = load * speed.times.busy
-        read_s = shape.new_tokens.value * new_s
-        slowed_s = shape.sampled_tokens.value * beside_s
-        own_s = read_s + shape.sampled_tokens.value * sampled_s + beside * slowed_s
-        return own_s + beside * (read_s + slowed_s)
+        new_s, held_s, sampled_s, sampled_beside_s, prompt_beside_s = self._speeds[pool].costs_s()
+        sampled = self._sampled[domain].value
+        read_s = new_tokens * new_s + held_tokens * held_s
+        slowed_s = sampled * sampled_beside_s
+        crowded_s = slowed_s + (new_tokens + held_tokens) * prompt_beside_s
+        return read_s + sampled * sampled_s + beside * (crowded_s + read_s + slowed_s)

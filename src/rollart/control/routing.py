@@ -4,16 +4,17 @@ An episode stays with the engine that holds its prefix. A new one goes to the le
 of the pool its domain prefers; when that pool has none, to the next pool named, then to any. The
 router knows engines, pools, times and lengths; nothing of models or tokens.
 
-A router that learns counts as load not the requests of the moment but the episodes that live on an
-engine, each by how busy it is expected to keep it. A new episode goes where one more of its
-requests means the least waiting for itself and the others: to the pool that is fast at what its
-domain asks for, unless that pool is so full that another delays less. Until the domain and the
-preferred pool are known, affinity decides. A pool that has long had no new episode of a domain gets
-one, the sooner the less it has had of that domain, so that what is expected of it stays true.
+A router that learns sends every request where it is measured to mean the least waiting for itself
+and the others: to the engine that holds its prefix, unless reading it again elsewhere delays less;
+to the pool that is fast at what its domain asks for, unless that pool is so full that another is
+faster. Affinity decides until the domain is known on the pool it prefers, and another pool must be
+clearly better. A pool that has long had no new episode of a domain gets one, the sooner the less
+it has had of that domain, so that what is expected of it stays true.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from rollart.control.loads import EngineLoad, PoolLoads
 from rollart.control.profiling import Answered, Profiler
@@ -22,6 +23,9 @@ from rollart.types import EngineId, TrajectoryId
 
 _TRY_UNKNOWN, _TRY_KNOWN = 16, 512
 """Episodes of a domain in a row that may pass by a pool it has hardly used, or knows."""
+
+_CLEARLY = 0.9
+"""The share of the preferred pool's delay that another pool must stay below."""
 
 _CROWDED = 2.0
 """How many times a guest's load makes reading an episode's prefix again worth its while."""
@@ -36,7 +40,7 @@ class Routing:
     sticky: bool = True
     """Keep an episode on one engine, so that its prefix is reused."""
     learn: bool = False
-    """Send new episodes where they are measured to delay least; until then affinity decides."""
+    """Send requests where they are measured to delay least; until that is known, as above."""
 
     def pools(self, domain: str) -> tuple[str, ...]:
         """Return the pools a domain prefers, best first."""
@@ -51,12 +55,8 @@ class _Session:
     home: EngineLoad | None = None
     in_flight: bool = False
     """Whether a request of it is at its home."""
-    weight: float = 0.0
-    """What it adds to its home's load while it lives there."""
     since_s: float = 0.0
     """When its request started."""
-    idle_since_s: float | None = None
-    """When its last request was completed, if it was and the next has not started."""
     beside: int = 0
     """Requests its home had in flight when its own joined them."""
     tokens: int = 0
@@ -115,34 +115,30 @@ class Router:
             stay = self._sessions[session] = _Session(domain=domain)
         elif stay.in_flight:
             raise InvariantError(f"session {session} asks again before it was answered")
-        home = stay.home
-        if home and self._profiler and stay.idle_since_s is not None:
-            self._profiler.note_idle(domain, home.pool, now - stay.idle_since_s)
-            stay.idle_since_s = None
-        if home is None or not home.is_open or not self._rule.sticky or self._is_crowded(home):
-            home = self._move(stay)
+        home = self._home(stay, tokens=tokens)
+        if home is not stay.home:
+            stay.home, stay.held_tokens = home, 0
         stay.in_flight, stay.since_s, stay.tokens = True, now, tokens
-        stay.beside = home.requests
-        home.requests += 1
-        if self._profiler is None:
-            home.load = home.requests
+        stay.beside = home.load
+        home.load += 1
         return home.id
 
     def done(self, session: TrajectoryId, *, now: float, sampled_tokens: int) -> None:
         """Note that the session's request was completed."""
         stay, home = self._land(session)
         if self._profiler is not None:
+            held = min(stay.tokens, stay.held_tokens)
             answered = Answered(
                 domain=stay.domain,
                 pool=home.pool,
-                new_tokens=max(0, stay.tokens - stay.held_tokens),
+                new_tokens=stay.tokens - held,
+                held_tokens=held,
                 sampled_tokens=sampled_tokens,
-                took_s=now - stay.since_s,
-                beside=(stay.beside + home.requests) / 2,
+                took_s=max(0.0, now - stay.since_s),
+                beside=(stay.beside + home.load) / 2,
             )
             self._profiler.note(answered)
         stay.held_tokens = stay.tokens + sampled_tokens
-        stay.idle_since_s = now
 
     def cancelled(self, session: TrajectoryId) -> None:
         """Note that the session's request was given up; nothing is learned from it."""
@@ -155,7 +151,6 @@ class Router:
             return None
         if stay.in_flight:
             self._land(session)
-        self._leave(stay)
         del self._sessions[session]
         return stay.home.id if stay.home is not None and stay.home.is_open else None
 
@@ -164,10 +159,7 @@ class Router:
         stays = self._sessions.values()
         for each in self._engines.values():
             homed = [stay for stay in stays if stay.home is each]
-            assert each.requests == sum(stay.in_flight for stay in homed)
-            expected = sum(stay.weight for stay in homed) if self._profiler else each.requests
-            assert each.load >= 0
-            assert abs(each.load - expected) < 1e-6
+            assert each.load == sum(stay.in_flight for stay in homed)
 
     def _land(self, session: TrajectoryId) -> tuple[_Session, EngineLoad]:
         stay = self._sessions.get(session)
@@ -175,67 +167,74 @@ class Router:
             raise InvariantError(f"session {session} has no request in flight")
         home = stay.home
         stay.in_flight = False
-        home.requests -= 1
-        if self._profiler is None:
-            self._lighten(home, home.requests)
+        home.load -= 1
+        if home.is_open:
+            self._pools[home.pool].fell(home)
         return stay, home
 
-    def _move(self, stay: _Session) -> EngineLoad:
-        """Give a session a home, or another one."""
-        self._leave(stay)
-        domain = stay.domain
-        home = self._least(domain) if self._profiler is None else self._best_measured(domain)
-        if home is not stay.home:
-            stay.home, stay.held_tokens = home, 0
+    def _home(self, stay: _Session, *, tokens: int) -> EngineLoad:
+        """Return the engine for a session's next request."""
         if self._profiler is not None:
-            stay.weight = self._profiler.weight(domain, home.pool)
-            home.episodes += 1
-            home.load += stay.weight
+            is_new = stay.home is None
+            untried = self._untried(self._profiler, stay.domain) if is_new else None
+            measured = untried or self._least_delay(self._profiler, stay, tokens=tokens)
+            home = measured or self._least_loaded(stay)
+            if is_new:
+                self._pass_by(stay.domain, chosen=home.pool)
+            return home
+        return self._least_loaded(stay)
+
+    def _least_loaded(self, stay: _Session) -> EngineLoad:
+        """Return a session's home, or a new one where it is preferred, has none or is crowded."""
+        home = stay.home
+        if home is None or not home.is_open or not self._rule.sticky or self._is_crowded(home):
+            return self._least(stay.domain)
         return home
 
-    def _leave(self, stay: _Session) -> None:
-        """Take what a session is expected to bring off its home's load."""
-        if stay.home is not None and self._profiler is not None:
-            stay.home.episodes -= 1
-            rest = max(0.0, stay.home.load - stay.weight) if stay.home.episodes else 0.0
-            self._lighten(stay.home, rest)
+    def _pass_by(self, domain: str, *, chosen: str) -> None:
+        """Count a new episode of a domain for the pools that did not get it."""
+        for name, pool in self._pools.items():
+            if pool:
+                self._passed_by[domain, name] = self._passed_by.get((domain, name), 0) + 1
+        self._passed_by[domain, chosen] = 0
 
-    def _lighten(self, engine: EngineLoad, load: float) -> None:
-        engine.load = load
-        if engine.is_open:
-            self._pools[engine.pool].fell(engine)
-
-    def _best_measured(self, domain: str) -> EngineLoad:
-        """Return the engine for a new episode by what was measured, or one to measure."""
-        pools = [name for name, pool in self._pools.items() if pool]
-        home = self._untried(domain, pools) or self._least_delay(domain, pools)
-        for name in pools:
-            self._passed_by[domain, name] = self._passed_by.get((domain, name), 0) + 1
-        self._passed_by[domain, home.pool] = 0
-        return home
-
-    def _untried(self, domain: str, pools: list[str]) -> EngineLoad | None:
+    def _untried(self, profiler: Profiler, domain: str) -> EngineLoad | None:
         """Return an engine of a pool a domain has passed by for so long that it is to be tried."""
-        assert self._profiler is not None
-        for name in pools:
-            limit = _TRY_KNOWN if self._profiler.knows_pair(domain, name) else _TRY_UNKNOWN
-            if self._passed_by.get((domain, name), 0) >= limit:
-                return self._pools[name].least()
+        for name, pool in self._pools.items():
+            limit = _TRY_KNOWN if profiler.knows(domain, name) else _TRY_UNKNOWN
+            if pool and self._passed_by.get((domain, name), 0) >= limit:
+                return pool.least()
         return None
 
-    def _least_delay(self, domain: str, pools: list[str]) -> EngineLoad:
-        """Return the engine where an episode delays least, or the preferred one if unknown."""
-        profiler, preferred = self._profiler, self._least(domain)
-        assert profiler is not None
-        if not profiler.knows_domain(domain) or not profiler.knows_pool(preferred.pool):
-            return preferred
+    def _least_delay(self, profiler: Profiler, stay: _Session, *, tokens: int) -> EngineLoad | None:
+        """Return the engine where a request delays least; None while that is not known."""
+        preferred = self._least(stay.domain, guests=False)
+        if not profiler.knows(stay.domain, preferred.pool):
+            return None
+        best, least_s = preferred, inf
+        for engine in self._candidates(stay):
+            pool, held = engine.pool, min(tokens, stay.held_tokens) if engine is stay.home else 0
+            is_equal = pool == preferred.pool or pool in self._guests
+            is_known = profiler.knows(stay.domain, pool)
+            if not is_known and not is_equal:
+                continue
+            delay_s = profiler.delay_s(
+                stay.domain,
+                pool if is_known else preferred.pool,
+                new_tokens=tokens - held,
+                held_tokens=held,
+                beside=engine.load,
+            )
+            if not is_equal:
+                delay_s /= _CLEARLY
+            if delay_s < least_s:
+                best, least_s = engine, delay_s
+        return best
 
-        def delay(engine: EngineLoad) -> tuple[float, float, int]:
-            return profiler.delay_s(domain, engine.pool, engine.load), *_first(engine)
-
-        return min(
-            (self._pools[name].least() for name in pools if profiler.knows_pool(name)), key=delay
-        )
+    def _candidates(self, stay: _Session) -> list[EngineLoad]:
+        """Return a session's home, if it is open, and the least loaded engine of each pool."""
+        least = [pool.least() for pool in self._pools.values() if pool]
+        return [stay.home, *least] if stay.home is not None and stay.home.is_open else least
 
     def _is_crowded(self, home: EngineLoad) -> bool:
         """Say whether a guest has so little to do that an episode had better move there."""
@@ -246,12 +245,12 @@ class Router:
     def _least_guests(self) -> list[EngineLoad]:
         return [self._pools[name].least() for name in self._guests if self._pools[name]]
 
-    def _least(self, domain: str) -> EngineLoad:
+    def _least(self, domain: str, *, guests: bool = True) -> EngineLoad:
         """Return the least loaded engine of the first preferred pool that has one, or of any."""
         for name in self._rule.pools(domain):
             pool = self._pools.get(name)
             if pool:
-                return min([pool.least(), *self._least_guests()], key=_first)
+                return min([pool.least(), *(self._least_guests() if guests else ())], key=_first)
         everywhere = [pool.least() for pool in self._pools.values() if pool]
         if not everywhere:
             raise InvariantError("a request was routed before any engine joined")

@@ -328,13 +328,17 @@ class Scheduler:
         is_rolling = self.cohort.admission.rolling and self.ending is None
         is_idle = not self.flights.slots.taken and not is_rolling
         if self.rules.mode.update == "at_once":
-            # On-policy work is started by nothing but new weights: waiting for it would never end.
-            waits = self.rules.syncing.when == "batch" and self.bound.alpha > 0
+            waits = self._updates_wait and self.cohort.admission.rolling
             is_time = not waits or self.training or self.ending or self._has_batch
         else:
             is_time = is_idle and self._recall()
         if is_time:
             self._out += self.syncer.begin(self.published)
+
+    @property
+    def _updates_wait(self) -> bool:
+        """Whether new weights are loaded only when a batch is ready, or nothing more can come."""
+        return self.rules.syncing.when == "batch" and self.bound.alpha > 0
 
     @property
     def _has_batch(self) -> bool:
@@ -348,12 +352,17 @@ class Scheduler:
     def _lend(self, now: float) -> None:
         """Let training hardware serve while nothing trains, nothing is ready and something runs.
 
-        It serves the newest weights; where weights change only in idle engines, those all serve.
+        It serves the newest weights published. Those still on their way are awaited, unless no
+        engine will serve them before a batch is ready: then the last ones will do while they are
+        within the bound. Where weights change only in idle engines, it serves what all serve.
         """
         missing = self.rules.batching.groups_per_step - self.cohort.admission.ready
-        is_trainer_idle = not self.cohort.training and self.published == self.optimizer
-        if is_trainer_idle and missing > 0 and self.flights.slots.taken:
-            at_once = self.rules.mode.update == "at_once"
+        if self.training or missing <= 0 or not self.flights.slots.taken:
+            return
+        at_once = self.rules.mode.update == "at_once"
+        behind = self.optimizer - self.published
+        may_lag = at_once and self._updates_wait and behind <= self.bound.alpha
+        if not behind or may_lag:
             version = self.published if at_once else self.served
             self._out += self.lender.lend(version, missing=missing, now=now)
 
