@@ -3,7 +3,7 @@
 import pytest
 
 from rollart.build import train
-from rollart.build.pools import local_engines
+from rollart.config.local_pools import local_engines
 from rollart.errors import ConfigError
 from rollart.events import RunStarted
 from rollart.observe.log import read_log

@@ -61,7 +61,9 @@ def test_the_plan_is_a_config_that_check_and_dry_run_take(small, tmp_path, capsy
         assert words in text
     assert main(["config", "check", str(out)]) == 0
     assert main(["train", str(out), "--dry-run"]) == 0
-    assert "H800, train" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "H800, train" in text
+    assert "`rollart train` on this machine refuses these pools" in text
     planned = load_config(out)
     assert sum(pool.count for pool in planned.pools.values()) == 24
     assert {pool.role for pool in planned.pools.values()} == {"train", "rollout"}

@@ -96,6 +96,18 @@ def test_a_config_is_simulated_into_a_directory(config, tmp_path, lines):
     assert {"step 1", "step 2", "step 3"} <= {bar["name"] for bar in bars}
 
 
+def test_the_summary_is_in_words_and_large_numbers_are_readable(config, tmp_path, lines):
+    _, text, _ = lines("simulate", str(config), "--out", str(tmp_path / "out"))
+    rows = dict(line.split("  ", 1) for line in text.splitlines()[5:-2])
+    rows = {name.strip(): value.strip() for name, value in rows.items()}
+    assert rows["mode"] == "rollart"
+    assert rows["fast busy"].endswith("%")
+    assert rows["wasted tokens"] != ""
+    sampled = json.loads((tmp_path / "out" / "summary.json").read_text())["sampled_tokens"]
+    assert rows["sampled tokens"] == f"{sampled:,.0f}"
+    assert "e+" not in text
+
+
 def test_a_simulated_run_can_be_replayed(config, tmp_path, lines):
     out = tmp_path / "out"
     for _ in range(2):
@@ -144,7 +156,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
         (["pools.fast.tp=16"], "pools.fast.tp = 16: must be from 0"),
         (["tasks.web.profile.like=pond"], "tasks.web.profile.like = 'pond': not known"),
         (["--steps", "0"], "run.steps = 0: must be at least 1"),
-        (["--engine-mtbf", "-1"], "outages.mtbf_s = -1.0: must be at least 0"),
+        (["--engine-mtbf", "-1"], "--engine-mtbf -1: must be at least 0 seconds"),
         (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
     ],
 )
@@ -159,9 +171,17 @@ def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, 
     ("argv", "message"),
     [
         ([], "name a config file or one of paper, scale, plan, beyond"),
-        (["papr"], "papr: no such config file"),
+        (
+            ["papr"],
+            "papr: no such config file or study; did you mean 'paper'? The studies are paper,",
+        ),
+        (["xyz"], "xyz: no such config file or study. The studies are paper, scale, plan"),
+        (["no.toml"], "no.toml: no such config file"),
         (["paper", "--steps", "3"], "--steps: the study 'paper' sets its own"),
         (["beyond", "run.steps=3"], "run.steps=3: the study 'beyond' sets its own"),
+        (["--from", ".", "--steps", "3"], "--steps: --from simulates the run as its log has it"),
+        (["--from", ".", "--quick"], "--quick: --from simulates the run as its log has it"),
+        (["--from", ".", "--engine-mtbf", "9"], "--engine-mtbf: --from simulates"),
         (["--from", "no-such-run"], "--from no-such-run: no such directory"),
         (["paper", "--from", "x"], "--from takes the whole run from its log"),
     ],
@@ -203,6 +223,12 @@ def test_a_simulated_run_is_simulated_again_from_its_log(config, tmp_path, lines
     assert result["steps"] == 6
     assert result["error"]["step_s"] < 0.5
     assert {path.name for path in second.iterdir()} == FILES
+    code, text, _ = lines("simulate", "--from", str(first), "--out", str(second))
+    assert "tokens/s" not in text.splitlines()[0]
+    assert text.splitlines()[-1].startswith(f"written to {second}: ")
+    code, _, errors = lines("simulate", "--from", str(first), "--out", str(first))
+    assert code == 2
+    assert "is the run that --from reads" in errors
 
 
 def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_path, lines):
@@ -223,7 +249,8 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
     module.run = run  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "a_study", module)
     monkeypatch.setitem(STUDIES, "paper", "a_study")
-    code, text, _ = lines("simulate", "paper", "--quick", "--out", str(tmp_path))
+    out = tmp_path / "out"
+    code, text, _ = lines("simulate", "paper", "--quick", "--out", str(out))
     assert (code, seen) == (0, [True])
     assert text.splitlines() == [
         "name  paper_low  simulated  kind",
@@ -231,9 +258,13 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
         "two           2     12,346  predicted",
         "",
         "worst_error  0.1",
+        "",
+        f"written to {out / 'summary.json'}",
     ]
-    code, text, _ = lines("simulate", "paper", "--json", "--out", str(tmp_path))
-    assert json.loads(text) == json.loads((tmp_path / "summary.json").read_text())
+    code, text, errors = lines("simulate", "paper", "--json", "--out", str(out))
+    assert json.loads(text) == json.loads((out / "summary.json").read_text())
+    assert errors == f"note: the earlier run there was moved to {out}.1\n"
+    assert (tmp_path / "out.1" / "summary.json").exists()
 
 
 def test_a_world_is_the_configs_hardware_rules_and_tasks(config):
@@ -249,7 +280,7 @@ def test_a_disk_that_refuses_is_one_message(config, tmp_path, lines):
     blocked.write_text("")
     code, _, errors = lines("simulate", str(config), "--out", str(blocked / "out"))
     assert code == 2
-    assert f"--out {blocked / 'out'}: cannot be written" in errors
+    assert f"{blocked / 'out'}: cannot be used as the run's directory" in errors
 
 
 def test_the_ticker_is_silent_where_nobody_looks(config, tmp_path, capsys):

@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rollart.build.pools import TRAINING, local_engines
 from rollart.config import Config
+from rollart.config.local_pools import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions

@@ -22,18 +22,18 @@ from rollart.build.assembly import (
     open_trainer,
     open_weights,
 )
-from rollart.build.directory import claim_directory
 from rollart.build.model import prepare_model
 from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, make_worker
-from rollart.build.pools import local_engines
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
+from rollart.config.local_pools import local_engines
 from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError
 from rollart.events import EngineUpdated, Event, StepFinished
+from rollart.observe.directory import claim_directory
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle

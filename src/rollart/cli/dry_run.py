@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from rollart.config import Config
+from rollart.config.local_pools import refusal
 from rollart.control.modes import Mode
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
@@ -30,6 +31,7 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
         "",
         f"mode {config.mode.name}",
         *_rows(_describe_mode(config)),
+        *_describe_refusal(config),
     ]
     return "\n".join(lines)
 
@@ -94,6 +96,17 @@ def _describe_engines(config: Config) -> dict[str, str]:
         words += ["first choice of " + ", ".join(tasks)] if tasks else []
         rows[f"pool {name}"] = ", ".join(words)
     return rows
+
+
+def _describe_refusal(config: Config) -> list[str]:
+    error = refusal(config)
+    if error is None:
+        return []
+    return [
+        "",
+        f"`rollart train` on this machine refuses these pools ({error.field} = {error.value!r}); "
+        "`rollart simulate` takes them.",
+    ]
 
 
 def _describe_evaluation(config: Config) -> str:

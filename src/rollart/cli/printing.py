@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping
+from math import inf
 from typing import IO, Any, cast
 
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
@@ -18,6 +19,11 @@ def complain(message: str) -> None:
     sys.stderr.write(f"{paint('error:', RED, file=sys.stderr)} {message}\n")
 
 
+def note(message: str) -> None:
+    """Write something worth knowing to standard error, apart from what a program reads."""
+    sys.stderr.write(f"{paint('note:', YELLOW, file=sys.stderr)} {message}\n")
+
+
 def paint(text: str, code: str, *, file: IO[str] | None = None) -> str:
     """Colour text if it goes to a terminal that wants colours."""
     stream = sys.stdout if file is None else file
@@ -30,7 +36,7 @@ def say_table(values: Mapping[str, object], *, indent: str = "") -> None:
     """Write names and values in two columns; nested tables are indented."""
     width = max((len(name) for name in values), default=0)
     for name, value in values.items():
-        if isinstance(value, Mapping):
+        if isinstance(value, Mapping) and value:
             say(f"{indent}{name}")
             say_table(cast("Mapping[str, Any]", value), indent=indent + "  ")
         else:
@@ -43,4 +49,8 @@ def silence_bars() -> None:
 
 
 def _show(value: object) -> str:
-    return f"{value:,.4g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:,.0f}" if 1000 <= abs(value) < inf else f"{value:.4g}"
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:,}"
+    return "none" if value == {} else str(value)

@@ -5,15 +5,18 @@ import json
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from difflib import get_close_matches
+from math import inf
 from pathlib import Path
 from typing import Any
 
-from rollart.cli.printing import say, say_table
-from rollart.cli.simulating import Simulated, Ticker, simulate_run, step_table
+from rollart.cli.printing import note, say, say_table
+from rollart.cli.simulating import Simulated, Ticker, readable, simulate_run, step_table
 from rollart.cli.tables import say_rows
 from rollart.config import load_config
 from rollart.config.world import world_from
 from rollart.errors import StorageError, UserError
+from rollart.observe.directory import claim_directory
 from rollart.sim.outages import OutageOptions
 from rollart.sim.recorded import compare, load
 from rollart.sim.simulator import World
@@ -25,10 +28,15 @@ STUDIES = {
     "beyond": "rollart.sim.beyond",
 }
 """Studies by name: modules with `run(*, quick, progress) -> dict`."""
+SUMMARY = "summary.json"
+FILES = f"utilisation.png, trace.json, events.jsonl, {SUMMARY}"
 
 
 def run(arguments: Namespace) -> int:
     """Simulate a config, a recorded run or a study."""
+    mtbf_s = arguments.engine_mtbf
+    if mtbf_s is not None and not 0 <= mtbf_s < inf:
+        raise UserError(f"--engine-mtbf {mtbf_s:g}: must be at least 0 seconds; 0 is never")
     if arguments.from_run is not None:
         if arguments.what is not None:
             raise UserError("--from takes the whole run from its log: name no config beside it")
@@ -38,32 +46,40 @@ def run(arguments: Namespace) -> int:
         raise UserError(f"name a config file or one of {names}, or give --from RUN")
     if arguments.what in STUDIES:
         return _study(arguments)
+    if not Path(arguments.what).suffix and not Path(arguments.what).exists():
+        raise UserError(_no_such(arguments.what))
     return _config(arguments)
+
+
+def _no_such(name: str) -> str:
+    near = get_close_matches(name, STUDIES, n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else "."
+    return f"{name}: no such config file or study{hint} The studies are {', '.join(STUDIES)}"
+
+
+def _given(arguments: Namespace, *names: str) -> str | None:
+    """Return the first of some flags that was given, or the overrides, which come last."""
+    flags = {name: getattr(arguments, name.strip("-").replace("-", "_")) for name in names}
+    flags[" ".join(arguments.overrides)] = arguments.overrides or None
+    given = [name for name, value in flags.items() if value is not None and value is not False]
+    return given[0] if given else None
 
 
 def _study(arguments: Namespace) -> int:
     name = arguments.what
-    given = [
-        flag
-        for flag, value in (
-            ("--steps", arguments.steps),
-            ("--seed", arguments.seed),
-            ("--engine-mtbf", arguments.engine_mtbf),
-            (" ".join(arguments.overrides), arguments.overrides or None),
-        )
-        if value is not None
-    ]
-    if given:
-        raise UserError(f"{given[0]}: the study {name!r} sets its own; it takes --quick")
+    given = _given(arguments, "--steps", "--seed", "--engine-mtbf")
+    if given is not None:
+        raise UserError(f"{given}: the study {name!r} sets its own; it takes --quick")
     out = _out(arguments, name)
     with Ticker(f"simulating {name}") as ticker:
         study: Callable[..., Mapping[str, Any]] = importlib.import_module(STUDIES[name]).run
         result = study(quick=arguments.quick, progress=ticker.say)
-    _write(out / "summary.json", result)
+    _write(out / SUMMARY, result)
     if arguments.json:
         say(json.dumps(result))
     else:
         say_result(result)
+        say(f"\nwritten to {out / SUMMARY}")
     return 0
 
 
@@ -89,9 +105,9 @@ def _config(arguments: Namespace) -> int:
     if arguments.seed is not None:
         overrides.append(f"run.seed={arguments.seed}")
     config = load_config(arguments.what, overrides)
+    world = _with_outages(world_from(config), arguments.engine_mtbf)
     out = _out(arguments, config.run.name)
     with Ticker(f"simulating {config.run.name}", steps=config.run.steps) as ticker:
-        world = _with_outages(world_from(config), arguments.engine_mtbf)
         simulated = simulate_run(world, out=out, ticker=ticker)
     return _show(arguments, simulated, out)
 
@@ -104,14 +120,14 @@ def _with_outages(world: World, mtbf_s: float | None) -> World:
 
 def _show(arguments: Namespace, simulated: Simulated, out: Path) -> int:
     summary = simulated.summary
-    _write(out / "summary.json", summary)
+    _write(out / SUMMARY, summary)
     if arguments.json:
         say(json.dumps(summary))
         return 0
     say_rows(step_table(simulated.rows))
     say()
-    say_table({name: value for name, value in summary.items() if name != "steps"})
-    say(f"\nwritten to {out}: utilisation.png, trace.json, events.jsonl, summary.json")
+    say_table(readable(summary))
+    say(f"\nwritten to {out}: {FILES}")
     return 0
 
 
@@ -119,29 +135,34 @@ def _recorded(arguments: Namespace) -> int:
     directory = Path(arguments.from_run)
     if not directory.is_dir():
         raise UserError(f"--from {directory}: no such directory; name a run, e.g. runs/quickstart")
-    out = _out(arguments, directory.name)
+    given = _given(arguments, "--steps", "--quick", "--engine-mtbf")
+    if given is not None:
+        raise UserError(f"{given}: --from simulates the run as its log has it; it takes --seed")
     world = load(directory, seed=arguments.seed)
+    out = _out(arguments, directory.resolve().name, beside=directory)
     with Ticker(f"simulating {directory.name}", steps=world.rules.steps) as ticker:
         simulated = simulate_run(world, out=out, ticker=ticker)
         ticker.say("comparing with what was measured")
         result = compare(directory)
-    _write(out / "summary.json", result)
+    _write(out / SUMMARY, result)
     if arguments.json:
         say(json.dumps(result))
         return 0
-    say_rows(step_table(simulated.rows))
+    say_rows(step_table(simulated.rows, has_tokens=False))
     say()
     say_result(result)
+    say(f"\nwritten to {out}: {FILES}")
     return 0
 
 
-def _out(arguments: Namespace, name: str) -> Path:
+def _out(arguments: Namespace, name: str, *, beside: Path | None = None) -> Path:
     """Return the directory for what is written, made before anything takes time."""
     path = Path(arguments.out) if arguments.out else Path("runs") / f"simulate-{name}"
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out {path}: cannot be written: {error.strerror}") from error
+    if beside is not None and path.resolve() == beside.resolve():
+        raise UserError(f"--out {path}: is the run that --from reads; name another directory")
+    moved = claim_directory(path, mark=SUMMARY)
+    if moved is not None:
+        note(f"the earlier run there was moved to {moved}")
     return path
 
 

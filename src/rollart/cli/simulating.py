@@ -141,15 +141,36 @@ def _summary(simulator: Simulator, collector: Collector, rows: StepRows) -> dict
     }
 
 
-def step_table(rows: Sequence[StepRow]) -> list[dict[str, Any]]:
-    """Return the rows as a table shows them."""
+def readable(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a summary in words, as a person reads it."""
+    wasted: Mapping[str, int] = summary["wasted_tokens"]
+    return {
+        "mode": summary["mode"],
+        "seed": str(summary["seed"]),
+        "seconds a step": summary["step_s"],
+        "of them waiting for rollout": summary["wait_s"],
+        "of them training": summary["train_s"],
+        "trained tokens a second": summary["tokens_per_s"],
+        "largest staleness": summary["staleness"],
+        **{f"{pool} busy": f"{share:.0%}" for pool, share in summary["utilisation"].items()},
+        "rewards busy": f"{summary['reward_utilisation']:.0%}",
+        "engine failures": summary["engine_failures"],
+        "sampled tokens": summary["sampled_tokens"],
+        "wasted tokens": ", ".join(f"{n:,} {cause}" for cause, n in wasted.items()) or "none",
+        "simulated seconds": summary["seconds"],
+        "simulated events": summary["events"],
+    }
+
+
+def step_table(rows: Sequence[StepRow], *, has_tokens: bool = True) -> list[dict[str, Any]]:
+    """Return the rows as a table shows them; a log alone does not tell all tokens trained."""
     return [
         {
             "step": row.step,
             "step s": row.step_s,
             "wait s": row.wait_s,
             "train s": row.train_s,
-            "tokens/s": row.tokens_per_s,
+            **({"tokens/s": row.tokens_per_s} if has_tokens else {}),
             "staleness": row.staleness,
             **{f"{pool} busy": f"{share:.0%}" for pool, share in row.utilisation.items()},
             "wasted tokens": row.wasted,

@@ -73,11 +73,11 @@ def shipped(file: str, *, table: str) -> dict[str, Mapping[str, object]]:
     return cast("dict[str, Mapping[str, object]]", tomllib.loads(text)[table])
 
 
-def unknown(field: str, name: str, *, known: Collection[str], how_to_add: str) -> ConfigError:
-    """Return the error for a name no entry has: the nearest names, all names, how to add one."""
+def unknown(field: str, name: str, *, known: Collection[str]) -> ConfigError:
+    """Return the error for a name no entry has: the nearest names, then all."""
     hint = ", ".join(_nearest(name.casefold(), {each.casefold(): each for each in known}))
     near = f"nearest: {hint}; " if hint else ""
-    return ConfigError(field, name, f"not known; {near}known: {', '.join(known)}; {how_to_add}")
+    return ConfigError(field, name, f"not known; {near}must be one of {', '.join(known)}")
 
 
 def _nearest(folded: str, known: Mapping[str, str]) -> list[str]:

@@ -145,13 +145,11 @@ def gpu_named(name: str, *, field: str = "gpu") -> Gpu:
     """Return a shipped GPU; `field` is what an error calls the place the name came from."""
     if name in _gpus():
         return _gpus()[name]
-    how = f"add your own with gpu_from(name, fields), fields: {', '.join(GPU_FIELDS)}"
-    raise unknown(field, name, known=GPU_NAMES, how_to_add=how)
+    raise unknown(field, name, known=GPU_NAMES)
 
 
 def link_named(name: str, *, field: str = "link") -> Link:
     """Return a shipped link; `field` is what an error calls the place the name came from."""
     if name in _links():
         return _links()[name]
-    how = f"add your own with link_from(name, fields), fields: {', '.join(LINK_FIELDS)}"
-    raise unknown(field, name, known=LINK_NAMES, how_to_add=how)
+    raise unknown(field, name, known=LINK_NAMES)

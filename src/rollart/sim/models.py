@@ -128,5 +128,4 @@ def model_named(name: str, *, field: str = "model") -> ModelShape:
     """Return a shipped model; `field` is what an error calls the place the name came from."""
     if name in _models():
         return _models()[name]
-    how = f"add your own with model_from(name, fields), fields: {', '.join(MODEL_FIELDS)}"
-    raise unknown(field, name, known=MODEL_NAMES, how_to_add=how)
+    raise unknown(field, name, known=MODEL_NAMES)

@@ -7,15 +7,21 @@ from pathlib import Path
 
 from rollart.errors import StorageError
 
-_MARK = "config.toml"
+CONFIG = "config.toml"
+"""What tells that a directory is a run's."""
 
 
-def claim_directory(directory: Path, *, resumed: Path | None) -> Path | None:
-    """Make the directory; return where an earlier run found there was moved to."""
+def claim_directory(
+    directory: Path, *, mark: str = CONFIG, resumed: Path | None = None
+) -> Path | None:
+    """Make the directory; return where an earlier run found there was moved to.
+
+    A directory is a run's if it holds a file of the name `mark`.
+    """
     moved = None
     try:
         is_own = resumed is not None and directory.resolve() in resumed.resolve().parents
-        if (directory / _MARK).exists() and not is_own:
+        if (directory / mark).exists() and not is_own:
             moved = _free_name(directory)
             directory.rename(moved)
         directory.mkdir(parents=True, exist_ok=True)

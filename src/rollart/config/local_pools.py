@@ -1,6 +1,6 @@
 """Pools on this machine: which engines a config asks for, and what cannot be had here."""
 
-from rollart.config import Config
+from rollart.config.schema import Config
 from rollart.errors import ConfigError
 from rollart.types import EngineId
 
@@ -15,6 +15,18 @@ def local_engines(config: Config) -> dict[EngineId, str]:
     if not config.pools:
         names = range(config.engine.replicas)
         return {EngineId(f"{config.engine.name}-{each}"): LOCAL for each in names}
+    error = refusal(config)
+    if error is not None:
+        raise error
+    return {
+        EngineId(f"{name}-{each}"): name
+        for name, pool in config.pools.items()
+        for each in range(pool.count)
+    }
+
+
+def refusal(config: Config) -> ConfigError | None:
+    """Return what this host cannot do of the pools; None if it can run them."""
     for name, pool in config.pools.items():
         wrong = None
         if pool.gpu != "CPU":
@@ -31,9 +43,5 @@ def local_engines(config: Config) -> dict[EngineId, str]:
                 f'this host {why}; it runs pools with gpu = "CPU" and role = "rollout" alone. '
                 "A plan for other hardware can be looked at with --dry-run"
             )
-            raise ConfigError(f"pools.{name}.{field}", value, fix)
-    return {
-        EngineId(f"{name}-{each}"): name
-        for name, pool in config.pools.items()
-        for each in range(pool.count)
-    }
+            return ConfigError(f"pools.{name}.{field}", value, fix)
+    return None
