@@ -146,7 +146,9 @@ def test_weights_no_engine_would_serve_before_the_next_batch_are_not_awaited():
     assert of(Lend, run.send(StepFinished(version=1))) == [Lend(engine="t", version=0)]
     run.send(EngineLent(engine="t", version=0))
     assert run.send(Published(version=1)) == []
-    assert run.finished(1) == [Recall(engine="t"), Suspend(engine="a")]
+    assert run.finished(1) == [Recall(engine="t")]
+    train = Train(version=1, groups=((1,),), staleness=1)
+    assert run.send(EngineRecalled(engine="t")) == [train, Suspend(engine="a")]
 
 
 def test_where_weights_change_only_in_idle_engines_training_hardware_serves_what_all_serve():

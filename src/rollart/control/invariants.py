@@ -16,6 +16,7 @@ def check(scheduler: Scheduler) -> None:
     if scheduler.lender.is_away:
         if scheduler.rules.mode.update == "at_once":
             assert 0 <= scheduler.optimizer - scheduler.lender.version <= scheduler.bound.alpha
+            assert scheduler.served <= scheduler.lender.version
         else:
             assert scheduler.lender.version == scheduler.served
         assert not scheduler.training

@@ -330,6 +330,8 @@ class Scheduler:
         if self.rules.mode.update == "at_once":
             waits = self._updates_wait and self.cohort.admission.rolling
             is_time = not waits or self.training or self.ending or self._has_batch
+            is_behind = self.lender.version < self.published
+            is_time = is_time and (not is_behind or self._recall())
         else:
             is_time = is_idle and self._recall()
         if is_time:

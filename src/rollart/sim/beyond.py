@@ -61,6 +61,9 @@ class Extent:
     skip: int
     """Steps at the start that are left out."""
     seeds: tuple[int, ...]
+    """Of the mix."""
+    task_seeds: tuple[int, ...]
+    """Of the tasks alone."""
     tasks: tuple[TaskProfile, ...] = TASKS
     """Those that are run alone too."""
     mix_part: int = 1
@@ -69,8 +72,16 @@ class Extent:
     """The same for the tasks alone."""
 
 
-FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
-QUICK = Extent(steps=6, skip=3, seeds=(1, 2), tasks=(TASKS[1], TASKS[4]), mix_part=4, task_part=8)
+FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5), task_seeds=(1, 2, 3))
+QUICK = Extent(
+    steps=6,
+    skip=3,
+    seeds=(1, 2),
+    task_seeds=(1,),
+    tasks=(TASKS[1], TASKS[4]),
+    mix_part=4,
+    task_part=8,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,9 +106,9 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
 
 def study(extent: Extent, *, progress: Callable[[str], None]) -> dict[str, Json]:
     """Compare the rules with RollArt's to a given extent."""
-    mix = _compare(extent, tasks=TASKS, part=extent.mix_part, progress=progress)
+    mix = _compare(extent, tasks=TASKS, seeds=extent.seeds, progress=progress)
     single = {
-        task.name: _compare(extent, tasks=(task,), part=extent.task_part, progress=progress)
+        task.name: _compare(extent, tasks=(task,), seeds=extent.task_seeds, progress=progress)
         for task in extent.tasks
     }
     task_means = {
@@ -123,6 +134,7 @@ def study(extent: Extent, *, progress: Callable[[str], None]) -> dict[str, Json]
         "steps": extent.steps,
         "skipped": extent.skip,
         "seeds": list(extent.seeds),
+        "task_seeds": list(extent.task_seeds),
     }
 
 
@@ -177,13 +189,14 @@ def _compare(
     extent: Extent,
     *,
     tasks: tuple[TaskProfile, ...],
-    part: int,
+    seeds: Sequence[int],
     progress: Callable[[str], None],
 ) -> dict[tuple[str, ...], list[Gain]]:
     """Return the gains of every choice of rules, seed by seed."""
     gains: dict[tuple[str, ...], list[Gain]] = {rules: [] for rules in CHOICES}
     outcomes: dict[tuple[str, ...], Outcome] = {}
-    for seed, rules in product(extent.seeds, (ROLLART, *CHOICES)):
+    part = extent.mix_part if len(tasks) > 1 else extent.task_part
+    for seed, rules in product(seeds, (ROLLART, *CHOICES)):
         progress(f"{'+'.join(task.name for task in tasks)}, seed {seed}, {_name(rules)}")
         setup = replace(testbed(SIZE, "rollart"), tasks=tasks, steps=extent.steps, seed=seed)
         outcomes[rules] = simulate(world(divided(setup, part=part), rules), skip=extent.skip)
