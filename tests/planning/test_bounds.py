@@ -1,10 +1,11 @@
 from dataclasses import replace
+from math import inf
 
 import pytest
 from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem, make_rules
 
 from rollart.planning.bounds import Bounds
-from rollart.planning.plan import Share
+from rollart.planning.plan import SPLITS, Share
 from rollart.planning.trials import Bench
 from rollart.planning.worlds import Scale
 from rollart.sim.costs import TrainCosts
@@ -30,7 +31,7 @@ def test_no_simulated_step_is_shorter_than_its_bound(name, mode):
     bounds = Bounds(problem)
     bench = Bench(bounds, events=0)
     trial = bench.trial(replace(PLANS[name], alpha=alpha))
-    assert trial.bound.step_s <= bench.run(trial, SCALE).step_s
+    assert trial.bound.step_s <= bench.run(trial, SCALE).step_s * (1 + 1e-9)
     assert bounds.estimate_s(trial.plan, trial.bound) >= trial.bound.step_s
 
 
@@ -63,6 +64,36 @@ def test_a_larger_alpha_widens_the_window():
     bounds = Bounds(make_problem())
     parts = [bounds.of(make_plan(alpha=alpha)).window_s for alpha in (1, 2, 3)]
     assert parts == sorted(parts, reverse=True)
+
+
+def test_lives_are_the_shortest_of_each_group_and_not_of_one_pool():
+    bounds = Bounds(make_problem())
+    both = bounds.of(make_plan(serves=NOWHERE_SPECIAL))
+    for pool in ("h800", "h20"):
+        one = bounds.of(make_plan(serves={"reader": pool, "writer": pool}))
+        assert both.window_s <= one.window_s
+
+
+def test_the_least_bound_of_a_share_holds_for_every_split_of_it():
+    bounds = Bounds(make_problem())
+    plan = make_plan(serves=NOWHERE_SPECIAL)
+    least_s = bounds.least_s(plan, enough_s=inf)
+    for prefill, decode in SPLITS:
+        apart = tuple(replace(s, prefill=prefill, decode=decode) for s in plan.rollout)
+        bound, _ = bounds.relax(replace(plan, rollout=apart), keep=1)
+        assert least_s <= bound.step_s * (1 + 1e-9)
+        options = bounds.options(apart, slots=4)
+        joined = bounds.options(plan.rollout, slots=4, any_split=True)
+        for task, pools in joined.items():
+            for pool, loads in pools.items():
+                assert loads[pool] <= max(options[task][pool].values()) * (1 + 1e-9)
+
+
+def test_what_is_already_enough_is_not_bounded_further():
+    bounds = Bounds(make_problem())
+    parts = bounds.of(make_plan()).parts
+    beside_s = max(part for name, part in parts.items() if name != "generation")
+    assert bounds.least_s(make_plan(), enough_s=0.0) == beside_s
 
 
 def test_keeping_prefixes_spares_reading():

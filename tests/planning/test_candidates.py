@@ -48,6 +48,39 @@ def test_candidates_differ_and_never_beat_the_least_bound():
     assert all(bounds.of(plan).step_s >= found.least * (1 - 1e-9) for plan in found.plans)
 
 
+def test_no_plan_in_reach_has_a_bound_below_the_least():
+    for problem in (make_problem(extra_groups=(0, 2, 4)), make_problem(objective="cost")):
+        bounds = Bounds(problem)
+        found = find(bounds, most=12)
+        for plan in found.plans:
+            for other in (plan, *neighbours(problem, plan)):
+                step_s = bounds.of(other).step_s
+                worth = problem.worth(step_s, hour_price=other.hour_price)
+                assert worth >= found.least * (1 - 1e-9)
+
+
+def test_what_is_no_candidate_is_kept_with_its_bound():
+    bounds = Bounds(make_problem())
+    few, all_ = find(bounds, most=5), find(bounds, most=10_000)
+    assert len(few.plans) + len(few.rest) == len(all_.plans)
+    assert [key for key, _ in few.rest] == [plan.key for plan in all_.plans[5:]]
+    assert min(worth for _, worth in few.rest) >= few.least * (1 - 1e-9)
+
+
+def test_one_node_is_divided_within():
+    problem = make_problem(pools=(replace(H800, count=8, tp=1),))
+    assert [str(plan) for plan in divisions(problem)] == [
+        "2 h800 train, 6 h800 (tp 1) roll out",
+        "4 h800 train, 4 h800 (tp 1) roll out",
+    ]
+
+
+def test_gpus_too_few_for_another_engine_are_idle():
+    problem = make_problem(pools=(replace(H800, count=8, tp=4),))
+    first, second = divisions(problem)
+    assert (first.idle, second.idle) == ({"h800": 2}, {})
+
+
 def test_a_mode_without_affinity_gets_no_tables():
     found = find(Bounds(make_problem(rules=make_rules("areal"))), most=200)
     assert all(plan.serves == NOWHERE_SPECIAL for plan in found.plans)

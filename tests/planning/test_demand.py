@@ -44,5 +44,10 @@ def test_more_sequences_in_a_step_make_each_cheaper():
     assert crowded < alone / 10
 
 
+def test_a_part_of_a_sequence_counts_as_a_whole_one():
+    costs = make_problem().engine_costs(H800.gpu, 1)
+    assert demand().decode_s(costs, most=2.1) == demand().decode_s(costs, most=3)
+
+
 def fields(profile):
     return {name: getattr(profile, name) for name in profile.__dataclass_fields__}

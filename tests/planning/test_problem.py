@@ -77,6 +77,30 @@ def test_training_takes_whole_nodes_or_everything():
     ) == (24,)
 
 
+def test_a_single_node_is_divided_in_powers_of_two():
+    problem = make_problem(pools=(replace(H800, count=8),))
+    assert problem.train_counts(problem.pools[0]) == (2, 4, 8)
+    six = replace(H800, count=6)
+    assert make_problem(pools=(six,)).train_counts(six) == (2, 4, 6)
+
+
+def test_training_that_leaves_no_room_for_an_engine_is_refused():
+    assert refusal(model=model_named("Qwen3-32B"), pools=(replace(H800, count=8),)) == (
+        "pools.h800.count = 8: Qwen3-32B needs 8 of them to train, and what is left has no room "
+        "for an engine of 2 GPUs: raise count or add a pool"
+    )
+    split = replace(H20, count=2, role="rollout", prefill=1, decode=3)
+    assert refusal(pools=(replace(H800, role="train"), split)) == (
+        "pools.h20.count = 2: must hold at least one engine, or unit of engines, of 4 GPUs"
+    )
+
+
+def test_tensor_parallelism_must_divide_the_heads():
+    assert refusal(pools=(replace(H800, tp=3), H20)) == (
+        "pools.h800.tp = 3: must divide the 32 attention heads of Qwen3-8B: take 1, 2, 4, 8, 16"
+    )
+
+
 def test_engines_have_room_for_the_weights_and_the_longest_episode():
     assert make_problem().tps(H800) == (1, 2, 4, 8)
     assert make_problem(model=model_named("Qwen3-32B")).tps(H800) == (2, 4, 8)

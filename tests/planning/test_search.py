@@ -1,12 +1,17 @@
 from dataclasses import replace
 
 import pytest
-from planning_samples import H20, H800, make_problem
+from planning_samples import H20, H800, make_problem, make_rules
 
+from rollart.planning.bounds import Bounds
+from rollart.planning.candidates import find
 from rollart.planning.explaining import bottleneck, explain
 from rollart.planning.search import search
+from rollart.planning.trials import Bench
+from rollart.planning.worlds import Scale
 
 EVENTS = 60_000
+SHORT = Scale(attempts=128, steps=5, skip=2)
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +22,7 @@ def answer():
 def test_the_plan_uses_what_there_is(answer):
     assert answer.plan.unused(answer.problem) == {}
     assert answer.plan.serves.keys() == {"reader", "writer"}
-    assert answer.gap >= 1
+    assert answer.gap >= 1 - 1e-9
     assert answer.figures.staleness <= 1
 
 
@@ -39,7 +44,11 @@ def test_the_cheapest_plan_costs_no_more_than_the_fastest(answer):
 def test_progress_is_told():
     told: list[str] = []
     search(make_problem(pools=(replace(H800, tp=1),)), events=1, progress=told.append)
-    assert told[0] == "2 divisions of the GPUs, 2 candidates"
+    assert told == [
+        "2 divisions of the GPUs, 2 candidates",
+        "candidates: 1 simulated, 0 ruled out by their bounds, 1 left untried for want of budget",
+        "plans in all: 1 simulated, 0 ruled out by their bounds, 5 left untried for want of budget",
+    ]
 
 
 def test_an_answer_is_explained_in_sentences(answer):
@@ -49,6 +58,39 @@ def test_an_answer_is_explained_in_sentences(answer):
     assert f"{answer.gap:.2f} times the least bound" in text[-1]
     assert any(" would take " in sentence for sentence in text)
     assert bottleneck(answer) in {"training", "h800", "h20", "window", "slots"}
+
+
+def test_every_plan_is_simulated_ruled_out_or_left_untried(answer):
+    candidates = find(Bounds(answer.problem), most=40)
+    assert answer.tried + answer.pruned + answer.untried >= len(candidates.plans) + len(
+        candidates.rest
+    )
+    assert answer.tried <= answer.simulated
+    assert f"{answer.pruned} ruled out by their bounds" in explain(answer)[-1]
+    assert f"{answer.untried} left untried for want of budget" in explain(answer)[-1]
+
+
+def test_others_are_compared_over_runs_of_the_same_length(answer):
+    bench = Bench(Bounds(answer.problem), events=0)
+    base = bench.run(bench.trial(answer.plan), SHORT).step_s
+    for plan, ratio in answer.others[:3]:
+        assert bench.run(bench.trial(plan), SHORT).step_s / base == ratio
+
+
+@pytest.mark.parametrize(("mode", "alpha"), [("rollart", 1), ("rollart", 0), ("sync", 0)])
+def test_one_node_is_planned(mode, alpha):
+    rules = make_rules(mode, alpha=alpha)
+    answer = search(make_problem(pools=(replace(H800, count=8),), rules=rules), events=1)
+    assert answer.plan.unused(answer.problem) == {}
+    assert answer.plan.alpha == alpha
+
+
+def test_idle_gpus_are_told():
+    told: list[str] = []
+    pool = replace(H800, count=7, tp=4)
+    answer = search(make_problem(pools=(pool,)), events=1, progress=told.append)
+    assert told[-1] == "idle: 1 GPUs of h800 are too few for another engine"
+    assert explain(answer)[0].endswith("Idle, because they are too few for another engine: 1 h800.")
 
 
 def test_few_environments_are_named_as_the_bottleneck():

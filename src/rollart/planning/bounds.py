@@ -16,12 +16,13 @@ batches that have the mix of the workload; a schedule that drops long work train
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from math import floor
 
 from rollart.planning.assignment import Assignment, assign, busiest
 from rollart.planning.demand import Demand, measure
 from rollart.planning.estimate import estimate_s
-from rollart.planning.plan import ANYWHERE, Plan, Share
+from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
 from rollart.planning.problem import Problem
 from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
 
@@ -80,31 +81,54 @@ class Bounds:
         self._alone = {}
 
     def options(
-        self, rollout: tuple[Share, ...], *, slots: int
+        self, rollout: tuple[Share, ...], *, slots: int, any_split: bool = False
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Return, for each task and pool, the seconds a batch of it would keep the pool busy."""
-        attempts = self.problem.attempts
-        table: dict[str, dict[str, dict[str, float]]] = {}
-        for demand in self.demands:
-            pools: dict[str, dict[str, float]] = {}
-            for share in rollout:
-                costs = self.problem.engine_costs(share.pool.gpu, share.tp)
-                decoders = share.engines * max(1, share.decode)
-                readers = share.engines * max(1, share.prefill)
-                count = attempts * demand.share
-                read_s = count * demand.mean.prefill_s(costs)
-                sample_s = count * demand.decode_s(costs, most=slots / decoders)
-                name = share.pool.name
-                if share.is_split:
-                    loads = {
-                        f"{name}/prefill": read_s / readers,
-                        f"{name}/decode": sample_s / decoders,
-                    }
-                else:
-                    loads = {name: (read_s + sample_s) / readers}
-                pools[name] = loads
-            table[demand.task] = pools
-        return table
+        """Return, for each task and pool, the seconds a batch of it would keep the pool busy.
+
+        With `any_split` they hold for every split of prefill and decode that is up to the planner.
+        """
+        return {
+            demand.task: {
+                share.pool.name: self._loads(demand, share, slots=slots, any_split=any_split)
+                for share in rollout
+            }
+            for demand in self.demands
+        }
+
+    def _loads(
+        self, demand: Demand, share: Share, *, slots: int, any_split: bool
+    ) -> dict[str, float]:
+        """Return the seconds a batch of one task keeps each resource of a pool busy."""
+        costs = self.problem.engine_costs(share.pool.gpu, share.tp)
+        readers = share.engines * max(1, share.prefill)
+        decoders = share.engines * max(1, share.decode)
+        sharing = self._fewest_decoders(share) if any_split else decoders
+        count = self.problem.attempts * demand.share
+        read_s = count * demand.mean.prefill_s(costs)
+        sample_s = count * demand.decode_s(costs, most=slots / sharing)
+        name = share.pool.name
+        if share.is_split:
+            return {f"{name}/prefill": read_s / readers, f"{name}/decode": sample_s / decoders}
+        return {name: (read_s + sample_s) / readers}
+
+    def _fewest_decoders(self, share: Share) -> int:
+        """Return how few engines decode under any split a share may be given."""
+        decoders = share.engines * max(1, share.decode)
+        if share.is_split or not self.problem.may_split:
+            return decoders
+        apart = [replace(share, prefill=p, decode=d) for p, d in SPLITS]
+        return min([decoders, *(each.engines * each.decode for each in apart if each.engines)])
+
+    def least_s(self, plan: Plan, *, enough_s: float) -> float:
+        """Bound a plan whatever its routing table and its splits.
+
+        Generation is looked at only if the other parts are below `enough_s`.
+        """
+        beside_s = self._bound(plan, 0.0, self._shortest(plan)).step_s
+        if beside_s >= enough_s:
+            return beside_s
+        options = self.options(plan.rollout, slots=plan.slots, any_split=True)
+        return max(beside_s, assign(options, keep=1).bound_s)
 
     def relax(self, plan: Plan, *, keep: int) -> tuple[Bound, Assignment]:
         """Bound a plan whatever its routing table, and return the tables worth trying."""
@@ -132,11 +156,11 @@ class Bounds:
             self.problem,
             plan,
             demands=self.demands,
-            served_s=self._served_s(plan, bound.training_s),
+            served_s=self.served_s(plan, bound.training_s),
             floor_s=bound.step_s,
         )
 
-    def _served_s(self, plan: Plan, training_s: float) -> float:
+    def served_s(self, plan: Plan, training_s: float) -> float:
         """Return how long a group stays outstanding after its rollout."""
         problem = self.problem
         if not problem.is_served_counted:
@@ -163,7 +187,7 @@ class Bounds:
         return Bound(
             training_s=training_s,
             generation_s=generation_s,
-            window_s=self._window_s(plan, group_s, served_s=self._served_s(plan, training_s)),
+            window_s=self._window_s(plan, group_s, served_s=self.served_s(plan, training_s)),
             slots_s=problem.attempts * stay_s / plan.slots,
         )
 
@@ -202,18 +226,17 @@ class Bounds:
         mean_s = 0.0
         for demand in self.demands:
             lives = sorted(group_s[demand.task])
-            lives = lives[: max(1, round(kept * len(lives)))]
+            lives = lives[: max(1, floor(kept * len(lives)))]
             mean_s += demand.share * sum(lives) / len(lives)
         return mean_s
 
     def _shortest(self, plan: Plan) -> dict[str, list[float]]:
-        """Return each task's group lives on the pool where they are shortest."""
-        return {
-            demand.task: min(
-                (self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)), key=sum
-            )
-            for demand in self.demands
-        }
+        """Return each task's group lives, each on the pool where it is shortest."""
+        lives: dict[str, list[float]] = {}
+        for demand in self.demands:
+            homes = [self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)]
+            lives[demand.task] = [min(group) for group in zip(*homes, strict=True)]
+        return lives
 
     def _homes(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
         """Return the engines that may serve a task."""

@@ -1,7 +1,8 @@
 """Candidates: the plans worth simulating, from all there are.
 
-Every division of the GPUs into whole nodes is bounded, with every tensor-parallel size that fits,
-whatever its routing table; then its most promising tables are found and their steps guessed.
+Every division of the GPUs is bounded, with every tensor-parallel size that fits, whatever its
+routing table; then its most promising tables are found and their steps guessed. No plan that the
+search can reach, by single changes too, has a bound below the least one found here.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,11 +11,9 @@ from itertools import product
 from math import inf
 
 from rollart.planning.bounds import Bounds
-from rollart.planning.plan import ANYWHERE, Plan, Share
+from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
 from rollart.planning.problem import Pool, Problem
 
-SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1))
-"""Prefill and decode engines of a unit."""
 _MOST_STEPS = 24
 """Different numbers of GPUs tried for one use of one pool."""
 _TABLES = 3
@@ -27,20 +26,22 @@ class Found:
 
     plans: tuple[Plan, ...]
     """The candidates, the best guess first."""
+    rest: tuple[tuple[str, float], ...]
+    """Keys of the plans behind them and what the objective makes of their bounds."""
     divisions: int
     """Divisions of the GPUs that were bounded."""
     least: float
-    """The least bound on a step of any division, or on its cost."""
+    """The least bound on a step of any plan within reach, or on its cost."""
 
 
 def find(bounds: Bounds, *, most: int) -> Found:
     """Bound every division and return up to `most` candidates, the best guess first."""
     problem = bounds.problem
-    least, count = inf, 0
-    guessed: list[tuple[float, str, Plan]] = []
+    count = 0
+    guessed: list[tuple[float, str, Plan, float]] = []
     for plan in divisions(problem):
         bound, assignment = bounds.relax(plan, keep=_TABLES)
-        least = min(least, problem.worth(bound.step_s, hour_price=plan.hour_price))
+        worth = problem.worth(bound.step_s, hour_price=plan.hour_price)
         count += 1
         tables: Sequence[Mapping[str, str]] = ()
         if problem.rules.mode.affinity and len(plan.rollout) > 1:
@@ -49,32 +50,65 @@ def find(bounds: Bounds, *, most: int) -> Found:
             tried = replace(plan, serves=serves)
             guess_s = bounds.estimate_s(tried, bound)
             guess = problem.worth(guess_s, hour_price=plan.hour_price)
-            guessed.append((guess, tried.key, tried))
+            guessed.append((guess, tried.key, tried, worth))
     guessed.sort(key=lambda each: each[:2])
-    return Found(plans=tuple(plan for _, _, plan in guessed[:most]), divisions=count, least=least)
+    return Found(
+        plans=tuple(plan for _, _, plan, _ in guessed[:most]),
+        rest=tuple((key, worth) for _, key, _, worth in guessed[most:]),
+        divisions=count,
+        least=least_bound(bounds),
+    )
+
+
+def least_bound(bounds: Bounds) -> float:
+    """Bound every plan the search can reach: any division, table, split, alpha and redundancy.
+
+    Bounds fall with alpha and with redundant groups, so the most of each stands for all.
+    """
+    problem = bounds.problem
+    alpha = max(problem.alphas or (problem.alpha,))
+    extra = max(problem.rules.redundancy.extra_groups, *problem.extra_groups, 0)
+    least = inf
+    for pool in problem.trainers:
+        for gpus in _reachable(problem, pool):
+            for rollout in _rollouts(problem, pool, gpus):
+                plan = _open(problem, pool, gpus, rollout, alpha=alpha, extra_groups=extra)
+                unit = problem.worth(1.0, hour_price=plan.hour_price)
+                least = min(least, unit * bounds.least_s(plan, enough_s=least / unit))
+    return least
 
 
 def divisions(problem: Problem) -> Iterator[Plan]:
     """Yield every division of the GPUs with every tensor-parallel size, tables left open."""
     alphas = problem.alphas or (problem.alpha,)
     extra = problem.rules.redundancy.extra_groups
-    for pool in problem.pools:
-        is_train = pool.role == "train"
-        if not is_train and any(each.role == "train" for each in problem.pools):
-            continue
+    for pool in problem.trainers:
         for gpus in _thin(problem.train_counts(pool)):
             for rollout in _rollouts(problem, pool, gpus):
                 for alpha in alphas:
-                    slots = problem.most_attempts(alpha=alpha, extra_groups=extra)
-                    yield Plan(
-                        train=pool,
-                        train_gpus=gpus,
-                        rollout=rollout,
-                        serves={task.name: ANYWHERE for task in problem.tasks},
-                        alpha=alpha,
-                        extra_groups=extra,
-                        slots=min(slots, problem.most_slots or slots),
-                    )
+                    yield _open(problem, pool, gpus, rollout, alpha=alpha, extra_groups=extra)
+
+
+def _open(
+    problem: Problem,
+    train: Pool,
+    gpus: int,
+    rollout: tuple[Share, ...],
+    *,
+    alpha: int,
+    extra_groups: int,
+) -> Plan:
+    """Return the plan of a division with its table left open."""
+    slots = problem.most_attempts(alpha=alpha, extra_groups=extra_groups)
+    return Plan(
+        train=train,
+        train_gpus=gpus,
+        rollout=rollout,
+        serves={task.name: ANYWHERE for task in problem.tasks},
+        alpha=alpha,
+        extra_groups=extra_groups,
+        slots=min(slots, problem.most_slots or slots),
+    )
 
 
 def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[Share, ...]]:
@@ -88,7 +122,7 @@ def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[
             Share(pool=pool, gpus=gpus, tp=tp, prefill=pool.prefill, decode=pool.decode)
             for gpus in _counts(problem, pool, left)
             for tp in problem.tps(pool)
-            if gpus >= tp * max(1, pool.prefill + pool.decode)
+            if gpus >= tp * pool.engine_units
         ]
         may_stay_idle = problem.objective == "cost" or not shares
         choices.append([*shares, None] if may_stay_idle else shares)
@@ -99,9 +133,17 @@ def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[
 
 
 def _counts(problem: Problem, pool: Pool, left: int) -> tuple[int, ...]:
+    """Return how many of the GPUs left may roll out: all, or fewer nodes if that may be cheaper."""
     if problem.objective == "throughput":
         return (left,)
-    return _thin(tuple(dict.fromkeys([*range(pool.node, left, pool.node), left])))
+    step = 1 if pool.node == pool.count else pool.node
+    return _thin([*range(step, left, step), left])
+
+
+def _reachable(problem: Problem, pool: Pool) -> tuple[int, ...]:
+    """Return the numbers of training GPUs that single changes can lead to."""
+    counts = problem.train_counts(pool)
+    return counts if problem.objective == "throughput" else _thin(counts)
 
 
 def _thin(counts: Sequence[int]) -> tuple[int, ...]:
@@ -127,16 +169,17 @@ def neighbours(problem: Problem, plan: Plan) -> Iterator[Plan]:
 
 
 def _moved_nodes(problem: Problem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plans with one node more or less in training."""
-    counts = problem.train_counts(plan.train)
+    """Yield the plans with the next larger or smaller number of GPUs in training."""
+    counts = _reachable(problem, plan.train)
     at = counts.index(plan.train_gpus)
     for gpus in counts[max(0, at - 1) : at] + counts[at + 1 : at + 2]:
         moved = gpus - plan.train_gpus
         rollout: list[Share] = []
         for share in plan.rollout:
             left = share.gpus - (moved if share.pool is plan.train else 0)
+            room = share.pool.count - (gpus if share.pool is plan.train else 0)
             shrunk = replace(share, gpus=left)
-            if left > 0 and shrunk.engines > 0:
+            if left > 0 and left in _counts(problem, share.pool, room) and shrunk.engines > 0:
                 rollout.append(shrunk)
         names = {share.pool.name for share in rollout}
         serves = {t: p if p in names else ANYWHERE for t, p in plan.serves.items()}

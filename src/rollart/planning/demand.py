@@ -6,6 +6,7 @@ and serve every hardware. The draws depend on the seed alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from rollart.events import Launch
 from rollart.sim.costs import EngineCosts
@@ -74,11 +75,11 @@ class Demand:
         """Return the least engine time of an attempt's sampling.
 
         The more sequences share a step, the less each pays for reading the weights; no more can
-        than there is room for, nor than `most`.
+        than there is room for, nor than `most`. A part of a sequence counts as a whole one.
         """
         mean = self.mean
         room = costs.capacity_tokens / max(1.0, mean.reserved / mean.sampled)
-        batch = max(1, int(min(room, most)))
+        batch = max(1, ceil(min(room, most)))
         cached = batch * mean.context / mean.sampled
         return mean.sampled * costs.decode_s(batch, cached=cached) / batch
 

@@ -39,7 +39,9 @@ def _say_split(answer: Answer) -> str:
     left = answer.plan.unused(answer.problem)
     unused = ", ".join(f"{count} {name}" for name, count in left.items())
     more = f" Not used, because they would cost more than they bring: {unused}." if unused else ""
-    return f"{answer.plan}.{more}"
+    idle = ", ".join(f"{count} {name}" for name, count in answer.plan.idle.items())
+    rest = f" Idle, because they are too few for another engine: {idle}." if idle else ""
+    return f"{answer.plan}.{more}{rest}"
 
 
 def _say_tasks(plan: Plan) -> list[str]:
@@ -115,9 +117,12 @@ def _difference(answer: Answer, other: Plan) -> str | None:
 def _moved(plan: Plan, other: Plan) -> str:
     if other.train.name != plan.train.name:
         return f"training on {other.train_gpus} {other.train.name}"
-    nodes = (other.train_gpus - plan.train_gpus) / plan.train.node
-    count, word = f"{abs(nodes):g}", "node" if abs(nodes) == 1 else "nodes"
-    return f"{count} {'more' if nodes > 0 else 'fewer'} {word} of {plan.train.name} for training"
+    gpus = other.train_gpus - plan.train_gpus
+    more, name = "more" if gpus > 0 else "fewer", plan.train.name
+    nodes, rest = divmod(abs(gpus), plan.train.node)
+    if rest:
+        return f"{abs(gpus)} {more} {name} for training"
+    return f"{nodes} {more} {'node' if nodes == 1 else 'nodes'} of {name} for training"
 
 
 def _engines(plan: Plan, other: Plan) -> list[str]:
@@ -147,8 +152,9 @@ def _effect(answer: Answer, ratio: float) -> str:
 def _say_gap(answer: Answer) -> str:
     parts = ", ".join(f"{name} {part:.0f} s" for name, part in answer.bound.parts.items())
     return (
-        f"{answer.divisions} divisions of the GPUs were bounded, {answer.simulated} simulations "
-        f"made; {answer.pruned} candidates were ruled out by their bounds. The plan is "
+        f"{answer.divisions} divisions of the GPUs were bounded. Of all plans that came up, "
+        f"{answer.tried} were simulated ({answer.simulated} simulations), {answer.pruned} ruled "
+        f"out by their bounds and {answer.untried} left untried for want of budget. The plan is "
         f"{answer.gap:.2f} times the least bound of all. Its own bound is set by "
         f"{_PARTS[answer.bound.tightest]} ({parts})."
     )

@@ -12,6 +12,9 @@ from rollart.planning.problem import Pool, Problem
 ANYWHERE = ""
 """Serves a task on whichever engine has the least to do."""
 
+SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1))
+"""Prefill and decode engines of a unit, where that is up to the planner."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
@@ -27,6 +30,11 @@ class Share:
     def engines(self) -> int:
         """Engines, or units of prefill and decode engines."""
         return self.gpus // (self.tp * max(1, self.prefill + self.decode))
+
+    @property
+    def idle(self) -> int:
+        """GPUs that are too few for another engine."""
+        return self.gpus - self.engines * self.tp * max(1, self.prefill + self.decode)
 
     @property
     def is_split(self) -> bool:
@@ -80,6 +88,11 @@ class Plan:
         used[self.train.name] = used.get(self.train.name, 0) + self.train_gpus
         left = {pool.name: pool.count - used.get(pool.name, 0) for pool in problem.pools}
         return {name: count for name, count in left.items() if count}
+
+    @property
+    def idle(self) -> dict[str, int]:
+        """How many GPUs of each rollout pool are left over when it is cut into engines."""
+        return {share.pool.name: share.idle for share in self.rollout if share.idle}
 
     def __str__(self) -> str:
         rollout = " + ".join(str(share) for share in self.rollout)

@@ -24,6 +24,9 @@ Objective = Literal["throughput", "cost"]
 TRAIN_BYTES = 16
 """Per parameter: weights and gradients in bf16; a copy and two moments in fp32."""
 
+_TPS = (1, 2, 4, 8, 16)
+"""Tensor-parallel sizes to choose from."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
@@ -55,8 +58,13 @@ class Pool:
 
     @property
     def node(self) -> int:
-        """GPUs that are given to a use together."""
+        """GPUs of one of its nodes."""
         return min(self.gpu.gpus_per_node, self.count)
+
+    @property
+    def engine_units(self) -> int:
+        """Engines that only work together: those of a fixed split, or one."""
+        return max(1, self.prefill + self.decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,14 +105,50 @@ class Problem:
             bare = next(pool for pool in self.pools if not pool.price)
             fix = "give every pool a price or none: the table's are relative to an hour of one H20"
             raise ConfigError(f"pools.{bare.name}.price", bare.price, fix)
+        self._check_heads()
         self._check_roles()
+        self._check_room()
+
+    def _check_heads(self) -> None:
+        heads = self.model.heads
+        for pool in self.pools:
+            if pool.tp and heads % pool.tp:
+                sizes = ", ".join(str(tp) for tp in _TPS if heads % tp == 0)
+                fix = f"must divide the {heads} attention heads of {self.model.name}: take {sizes}"
+                raise ConfigError(f"pools.{pool.name}.tp", pool.tp, fix)
+
+    def _check_room(self) -> None:
+        """Refuse hardware on which training, at its smallest, leaves no room for an engine."""
+        needs = {
+            pool.name: min(self.tps(pool)) * pool.engine_units
+            for pool in self.pools
+            if pool.role != "train" and self.tps(pool)
+        }
+        fewest = {pool: min(self.train_counts(pool), default=0) for pool in self.trainers}
+        trainers = {pool: count for pool, count in fewest.items() if count}
+        for trainer, training in trainers.items():
+            for pool in self.pools:
+                left = pool.count - (training if pool is trainer else 0)
+                if left >= needs.get(pool.name, left + 1):
+                    return
+        tight = next((pool for pool in trainers if pool.name in needs), None)
+        if tight is not None:
+            raise ConfigError(
+                f"pools.{tight.name}.count",
+                tight.count,
+                f"{self.model.name} needs {trainers[tight]} of them to train, and what is left "
+                f"has no room for an engine of {needs[tight.name]} GPUs: raise count or add a pool",
+            )
+        small = next(pool for pool in self.pools if pool.name in needs)
+        fix = f"must hold at least one engine, or unit of engines, of {needs[small.name]} GPUs"
+        raise ConfigError(f"pools.{small.name}.count", small.count, fix)
 
     def _check_roles(self) -> None:
         training = [pool for pool in self.pools if pool.role == "train"]
         if len(training) > 1:
             fix = f"only one pool can train, and {training[0].name} does; set rollout or any"
             raise ConfigError(f"pools.{training[1].name}.role", "train", fix)
-        trainers = training or [pool for pool in self.pools if pool.role == "any"]
+        trainers = self.trainers
         if not trainers:
             raise UserError(
                 'no GPU is left for training: every pool has role = "rollout"; '
@@ -133,6 +177,12 @@ class Problem:
             f"{self.model.weight_bytes / 1e9:,.0f} GB for weights and room for an episode of "
             f"{self.longest_tokens} tokens, and {_nodes(servers)}; take larger GPUs"
         )
+
+    @property
+    def trainers(self) -> list[Pool]:
+        """The pools that may train."""
+        training = [pool for pool in self.pools if pool.role == "train"]
+        return training or [pool for pool in self.pools if pool.role == "any"]
 
     @property
     def longest_tokens(self) -> int:
@@ -180,16 +230,23 @@ class Problem:
 
     def tps(self, pool: Pool) -> tuple[int, ...]:
         """Return the tensor-parallel sizes with which a pool can serve the model."""
-        sizes = (pool.tp,) if pool.tp else (1, 2, 4, 8, 16)
-        most = min(pool.gpu.gpus_per_node, pool.count)
-        return tuple(tp for tp in sizes if tp <= most and self._fits(pool.gpu, tp))
+        heads = self.model.heads
+        sizes = (pool.tp,) if pool.tp else tuple(tp for tp in _TPS if heads % tp == 0)
+        return tuple(tp for tp in sizes if tp <= pool.node and self._fits(pool.gpu, tp))
 
     def train_counts(self, pool: Pool) -> tuple[int, ...]:
-        """Return how many of a pool's GPUs can train the model: whole nodes, or all."""
+        """Return how many of a pool's GPUs can train the model.
+
+        Whole nodes or all; of a single node powers of two or all.
+        """
         if pool.role == "rollout":
             return ()
-        whole = [] if pool.role == "train" else list(range(pool.node, pool.count, pool.node))
-        return tuple(n for n in [*whole, pool.count] if self._trains(pool.gpu, n))
+        parts = list(range(pool.node, pool.count, pool.node))
+        if pool.node == pool.count:
+            parts = [1 << power for power in range((pool.count - 1).bit_length())]
+        if pool.role == "train":
+            parts = []
+        return tuple(n for n in [*parts, pool.count] if self._trains(pool.gpu, n))
 
     def engine_costs(self, gpu: Gpu, tp: int) -> EngineCosts:
         """Return what an engine needs for its steps."""

@@ -1,15 +1,15 @@
 """Search: from a problem to a plan, by bounds first and simulation after.
 
-    divisions ─ bound ─► candidates ─ short runs ─► the better half ─ longer runs ─► the best few
+    divisions ─ bound ─► candidates ─ short runs ─► the better half ─ longer runs ─► the best
       ─ single changes that help, one after another ─► full runs ─► plan
 
-A plan whose bound is no better than what was already simulated is never simulated. The search ends
-when nothing is left that could be better, or when its budget of events is spent; the same problem
-gives the same plan.
+A plan whose bound is worse, by more than noise, than what was already simulated is never simulated.
+The search ends when nothing is left that could be better, or when its budget is spent; how many
+plans it left untried is part of the answer. The same problem gives the same plan.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from rollart.planning.bounds import Bound, Bounds
 from rollart.planning.candidates import Found, find, neighbours
@@ -21,6 +21,7 @@ from rollart.planning.worlds import Scale
 EVENTS = 1_200_000
 """Default budget: well under a minute on one core."""
 _CANDIDATES = 40
+"""Candidates that may be simulated at all."""
 _SHORT = Scale(attempts=128, steps=5, skip=2)
 _LONG = Scale(attempts=128, steps=10, skip=2, seed=1)
 _FULL = Scale(attempts=512, steps=6, skip=2, seed=2)
@@ -29,6 +30,8 @@ _SCREEN, _HALVE, _CLIMB = 0.35, 0.5, 0.75
 _FINALISTS = 2
 _HARMLESS = 1.01
 """A step so much longer is not worth more environments."""
+_NOISE = 1.05
+"""A bound rules a plan out only if it is so much above what another reached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,21 +44,40 @@ class Answer:
     bound: Bound
     """Of the plan itself."""
     least: float
-    """The least bound of all divisions, in seconds of a step or in its cost."""
+    """The least bound of all plans within reach, in seconds of a step or in its cost."""
     gap: float
     """The plan's simulated step over that bound."""
     others: tuple[tuple[Plan, float], ...]
-    """Plans that were simulated as this one was, and their value over its own."""
+    """Plans that had the same short run as this one, and their value over its own."""
     divisions: int
     simulated: int
+    """Simulations made."""
+    tried: int
+    """Plans that were simulated."""
     pruned: int
-    """Candidates whose bound spared their simulation."""
+    """Plans whose bound spared their simulation."""
+    untried: int
+    """Plans that no bound ruled out and that the budget left unsimulated."""
     events: int
 
     @property
     def cost(self) -> float:
         """Price of one step."""
         return self.figures.step_s / 3600 * self.plan.hour_price
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Keys of the plans that were not simulated when they came up, and why."""
+
+    pruned: set[str] = field(default_factory=set[str])
+    untried: set[str] = field(default_factory=set[str])
+
+    def count(self, bench: Bench) -> tuple[int, int, int]:
+        """Return how many plans were simulated, ruled out and left untried."""
+        tried = {each.plan.key for each in bench.tried}
+        pruned = self.pruned - tried
+        return len(tried), len(pruned), len(self.untried - tried - pruned)
 
 
 def search(
@@ -67,52 +89,67 @@ def search(
     """Return the best plan found."""
     bounds = Bounds(problem)
     found = find(bounds, most=_CANDIDATES)
-    bench = Bench(bounds, events=events)
-    progress(f"{found.divisions} divisions of the GPUs, {len(found.plans)} candidates")
-    trials, pruned = _screen(bench, found)
-    progress(f"{len(trials)} candidates simulated, {pruned} ruled out by their bounds")
+    bench, tally = Bench(bounds, events=events), _Tally()
+    candidates = len(found.plans) + len(found.rest)
+    progress(f"{found.divisions} divisions of the GPUs, {candidates} candidates")
+    trials = _screen(bench, found, tally)
+    progress(f"candidates: {_say(tally.count(bench))}")
     trials = _halve(bench, trials)
-    best = _climb(bench, trials[0], progress)
+    best = _climb(bench, trials[0], tally, progress)
     finalists = [best, *(each for each in trials if each is not best)][:_FINALISTS]
     ranked = _finish(bench, finalists)
     best = _spare_slots(bench, ranked[0])
-    figures = bench.run(best, _FULL)
-    value = bench.value(best, _FULL)
+    others = _others(bench, best)
+    tried, pruned, untried = tally.count(bench)
+    progress(f"plans in all: {_say((tried, pruned, untried))}")
+    for name, count in best.plan.idle.items():
+        progress(f"idle: {count} GPUs of {name} are too few for another engine")
     return Answer(
         problem=problem,
         plan=best.plan,
-        figures=figures,
+        figures=best.figures(_FULL),
         bound=best.bound,
         least=found.least,
-        gap=value / found.least,
-        others=_others(bench, best),
+        gap=bench.value(best, _FULL) / found.least,
+        others=others,
         divisions=found.divisions,
         simulated=bench.simulated,
+        tried=tried,
         pruned=pruned,
+        untried=untried,
         events=bench.spent,
     )
 
 
-def _screen(bench: Bench, found: Found) -> tuple[list[Trial], int]:
+def _say(counts: tuple[int, int, int]) -> str:
+    tried, pruned, untried = counts
+    return (
+        f"{tried} simulated, {pruned} ruled out by their bounds, "
+        f"{untried} left untried for want of budget"
+    )
+
+
+def _screen(bench: Bench, found: Found, tally: _Tally) -> list[Trial]:
     """Simulate candidates briefly, best guess first, sparing those that cannot win."""
     tried: list[Trial] = []
-    pruned = 0
     best = float("inf")
     for plan in found.plans:
         trial = bench.trial(plan)
-        if bench.worth(trial, trial.bound.step_s) >= best:
-            pruned += 1
-            continue
-        if tried and not bench.can_afford(_SHORT, until=_SCREEN):
-            break
-        bench.run(trial, _SHORT)
-        tried.append(trial)
-        best = min(best, bench.value(trial, _SHORT))
-    return sorted(tried, key=lambda each: bench.value(each, _SHORT)), pruned
+        if bench.worth(trial, trial.bound.step_s) >= best * _NOISE:
+            tally.pruned.add(plan.key)
+        elif tried and not bench.can_afford(_SHORT, until=_SCREEN):
+            tally.untried.add(plan.key)
+        else:
+            bench.run(trial, _SHORT)
+            tried.append(trial)
+            best = min(best, bench.reach(trial, _SHORT))
+    for key, worth in found.rest:
+        (tally.pruned if worth >= best * _NOISE else tally.untried).add(key)
+    return sorted(tried, key=lambda each: bench.value(each, _SHORT))
 
 
 def _halve(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
-    """Run the better ones longer, halving their number until two are left."""
+    """Run the better half longer: at least two, if there are, and at most six."""
     left = list(trials)[: max(2, min(6, len(trials) // 2))]
     done: list[Trial] = []
     for trial in left:
@@ -123,8 +160,11 @@ def _halve(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
     return sorted(done, key=lambda each: bench.value(each, _SHORT, _LONG))
 
 
-def _climb(bench: Bench, best: Trial, progress: Callable[[str], None]) -> Trial:
-    """Change one decision at a time as long as that helps and is affordable."""
+def _climb(bench: Bench, best: Trial, tally: _Tally, progress: Callable[[str], None]) -> Trial:
+    """Change one decision at a time as long as that helps and is affordable.
+
+    A change is kept if the short run is better and so is its mean with the long one.
+    """
     problem = bench.bounds.problem
     seen = {best.plan.key}
     improved = True
@@ -134,11 +174,14 @@ def _climb(bench: Bench, best: Trial, progress: Callable[[str], None]) -> Trial:
         options = [bench.trial(plan) for plan in neighbours(problem, best.plan)]
         options = [each for each in options if each.plan.key not in seen]
         options.sort(key=bench.guess)
+        hopeless = bench.reach(best, _SHORT, _LONG) * _NOISE
         for trial in options:
-            if bench.worth(trial, trial.bound.step_s) >= value:
+            if bench.worth(trial, trial.bound.step_s) >= hopeless:
+                tally.pruned.add(trial.plan.key)
                 continue
             if not bench.can_afford(_SHORT, _LONG, until=_CLIMB):
-                return best
+                tally.untried.add(trial.plan.key)
+                continue
             seen.add(trial.plan.key)
             bench.run(trial, _SHORT)
             if bench.value(trial, _SHORT) >= bench.value(best, _SHORT):
@@ -181,9 +224,8 @@ def _spare_slots(bench: Bench, best: Trial) -> Trial:
 
 def _others(bench: Bench, best: Trial) -> tuple[tuple[Plan, float], ...]:
     """Return the plans tried beside the chosen one and how their value compares."""
+    bench.run(best, _SHORT)
     base = bench.value(best, _SHORT)
-    if base == float("inf"):
-        base = bench.value(best, _FULL)
     others = [
         (each.plan, bench.value(each, _SHORT) / base)
         for each in bench.tried

@@ -19,9 +19,13 @@ class Figures:
     """What simulations of one plan showed, on average."""
 
     tokens_per_s: float
-    """Trained tokens per second."""
+    """Trained tokens per second, of batches of mean length."""
     step_s: float
-    """Time of a step on a batch of mean length."""
+    """Time of a step on a batch of mean length.
+
+    What grows with tokens is corrected by the length of the batches drawn; the fixed cost of an
+    optimizer step and the way of the weights, where steps wait for it, are not.
+    """
     training: float
     """Share of the time in which training GPUs trained."""
     utilisation: Mapping[str, float]
@@ -94,6 +98,10 @@ class Bench:
         missing = any(scale not in trial.runs for scale in scales)
         return inf if missing else self.worth(trial, trial.figures(*scales).step_s)
 
+    def reach(self, trial: Trial, *scales: Scale) -> float:
+        """Return what a plan is sure to reach: its value, and not less than its own bound."""
+        return max(self.value(trial, *scales), self.worth(trial, trial.bound.step_s))
+
     def guess(self, trial: Trial) -> float:
         """Return what the objective makes of a plan's estimated step; less is better."""
         return self.worth(trial, self.bounds.estimate_s(trial.plan, trial.bound))
@@ -105,18 +113,29 @@ class Bench:
     def _attempts(self, scale: Scale) -> int:
         return min(scale.attempts, self.bounds.problem.attempts)
 
+    def _fixed_s(self, plan: Plan) -> float:
+        """Return the part of a step that is the same for batches of any length."""
+        problem = self.bounds.problem
+        train_s = problem.constants.train_fixed_s
+        steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
+        return max(train_s, self.bounds.served_s(plan, train_s) / steps)
+
     def _simulate(self, plan: Plan, scale: Scale) -> Figures:
-        outcome = simulate(make_world(self.bounds.problem, plan, scale=scale), skip=scale.skip)
+        problem = self.bounds.problem
+        world = make_world(problem, plan, scale=scale)
+        outcome = simulate(world, skip=scale.skip)
         self.spent += outcome.events
         self.simulated += 1
         attempts = scale.steps * self._attempts(scale)
         self._per_attempt = max(self._per_attempt, outcome.events / attempts)
-        problem = self.bounds.problem
-        part = self._attempts(scale) / problem.attempts
-        tokens_per_s = outcome.tokens_per_s / part
+        part = world.rules.batching.groups_per_step / problem.rules.batching.groups_per_step
+        mean_tokens = self.bounds.batch_tokens
+        drawn_tokens = outcome.tokens_per_s * outcome.step_s / part
+        fixed_s = self._fixed_s(plan)
+        step_s = fixed_s + (outcome.step_s - fixed_s) * mean_tokens / drawn_tokens
         return Figures(
-            tokens_per_s=tokens_per_s,
-            step_s=self.bounds.batch_tokens / tokens_per_s,
+            tokens_per_s=mean_tokens / step_s,
+            step_s=step_s,
             training=outcome.train_s / outcome.step_s,
             utilisation=outcome.utilisation,
             staleness=outcome.staleness,
