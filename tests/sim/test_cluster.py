@@ -30,8 +30,6 @@ def test_pools_are_cut_into_engines_and_the_rest_stays_idle():
         ("wide-0", "wide", False),
         ("wide-1", "wide", False),
     ]
-    assert cluster.gpus == 4 + 7 + 2
-    assert cluster.cost == pytest.approx(11 * 2.85 + 2)
 
 
 def test_training_hardware_lends_engines():

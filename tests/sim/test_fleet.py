@@ -126,4 +126,3 @@ def test_use_is_the_mean_over_a_pools_engines():
     rig.run(100.0)
     busy = rig.fleet.engine(A).busy_s
     assert rig.fleet.busy_s() == {"compute": busy, "bandwidth": 0.0, "training": 0.0}
-    assert rig.fleet.utilisation(100.0)["compute"] == busy / 100

@@ -61,13 +61,12 @@ def test_a_table_is_read_once():
     assert gpu_named("H20") is gpu_named("H20")
 
 
-def test_figures_are_also_given_in_operations_and_bytes():
+def test_figures_are_also_given_in_bytes():
     h20 = gpu_named("H20")
-    rates = (h20.flops_per_s, h20.memory_bytes, h20.memory_bytes_per_s, h20.peer_bytes_per_s)
-    assert rates == (148e12, 96e9, 4e12, 450e9)
+    assert (h20.memory_bytes, h20.peer_bytes_per_s) == (96e9, 450e9)
     assert gpu_named("L20").peer_bytes_per_s == 32e9
-    assert link_named("tcp_200g").bytes_per_s == 25e9
-    assert link_named("pcie").bytes_per_s == 64e9
+    assert link_named("tcp_200g").gb_s == 25
+    assert link_named("pcie").gb_s == 64
 
 
 def test_an_unknown_gpu_is_refused_with_the_nearest_names_and_all():

@@ -146,6 +146,14 @@ def test_runs_drawn_from_a_recorded_one_are_alike_and_repeatable(tmp_path):
     assert history(load(tmp_path, seed=1)) != history(load(tmp_path, seed=2))
 
 
+def test_nothing_is_drawn_from_a_run_too_short_to_choose_from(tmp_path):
+    found = compare(record(tmp_path, "rollart", steps=11))
+    assert found["not_drawn"] == "fewer than 12 steps, too few to draw other runs like it"
+    assert found.keys().isdisjoint({"drawn", "drawn_error"})
+    with pytest.raises(UserError, match=r"fewer than 12 steps, too few .*; leave out the seed"):
+        load(tmp_path, seed=1)
+
+
 def test_attempts_a_log_does_not_have_are_drawn_from_their_domain(tmp_path):
     world = load(record(tmp_path, "rollart"))
     tasks = {MIX.domain(task): task for task in range(1000, 1020)}

@@ -136,7 +136,7 @@ def test_training_hardware_is_lent_and_recalled():
     rules = replace(world.rules, lending=Lending(enabled=True, min_idle_s=0.0))
     simulator, recording = play(replace(world, rules=rules))
     assert recording.commands[Lend] == recording.commands[Recall] > 0
-    assert simulator.fleet.utilisation(simulator.loop.now)["training"] > 0
+    assert simulator.fleet.busy_s()["training"] > 0
 
 
 @pytest.mark.parametrize("mode", ["rollart", "sync"])

@@ -105,6 +105,7 @@ def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
     with EventLog(log, header) as events:
         observers = [collector, use, rows, note, events.append, ticker]
         simulator = Simulator(world, observers=observers)
+        collector.attach(simulator.fleet)
         use.attach(simulator.fleet)
         rows.attach(simulator.fleet)
         ticker.attach(simulator)

@@ -92,17 +92,6 @@ class Cluster:
             raise ConfigError("pools.training.gpus", self.train_gpus, "must be at least 1")
 
     @property
-    def gpus(self) -> int:
-        """All GPUs."""
-        return self.train_gpus + sum(pool.gpus for pool in self.rollout)
-
-    @property
-    def cost(self) -> float:
-        """What an hour of all of them costs, in hours of one H20."""
-        train = self.train_gpus * self.train_gpu.cost
-        return train + sum(pool.gpus * pool.gpu.cost for pool in self.rollout)
-
-    @property
     def lending(self) -> LendCosts:
         """What lending its training hardware costs."""
         return LendCosts(

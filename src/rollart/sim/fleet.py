@@ -112,10 +112,6 @@ class Fleet:
             busy.setdefault(member.pool, []).append(member.engine.busy_s)
         return {pool: sum(seconds) / len(seconds) for pool, seconds in busy.items()}
 
-    def utilisation(self, seconds: float) -> dict[str, float]:
-        """Return the share of the time in which each pool's engines were busy."""
-        return {pool: busy / seconds for pool, busy in self.busy_s().items()}
-
     def generate(self, job: Job, *, domain: str) -> None:
         """Complete a job on the engine that fits it."""
         job.domain = domain

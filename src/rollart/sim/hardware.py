@@ -1,7 +1,7 @@
 """Hardware: what a GPU and a link can do at best, from public datasheets.
 
 Figures are peaks as vendors print them; how much of a peak is reached is the cost model's to say.
-The unit is in each field's name, and properties give the same in operations and bytes.
+The unit is in each field's name, and properties give some in bytes.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from functools import cache
 from rollart.sim.entries import Entry, shipped, unknown
 
 GIGA = 1e9
-TERA = 1e12
 BITS_PER_BYTE = 8
 UNSOURCED = "given by the user"
 
@@ -42,19 +41,9 @@ class Gpu:
     """Where the other figures are from."""
 
     @property
-    def flops_per_s(self) -> float:
-        """Peak bf16 operations per second."""
-        return self.dense_tflops * TERA
-
-    @property
     def memory_bytes(self) -> float:
         """Memory in bytes."""
         return self.memory_gb * GIGA
-
-    @property
-    def memory_bytes_per_s(self) -> float:
-        """Peak memory bandwidth in bytes per second."""
-        return self.hbm_tb_s * TERA
 
     @property
     def peer_bytes_per_s(self) -> float:
@@ -72,11 +61,6 @@ class Link:
     """Nominal rate of one direction in 10^9 bytes per second."""
     source: str
     """Where the rate is from."""
-
-    @property
-    def bytes_per_s(self) -> float:
-        """Nominal rate of one direction in bytes per second."""
-        return self.gb_s * GIGA
 
 
 GPU_FIELDS = (

@@ -1,9 +1,10 @@
 """Outcome: what a simulated run did, step by step and pool by pool.
 
-The first steps fill an empty pipeline and are left out of every rate.
+The first steps fill an empty pipeline and are left out of every rate, and so is what follows the
+last step. Only the use of reward workers covers the whole run.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollart.events import (
@@ -11,10 +12,8 @@ from rollart.events import (
     Event,
     StepFinished,
     Train,
-    TrajectoryCancelled,
-    TrajectoryFailed,
-    TrajectoryFinished,
 )
+from rollart.sim.fleet import Fleet
 from rollart.sim.simulator import Simulator, World
 
 
@@ -36,13 +35,12 @@ class Outcome:
     steps: tuple[Step, ...]
     skipped: int
     """Steps at the start that rates leave out."""
-    launched_tokens: float
-    """Tokens sampled in all, trained or not."""
     events: int
     seconds: float
     utilisation: dict[str, float]
-    """Share of the time in which each pool's engines were busy."""
+    """Share of the kept steps' time in which each pool's engines were busy."""
     reward_utilisation: float
+    """Share of the time reward workers existed, from the first to the last event, they scored."""
 
     @property
     def step_s(self) -> float:
@@ -84,14 +82,30 @@ class Collector:
     """An observer that remembers what an outcome is made of."""
 
     steps: list[Step] = field(default_factory=list[Step])
-    sampled: float = 0.0
     _train: tuple[float, Train] | None = None
+    _fleet: Fleet | None = None
+    _busy_s: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
+    """By step, how long each pool had been busy at its end."""
+
+    def attach(self, fleet: Fleet) -> None:
+        """Know the engines whose use is told."""
+        self._fleet = fleet
+
+    def utilisation(self, skipped: int) -> dict[str, float]:
+        """Return the share of the time each pool was busy, the first steps left out."""
+        seconds, last = self.steps[-1].ended_s, self._busy_s[-1]
+        if not skipped:
+            return {pool: busy / seconds for pool, busy in last.items()}
+        seconds, first = seconds - self.steps[skipped - 1].ended_s, self._busy_s[skipped - 1]
+        return {pool: (busy - first[pool]) / seconds for pool, busy in last.items()}
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
         """Take in one event and its commands."""
         match event:
             case StepFinished():
                 assert self._train is not None
+                assert self._fleet is not None
+                self._busy_s.append(self._fleet.busy_s())
                 began, train = self._train
                 self.steps.append(
                     Step(
@@ -102,10 +116,6 @@ class Collector:
                         staleness=train.staleness,
                     )
                 )
-            case TrajectoryFinished():
-                self.sampled += event.info.sampled_tokens
-            case TrajectoryFailed() | TrajectoryCancelled():
-                self.sampled += event.sampled_tokens
             case _:
                 pass
         for command in commands:
@@ -117,19 +127,19 @@ def simulate(world: World, *, skip: int = 1) -> Outcome:
     """Run a world and return its figures."""
     collector = Collector()
     simulator = Simulator(world, observers=[collector])
+    collector.attach(simulator.fleet)
     simulator.run()
     return outcome_of(simulator, collector, skip=skip)
 
 
 def outcome_of(simulator: Simulator, collector: Collector, *, skip: int = 1) -> Outcome:
     """Return the figures of a run that has ended."""
-    seconds = simulator.loop.now
+    skipped = min(skip, len(collector.steps) - 1)
     return Outcome(
         steps=tuple(collector.steps),
-        skipped=min(skip, len(collector.steps) - 1),
-        launched_tokens=collector.sampled,
+        skipped=skipped,
         events=simulator.events,
-        seconds=seconds,
-        utilisation=simulator.fleet.utilisation(seconds),
+        seconds=simulator.loop.now,
+        utilisation=collector.utilisation(skipped),
         reward_utilisation=simulator.rewards.utilisation,
     )

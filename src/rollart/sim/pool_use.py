@@ -34,7 +34,7 @@ class Bins:
 
     def reach(self, end: float) -> None:
         """Have bins up to this time."""
-        while end > self._limit * self.width_s:
+        while end >= self._limit * self.width_s:
             odd = [*self.busy_s[1::2], 0.0]
             self.busy_s = [a + b for a, b in zip(self.busy_s[::2], odd, strict=False)]
             self.width_s *= 2

@@ -44,37 +44,45 @@ _NO_LIMIT = Limits(max_turns=1 << 30, max_tokens=1 << 30)
 _FEWEST_STEPS = 3
 _SPANS = 2
 """Length of a stretch that is drawn whole, in windows of outstanding work."""
+_FILLING = 1
+"""Stretches at the start that stay in place: filling a pipeline is like nothing that follows."""
 _COMPARED = ("step_s", "staleness_mean", "staleness_max")
 
 
 def load(directory: Path, *, seed: int | None = None) -> World:
     """Return a recorded run as a world to simulate, or with a seed one drawn from it."""
-    return _world(directory, _read(directory), seed=seed)
+    world, stretches = _world(directory, _read(directory), seed=seed)
+    if seed is not None and not stretches.are_drawn:
+        raise UserError(f"{directory / LOG}: {stretches.too_few}; leave out the seed")
+    return world
 
 
 def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
     """Simulate a recorded run; return its figures as measured, as simulated, and how far apart.
 
     `drawn` are the figures of runs drawn from it, their mean over so many seeds. An error is
-    relative to what was measured; where that is 0, it is the simulated value.
+    relative to what was measured; where that is 0, it is the simulated value. A run too short to
+    draw from has `not_drawn` in their place, which says so.
     """
     part = _read(directory)
     measured = Figures()
     for record in part.records:
         measured(record.time_s, record.event, record.commands)
-    before, after = measured.summary(), _simulate(_world(directory, part, seed=None))
-    drawn = [_simulate(_world(directory, part, seed=seed)) for seed in range(draws)]
-    mean = {name: _mean([each[name] for each in drawn]) for name in _COMPARED}
-    return {
+    world, stretches = _world(directory, part, seed=None)
+    before, after = measured.summary(), _simulate(world)
+    result = {
         "run": str(directory),
         "mode": part.header.rules["mode"],
         "steps": len(measured.step_ends),
         "measured": before,
         "simulated": after,
         "error": _errors(before, after),
-        "drawn": mean,
-        "drawn_error": _errors(before, mean),
     }
+    if not stretches.are_drawn:
+        return result | {"not_drawn": stretches.too_few}
+    drawn = [_simulate(_world(directory, part, seed=seed)[0]) for seed in range(draws)]
+    mean = {name: _mean([each[name] for each in drawn]) for name in _COMPARED}
+    return result | {"drawn": mean, "drawn_error": _errors(before, mean)}
 
 
 def _simulate(world: World) -> Mapping[str, Any]:
@@ -97,7 +105,7 @@ def _read(directory: Path) -> LogPart:
     return first
 
 
-def _world(directory: Path, part: LogPart, *, seed: int | None) -> World:
+def _world(directory: Path, part: LogPart, *, seed: int | None) -> "tuple[World, _Stretches]":
     path = directory / LOG
     measured = Measured()
     try:
@@ -116,10 +124,10 @@ def _world(directory: Path, part: LogPart, *, seed: int | None) -> World:
             f"{path}: holds {steps} whole optimizer steps; at least {_FEWEST_STEPS} are needed "
             "to simulate the run"
         )
-    length = min(steps, _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1))
+    length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
     mode = replace(rules.mode, lockstep=False)  # waiting for each other is in the attempts' times
     stretches = _Stretches(seed=seed, length=length, count=steps // length)
-    return World(
+    world = World(
         rules=replace(rules, steps=steps, mode=mode),
         workload=RecordedWorkload(
             measured,
@@ -132,6 +140,7 @@ def _world(directory: Path, part: LogPart, *, seed: int | None) -> World:
         routing=_routing(directory / CONFIG),
         rewards=RewardOptions(kind="dedicated", most=1 << 30),
     )
+    return world, stretches
 
 
 def _engines(started: RunStarted, loop: Loop) -> Sequence[Member]:
@@ -163,6 +172,17 @@ class _Stretches:
     length: int
     count: int
 
+    @property
+    def are_drawn(self) -> bool:
+        """Whether there is a choice: the first stretch fills the pipeline and stays in place."""
+        return self.count > _FILLING + 1
+
+    @property
+    def too_few(self) -> str:
+        """What to say if there is none."""
+        steps = (_FILLING + 2) * self.length
+        return f"fewer than {steps} steps, too few to draw other runs like it"
+
     def longer(self, times: int) -> "_Stretches":
         """Return the same stretches of something there is more of."""
         return replace(self, length=self.length * times)
@@ -172,9 +192,9 @@ class _Stretches:
         if self.seed is None:
             return number
         stretch, offset = divmod(number, self.length)
-        if stretch == 0 or self.count == 1:
-            return number  # filling an empty pipeline is like nothing that follows
-        drawn = 1 + derive_seed(self.seed, stretch) % (self.count - 1)
+        if stretch < _FILLING or self.count <= _FILLING:
+            return number
+        drawn = _FILLING + derive_seed(self.seed, stretch) % (self.count - _FILLING)
         return drawn * self.length + offset
 
 

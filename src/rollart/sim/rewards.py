@@ -58,11 +58,6 @@ class RewardPlace:
         self._count(0)
         return self.busy_s / self._provisioned_s if self._provisioned_s else 0.0
 
-    @property
-    def provisioned(self) -> int:
-        """Workers or instances there are now."""
-        return self._provisioned
-
     def submit(self, seconds: float, done: Done) -> None:
         """Score something that takes so long."""
         if self._options.kind == "dedicated":

@@ -106,7 +106,7 @@ class TaskProfile:
     turns: tuple[int, int]
     """Fewest and most turns; tasks differ evenly between them."""
     turn_jitter: float = 0.1
-    """How much members of a group differ in turns: standard deviation of the logarithm."""
+    """How members of a group differ in turns: standard deviation, as a share of the task's."""
     opening_tokens: int = 500
     """Tokens of the first prompt."""
     reads: int = 200
