@@ -48,7 +48,7 @@ ROLLART: tuple[str, ...] = ()
 CHOICES = (*((rule,) for rule in RULES), RULES)
 """What is compared with RollArt: each rule alone, and all together."""
 MIN_IDLE_S = 20.0
-"""Twice what lending and recalling take."""
+"""How long training GPUs must be expected to wait before they are lent."""
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
 
