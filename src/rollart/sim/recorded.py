@@ -33,6 +33,7 @@ from rollart.sim.loop import Loop
 from rollart.sim.measured import Course, Figures, Measured, Place
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator, World
+from rollart.sim.stretches import Stretches
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import EngineId, Version
@@ -44,8 +45,6 @@ _NO_LIMIT = Limits(max_turns=1 << 30, max_tokens=1 << 30)
 _FEWEST_STEPS = 3
 _SPANS = 2
 """Length of a stretch that is drawn whole, in windows of outstanding work."""
-_FILLING = 1
-"""Stretches at the start that stay in place: filling a pipeline is like nothing that follows."""
 _COMPARED = ("step_s", "staleness_mean", "staleness_max")
 
 
@@ -105,7 +104,7 @@ def _read(directory: Path) -> LogPart:
     return first
 
 
-def _world(directory: Path, part: LogPart, *, seed: int | None) -> "tuple[World, _Stretches]":
+def _world(directory: Path, part: LogPart, *, seed: int | None) -> tuple[World, Stretches]:
     path = directory / LOG
     measured = Measured()
     try:
@@ -126,7 +125,7 @@ def _world(directory: Path, part: LogPart, *, seed: int | None) -> "tuple[World,
         )
     length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
     mode = replace(rules.mode, lockstep=False)  # waiting for each other is in the attempts' times
-    stretches = _Stretches(seed=seed, length=length, count=steps // length)
+    stretches = Stretches(seed=seed, length=length, count=steps // length)
     world = World(
         rules=replace(rules, steps=steps, mode=mode),
         workload=RecordedWorkload(
@@ -164,41 +163,6 @@ def _routing(path: Path) -> Routing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Stretches:
-    """Which recorded stretch each stretch of a simulated run is like."""
-
-    seed: int | None
-    """None: every stretch is like itself."""
-    length: int
-    count: int
-
-    @property
-    def are_drawn(self) -> bool:
-        """Whether there is a choice: the first stretch fills the pipeline and stays in place."""
-        return self.count > _FILLING + 1
-
-    @property
-    def too_few(self) -> str:
-        """What to say if there is none."""
-        steps = (_FILLING + 2) * self.length
-        return f"fewer than {steps} steps, too few to draw other runs like it"
-
-    def longer(self, times: int) -> "_Stretches":
-        """Return the same stretches of something there is more of."""
-        return replace(self, length=self.length * times)
-
-    def source(self, number: int) -> int:
-        """Return what a number of the simulated run stands for in the recorded one."""
-        if self.seed is None:
-            return number
-        stretch, offset = divmod(number, self.length)
-        if stretch < _FILLING or self.count <= _FILLING:
-            return number
-        drawn = _FILLING + derive_seed(self.seed, stretch) % (self.count - _FILLING)
-        return drawn * self.length + offset
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Cut:
     """An attempt that was stopped before its end."""
 
@@ -208,7 +172,7 @@ class _Cut:
 class RecordedWorkload:
     """Scripts as a log tells them, or drawn from those."""
 
-    def __init__(self, measured: Measured, *, domain_of: DomainOf, stretches: _Stretches) -> None:
+    def __init__(self, measured: Measured, *, domain_of: DomainOf, stretches: Stretches) -> None:
         self._domain_of = domain_of
         self._stretches = stretches
         self._known: dict[Place, Script | _Cut] = {}
@@ -281,7 +245,7 @@ def _seconds(script: Script) -> float:
 class RecordedDurations:
     """Durations as a log tells them; what it does not have is drawn from what it has."""
 
-    def __init__(self, measured: Measured, *, stretches: _Stretches) -> None:
+    def __init__(self, measured: Measured, *, stretches: Stretches) -> None:
         self._measured = measured
         self._stretches = stretches
         self._lend_s = _mean(measured.lend_s)
