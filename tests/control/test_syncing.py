@@ -1,3 +1,11 @@
+from random import Random
+
+import pytest
+from world import World
+
+from rollart.control.batching import Batching
+from rollart.control.rules import Rules
+from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncer, Syncing
 from rollart.events import Resume, Suspend, Update
 from rollart.types import EngineInfo
@@ -41,3 +49,14 @@ def test_before_engines_join_version_zero_is_served():
     sync = Syncer(Syncing())
     sync.check()
     assert (sync.served, sync.active) == (0, False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_weights_awaited_by_every_batch_are_loaded_when_nothing_else_can_come(seed):
+    rules = Rules(
+        steps=3,
+        batching=Batching(groups_per_step=1, group_size=1),
+        staleness=Staleness(alpha=1),
+        syncing=Syncing(when="batch"),
+    )
+    assert len(World(rules=rules, random=Random(seed), slots=1).run().trained) == 3

@@ -162,16 +162,17 @@ def world(setup: Setup, rules: Iterable[str]) -> World:
     cluster, routing = setup.cluster, plain.routing
     if LENDING in chosen:
         cluster = replace(cluster, lend_tp=TP[setup.size])
+    switch_s = cluster.lending.lend_s + cluster.lending.recall_s if LENDING in chosen else 0.0
     return replace(
         plain,
-        rules=_beyond(plain.rules, chosen),
+        rules=_beyond(plain.rules, chosen, min_idle_s=WORTH_LENDING * switch_s),
         routing=replace(routing, learn=ROUTING in chosen),
         make_engines=cluster.make_engines,
         durations=ClusterDurations(cluster),
     )
 
 
-def _beyond(rules: Rules, chosen: frozenset[str]) -> Rules:
+def _beyond(rules: Rules, chosen: frozenset[str], *, min_idle_s: float) -> Rules:
     if REDUNDANCY in chosen:
         rules = replace(
             rules,
@@ -179,7 +180,7 @@ def _beyond(rules: Rules, chosen: frozenset[str]) -> Rules:
             staleness=replace(rules.staleness, adaptive=True),
         )
     if LENDING in chosen:
-        rules = replace(rules, lending=Lending(enabled=True, min_idle_s=MIN_IDLE_S))
+        rules = replace(rules, lending=Lending(enabled=True, min_idle_s=min_idle_s))
     if DISPATCH in chosen:
         rules = replace(rules, dispatch=Dispatch(order="longest"))
     return rules
