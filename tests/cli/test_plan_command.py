@@ -107,7 +107,9 @@ def test_a_single_node_is_divided_between_training_and_rollout(small, capsys):
 
 
 def test_long_batches_do_not_make_a_plan_faster_than_its_bound():
-    config = load_config(EXAMPLE, ["batching.groups_per_step=16", "staleness.alpha=3"])
+    config = load_config(
+        EXAMPLE, ["batching.groups_per_step=16", "staleness.alpha=3", "pools.h20.tp=2"]
+    )
     problem = problem_of(config, objective="throughput", any_alpha=False, most_slots=None)
     answer = search(problem, events=1)
     assert answer.gap >= 1 - 1e-3
