@@ -47,8 +47,8 @@ RULES = (ROUTING, REDUNDANCY, LENDING, DISPATCH)
 ROLLART: tuple[str, ...] = ()
 CHOICES = (*((rule,) for rule in RULES), RULES)
 """What is compared with RollArt: each rule alone, and all together."""
-MIN_IDLE_S = 20.0
-"""How long training GPUs must be expected to wait before they are lent."""
+WORTH_LENDING = 2.0
+"""How many times as long as lending and recalling take a wait must be to lend for."""
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
 
