@@ -309,6 +309,15 @@ def test_an_episode_leaves_a_crowded_home_only_if_its_prefix_is_not_worth_the_wa
     assert not crowd(Router(Routing(learn=True), engines=engines), held_s=1e-3)
 
 
+def test_a_pool_without_engines_is_not_passed_by():
+    router = Router(Routing(learn=True), engines=[("a", "fast"), ("c", "wide")])
+    router.close("c")
+    for session in range(20):
+        assert router.pick(session, domain="math") == "a"
+    router.open("c", "wide")
+    assert [router.pick(n, domain="math") for n in (20, 21)] == ["c", "c"]
+
+
 def test_a_guest_nothing_is_known_of_is_judged_as_the_preferred_pool():
     rule = Routing(affinity={"default": ("reader",)}, learn=True)
     router = Router(rule, engines=[("r0", "reader"), ("w0", "writer")])
