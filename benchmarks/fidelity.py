@@ -15,6 +15,7 @@ import torch
 from benchmarks.live_runs.timed import ROOT, say, warm_model
 from rollart.build.assembly import open_engines
 from rollart.build.tasks import make_setups, task_streams
+from rollart.clock import SystemClock
 from rollart.config import Config, load_config
 from rollart.runtime.env_manager import Access
 from rollart.runtime.evaluation import Evaluator
@@ -61,6 +62,7 @@ async def _play(
                 generators=generators,  # type: ignore[arg-type]
                 gate=OpenGate(),
                 is_fresh=lambda _version: True,
+                now=SystemClock().now,
             ),
             tasks=task_streams(config)[1].task,
             concurrency=64,
