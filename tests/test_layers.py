@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "rollart"
 
 WORDS = {"errors", "types", "events", "ports", "clock", "seeds", "contract"}
-ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe"}
+ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe", "sandbox", "rewards"}
 EDGES = {"config", "build", "cli", "replay"}
 MAY_IMPORT = {
     "": set(),
@@ -23,9 +23,10 @@ MAY_IMPORT = {
     "training": WORDS | {"training", "models"},
     "runtime": WORDS | {"control", "observe", "runtime"},
     "sim": WORDS | {"control", "observe", "sim"},
+    "on_ray": WORDS | {"control", "observe", "runtime", "on_ray"},
     "planning": WORDS | {"control", "sim", "planning"},
     **dict.fromkeys(
-        EDGES, {"", "runtime", "sim", "planning", "control"} | WORDS | ADAPTERS | EDGES
+        EDGES, {"", "runtime", "sim", "planning", "control", "on_ray"} | WORDS | ADAPTERS | EDGES
     ),
 }
 """What each part of the package may import of the package; a new part is placed here."""

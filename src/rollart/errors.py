@@ -6,6 +6,7 @@
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
     │   └── StorageError     a disk or directory that refuses
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
+    ├── ScoreError           a reward function or what runs it failed; never a score
     └── InvariantError       the program is wrong: a crash
 
 A failed trajectory is data (`types.Failure`), not an exception that travels.
@@ -40,6 +41,14 @@ class StorageError(UserError):
 
 class EnvError(RollartError):
     """An environment broke its contract: the message says what it returned and what is wanted."""
+
+
+class ScoreError(RollartError):
+    """A reward could not be had: the message says why, `is_final` whether asking again is vain."""
+
+    def __init__(self, message: str, *, is_final: bool = False) -> None:
+        self.is_final = is_final
+        super().__init__(message)
 
 
 class InvariantError(RollartError):

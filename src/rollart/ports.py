@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from rollart.types import (
     Completion,
     Json,
+    Program,
+    ProgramResult,
     Request,
+    Reward,
+    ScoreCall,
     StepReport,
     Trajectory,
     TrajectoryId,
@@ -179,6 +183,38 @@ class RewardFunction(Protocol):
 
     def __call__(self, trajectory: Trajectory) -> float:
         """Return the trajectory's reward."""
+        ...
+
+
+class RewardInvoker(Protocol):
+    """Runs reward functions somewhere: in processes here, behind a URL, on a cluster.
+
+    A call is answered exactly once, however often it was delivered; what goes wrong is raised as
+    `ScoreError` and is never a reward.
+    """
+
+    async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
+        """Score the call's trajectories: one reward for each, in order."""
+        ...
+
+    def stats(self) -> Mapping[str, float]:
+        """Return counters and gauges since the start, by metric name."""
+        ...
+
+    async def close(self) -> None:
+        """End what was started; calls still waiting fail."""
+        ...
+
+
+class Sandbox(Protocol):
+    """Runs programs nobody trusts: no network, nothing of the host to read, limits on the rest."""
+
+    async def run(self, program: Program) -> ProgramResult:
+        """Run a program to its end or its limits; cancelling the await kills it."""
+        ...
+
+    async def close(self) -> None:
+        """Kill what runs and remove what was made."""
         ...
 
 
