@@ -6,19 +6,20 @@ from rollart.control.scheduler import Scheduler
 def check(scheduler: Scheduler) -> None:
     """Assert every invariant; costs a pass over all state, so only tests and replay call it."""
     groups = scheduler.cohort.groups.values()
-    scheduler.syncer.check()
+    lender = scheduler.serving.lender
+    scheduler.serving.syncer.check()
     scheduler.cohort.check()
     scheduler.flights.check(groups)
     scheduler.adapter.check()
     admission, adapter = scheduler.cohort.admission, scheduler.adapter
     assert admission.staleness.alpha == adapter.alpha.level <= scheduler.bound.alpha
     assert admission.redundancy.extra_groups == adapter.extra_groups.level
-    if scheduler.lender.is_away:
+    if lender.is_away:
         if scheduler.rules.mode.update == "at_once":
-            assert 0 <= scheduler.optimizer - scheduler.lender.version <= scheduler.bound.alpha
-            assert scheduler.served <= scheduler.lender.version
+            assert 0 <= scheduler.optimizer - lender.version <= scheduler.bound.alpha
+            assert scheduler.served <= lender.version
         else:
-            assert scheduler.lender.version == scheduler.served
+            assert lender.version == scheduler.served
         assert not scheduler.training
     for group in groups:
         assert not set(group.queued) & set(group.flying)

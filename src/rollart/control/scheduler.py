@@ -23,10 +23,9 @@ from rollart.control.cohort import Cohort
 from rollart.control.dispatch import DomainOf, one_domain
 from rollart.control.flights import Flights
 from rollart.control.groups import Attempt, Group
-from rollart.control.lending import Lender
 from rollart.control.pacing import Hold
 from rollart.control.rules import Rules
-from rollart.control.syncing import Syncer
+from rollart.control.serving import Serving
 from rollart.events import (
     CancelReason,
     Command,
@@ -65,15 +64,15 @@ class Scheduler:
     def __init__(self, rules: Rules, *, domain_of: DomainOf = one_domain) -> None:
         self.rules = rules
         self.optimizer = Version(0)
-        self.published = Version(0)
         self.bound = rules.mode.staleness(rules.staleness)
         self.cohort = Cohort(rules, bound=self.bound, domain_of=domain_of)
         self.flights = Flights(rules, durations=self.cohort.dispatcher.durations)
-        self.syncer = Syncer(rules.syncing)
-        self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
+        self.serving = Serving(rules, bound=self.bound, cohort=self.cohort, flights=self.flights)
         self.adapter = Adapter(rules, bound=self.bound)
         self.ending: CancelReason | None = None
         self._hold = Hold(rules, bound=self.bound)
+        self._lends = rules.lending.enabled
+        self._hedges = bool(rules.redundancy.hedge_after)
         self._wake_at: float | None = None
         self._now = 0.0
         self._out: list[Command] = []
@@ -81,7 +80,7 @@ class Scheduler:
     @property
     def served(self) -> Version:
         """The oldest version any engine serves."""
-        return self.syncer.served
+        return self.serving.syncer.served
 
     @property
     def training(self) -> tuple[Group, ...]:
@@ -95,8 +94,8 @@ class Scheduler:
             self.ending is not None
             and not self.flights.attempts
             and not self.training
-            and not self.syncer.active
-            and not self.lender.is_away
+            and not self.serving.syncer.active
+            and not self.serving.lender.is_away
             and self.served == self.optimizer
         )
 
@@ -110,7 +109,7 @@ class Scheduler:
         is_held = self._hold.is_wanted(self.cohort, optimizer=self.optimizer)
         if is_held:
             return "work about to expire"
-        return "lent engines" if self.lender.is_away else "weights"
+        return "lent engines" if self.serving.lender.is_away else "weights"
 
     def is_fresh(self, born: Version) -> bool:
         """Say whether work born of `born` may still train, where the mode holds the bound."""
@@ -128,14 +127,15 @@ class Scheduler:
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
-        self._sync()
+        self._out += self.serving.sync(is_ending=self.ending is not None)
         if self.ending is None:
-            if self.rules.redundancy.hedge_after:
+            if self._hedges:
                 self._wake(self.flights.hedge(now))
             self._fill(now)
-            self._lend(now)
+            if self._lends:
+                self._out += self.serving.lend(optimizer=self.optimizer, now=now)
         else:
-            self._out += self.lender.recall()
+            self._out += self.serving.lender.recall()
         if ids := self.flights.take_unscored():
             self._out.append(Score(ids=ids))
         if self.adapter.is_on:
@@ -159,15 +159,15 @@ class Scheduler:
             case StepFinished():
                 self._step_finished(event.version)
             case Published():
-                self.published = max(self.published, event.version)
+                self.serving.published = max(self.serving.published, event.version)
             case EngineSuspended():
-                self._out += self.syncer.suspended(event.engine)
+                self._out += self.serving.syncer.suspended(event.engine)
             case EngineUpdated():
                 self._engine_updated(event)
             case EngineLent():
-                self.lender.lent(event.engine)
+                self.serving.lender.lent(event.engine)
             case EngineRecalled():
-                self.lender.recalled(event.engine)
+                self.serving.lender.recalled(event.engine)
             case Woke():
                 # An earlier Wake overtook the others: each one's answer would ask for another.
                 if event.at_s == self._wake_at:
@@ -180,14 +180,13 @@ class Scheduler:
                 assert_never(never)
 
     def _start(self, event: RunStarted) -> None:
-        self.syncer.join(event.engines)
-        self.lender.join(event.engines)
+        self.serving.join(event.engines)
         self.flights.open_slots(event.slots)
         self._expire()
         self._end_when_trained()
 
     def _fill(self, now: float) -> None:
-        if self.rules.mode.update == "idle" and self.syncer.active:
+        if self.rules.mode.update == "idle" and self.serving.syncer.active:
             return
         flights = self.flights
         while flights.has_queued() or self._may_open():
@@ -259,7 +258,7 @@ class Scheduler:
         """Complete or drop a group if no more is to come of it."""
         verdict = self.cohort.judge(group)
         if verdict == "ready":
-            self.lender.complete(self._now)
+            self.serving.lender.complete(self._now)
             self.adapter.complete(self._now)
             self._out += self.flights.stop(group, "surplus")
             for other in self.cohort.complete(group):
@@ -322,55 +321,18 @@ class Scheduler:
             self.cohort.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
             self._out.append(levels)
 
-    def _sync(self) -> None:
-        if self.published <= self.syncer.served or self.syncer.active:
-            return
-        is_rolling = self.cohort.admission.rolling and self.ending is None
-        is_idle = not self.flights.slots.taken and not is_rolling
-        if self.rules.mode.update == "at_once":
-            waits = self._updates_wait and self.cohort.admission.rolling
-            is_time = not waits or self.training or self.ending or self._has_batch
-            is_behind = self.lender.version < self.published
-            is_time = is_time and (not is_behind or self._recall())
-        else:
-            is_time = is_idle and self._recall()
-        if is_time:
-            self._out += self.syncer.begin(self.published)
-
-    @property
-    def _updates_wait(self) -> bool:
-        """Whether new weights are loaded only when a batch is ready, or nothing more can come."""
-        return self.rules.syncing.when == "batch" and self.bound.alpha > 0
-
     @property
     def _has_batch(self) -> bool:
         return self.cohort.admission.ready >= self.rules.batching.groups_per_step
 
     def _recall(self) -> bool:
         """Take lent engines back; return whether all are."""
-        self._out += self.lender.recall()
-        return not self.lender.is_away
-
-    def _lend(self, now: float) -> None:
-        """Let training hardware serve while nothing trains, nothing is ready and something runs.
-
-        It serves the newest weights published. Those still on their way are awaited, unless no
-        engine will serve them before a batch is ready: then the last ones will do while they are
-        within the bound. Where weights change only in idle engines, it serves what all serve.
-        """
-        missing = self.rules.batching.groups_per_step - self.cohort.admission.ready
-        if self.training or missing <= 0 or not self.flights.slots.taken:
-            return
-        at_once = self.rules.mode.update == "at_once"
-        behind = self.optimizer - self.published
-        may_lag = at_once and self._updates_wait and behind <= self.bound.alpha
-        if not behind or may_lag:
-            version = self.published if at_once else self.served
-            self._out += self.lender.lend(version, missing=missing, now=now)
+        self._out += self.serving.lender.recall()
+        return not self.serving.lender.is_away
 
     def _engine_updated(self, event: EngineUpdated) -> None:
         before = self.served
-        self._out += self.syncer.updated(event.engine, event.version)
+        self._out += self.serving.syncer.updated(event.engine, event.version)
         if self.served != before:
             self.cohort.release(self.served)
             self._expire()

@@ -76,7 +76,7 @@ def restore(
 ) -> Scheduler:
     """Return a scheduler that goes on from a snapshot; its next event is `RunStarted`."""
     scheduler = Scheduler(rules, domain_of=domain_of)
-    scheduler.optimizer = scheduler.published = Version(record["version"])
+    scheduler.optimizer = scheduler.serving.published = Version(record["version"])
     cohort, flights = scheduler.cohort, scheduler.flights
     cohort.next_group = record["next_group"]
     flights.next_trajectory = record["next_trajectory"]

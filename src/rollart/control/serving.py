@@ -1,0 +1,89 @@
+"""Serving: which weights the engines serve, and when that changes.
+
+    Published ─► sync ─► Suspend/Update/Resume per engine ─► served moves on
+    nothing trains, nothing is ready ─► lend ─► … ─► recall before a step, a sync or the end
+
+The protocols are the `Syncer`'s and the `Lender`'s; here is when each of them acts. New weights
+wait for lent engines that are behind them, and lent engines for a batch: neither ever holds up an
+attempt.
+"""
+
+from collections.abc import Iterable
+
+from rollart.control.cohort import Cohort
+from rollart.control.flights import Flights
+from rollart.control.lending import Lender
+from rollart.control.rules import Rules
+from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncer
+from rollart.events import Command
+from rollart.types import EngineInfo, Version
+
+
+class Serving:
+    """The engines' side of a run."""
+
+    def __init__(self, rules: Rules, *, bound: Staleness, cohort: Cohort, flights: Flights) -> None:
+        self.published = Version(0)
+        """The newest version the weight store holds."""
+        self.syncer = Syncer(rules.syncing)
+        self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
+        self._cohort = cohort
+        self._flights = flights
+        self._groups_per_step = rules.batching.groups_per_step
+        self._alpha = bound.alpha
+        self._is_at_once = rules.mode.update == "at_once"
+        self._waits_for_batch = rules.syncing.when == "batch" and bound.alpha > 0
+        """Whether new weights are loaded only when a batch is ready, or nothing more can come."""
+
+    @property
+    def served(self) -> Version:
+        """The oldest version any engine serves."""
+        return self.syncer.served
+
+    def join(self, engines: Iterable[EngineInfo]) -> None:
+        """Learn of engines that serve, or may be lent."""
+        engines = tuple(engines)
+        self.syncer.join(engines)
+        self.lender.join(engines)
+
+    def sync(self, *, is_ending: bool) -> list[Command]:
+        """Load the newest published weights, if they are new and it is time."""
+        if self.published <= self.syncer.served or self.syncer.active:
+            return []
+        admission = self._cohort.admission
+        commands: list[Command] = []
+        if self._is_at_once:
+            waits = self._waits_for_batch and admission.rolling
+            is_time = not waits or self._cohort.training or is_ending or self._missing <= 0
+            is_behind = self.lender.version < self.published
+        else:
+            is_rolling = admission.rolling and not is_ending
+            is_time = not self._flights.slots.taken and not is_rolling
+            is_behind = True
+        if is_time and is_behind:
+            commands = self.lender.recall()
+            is_time = not self.lender.is_away
+        return commands + self.syncer.begin(self.published) if is_time else commands
+
+    def lend(self, *, optimizer: Version, now: float) -> list[Command]:
+        """Let training hardware serve while nothing trains, nothing is ready and something runs.
+
+        It serves the newest weights published. Those still on their way are awaited, unless no
+        engine will serve them before a batch is ready: then the last ones will do while they are
+        within the bound. Where weights change only in idle engines, it serves what all serve.
+        """
+        missing = self._missing
+        if self._cohort.training or missing <= 0 or not self._flights.slots.taken:
+            return []
+        behind = optimizer - self.published
+        may_lag = self._is_at_once and self._waits_for_batch and behind <= self._alpha
+        if behind and not may_lag:
+            return []
+        version = self.published if self._is_at_once else self.served
+        return self.lender.lend(version, missing=missing, now=now)
+
+    @property
+    def _missing(self) -> int:
+        """How many groups the next batch still lacks."""
+        return self._groups_per_step - self._cohort.admission.ready
