@@ -7,6 +7,7 @@
     │   └── StorageError     a disk or directory that refuses
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
     ├── ScoreError           a reward function or what runs it failed; never a score
+    ├── SandboxError         a sandbox could not be had; says nothing about the program
     └── InvariantError       the program is wrong: a crash
 
 A failed trajectory is data (`types.Failure`), not an exception that travels.
@@ -49,6 +50,10 @@ class ScoreError(RollartError):
     def __init__(self, message: str, *, is_final: bool = False) -> None:
         self.is_final = is_final
         super().__init__(message)
+
+
+class SandboxError(RollartError):
+    """A sandbox could not start or was lost: the message says why; the program is not to blame."""
 
 
 class InvariantError(RollartError):
