@@ -1,0 +1,197 @@
+"""Sandboxes made by bubblewrap: own namespaces, a read-only root, a filter, limits.
+
+Started by root, the runner keeps the rights to change user and no other, and the program becomes a
+user that exists nowhere else, another for each sandbox: it cannot touch even the runner. Started
+by anyone else, a user namespace maps the caller to an unprivileged user inside.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+
+from rollart.errors import ConfigError, SandboxError
+from rollart.sandbox.cell import Cell
+from rollart.sandbox.cgroups import Group, Groups, open_groups
+from rollart.sandbox.messages import read_frame
+from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.roots import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
+from rollart.sandbox.seccomp import build_filter
+
+FIRST_UID = 0x70000000
+"""Users from here on exist on no host; each living sandbox has one of its own."""
+NOBODY = 65534
+ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+"""A shell's way into the control groups before bubblewrap begins."""
+MOST_ERROR_BYTES = 4096
+
+
+class Builder:
+    """Starts cells; owns the control groups and the users they are given."""
+
+    def __init__(
+        self,
+        options: SandboxOptions,
+        *,
+        is_root: bool | None = None,
+        with_groups: bool = True,
+    ) -> None:
+        bubblewrap = shutil.which("bwrap")
+        if bubblewrap is None:
+            raise ConfigError(
+                "sandbox.kind", "bubblewrap", "bwrap is not installed: apt-get install bubblewrap"
+            )
+        self._bubblewrap = bubblewrap
+        self._options = options
+        self._is_root = os.geteuid() == 0 if is_root is None else is_root
+        self._root = find_root(options.root, options.python)
+        self._filter = build_filter()
+        self._groups: Groups | None = open_groups(options.cpu_shares) if with_groups else None
+        self._uids: set[int] = set()
+
+    def describe(self) -> Mapping[str, str]:
+        """Say what holds the sandboxes here."""
+        has_groups = self._groups is not None
+        together = "cgroup v1, all processes together"
+        alone = "rlimit, each process by itself"
+        return {
+            "user": "its own, unknown to the host" if self._is_root else "the caller's, mapped",
+            "seccomp": "deny list" if self._filter is not None else "none for this processor",
+            "memory": together if has_groups else alone,
+            "cpu": together if has_groups else alone,
+            "processes": together if has_groups else "rlimit, all of this user",
+            "priority": "cgroup v1 shares" if has_groups else "nice 19",
+            "root": self._options.root or "this machine's /usr and Python",
+        }
+
+    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> Cell:
+        """Start a sandbox and return it once its runner waits for a program."""
+        uid = self._lease() if self._is_root else None
+        group: Group | None = None
+        cell: Cell | None = None
+        try:
+            group = self._groups.make() if self._groups is not None else None
+            process, info = await self._spawn(files_bytes, preload, group)
+            pidfd = await self._await_ready(process, info)
+            cell = Cell(process, pidfd=pidfd, group=group, uid=uid)
+            return cell
+        finally:
+            if cell is None:
+                self._release(uid)
+                if group is not None:
+                    await group.remove()
+
+    async def discard(self, cell: Cell) -> None:
+        """End a cell and take back what it was given."""
+        await cell.end()
+        self._release(cell.uid)
+
+    def close(self) -> None:
+        """Remove the control groups; all cells have ended."""
+        if self._groups is not None:
+            self._groups.close()
+
+    def _lease(self) -> int:
+        uid = FIRST_UID
+        while uid in self._uids:
+            uid += 1
+        self._uids.add(uid)
+        return uid
+
+    def _release(self, uid: int | None) -> None:
+        self._uids.discard(-1 if uid is None else uid)
+
+    async def _spawn(
+        self, files_bytes: int, preload: tuple[str, ...], group: Group | None
+    ) -> tuple[asyncio.subprocess.Process, int]:
+        """Start bubblewrap; return its process and where it tells its child's id."""
+        info_read, info_write = os.pipe()
+        given = [info_write]
+        try:
+            command = self._command(given, files_bytes=files_bytes)
+            command += [self._root.python, "-s", RUNNER_INSIDE, *preload]
+            if group is not None:
+                command = ["/bin/sh", "-c", ENTER, "sh", *group.entrances, "--", *command]
+            else:
+                command = ["nice", "-n", "19", *command]
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                pass_fds=given,
+                env={"PATH": os.defpath},
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(info_read)
+            raise
+        finally:
+            for fd in given:
+                os.close(fd)
+        return process, info_read
+
+    async def _await_ready(self, process: asyncio.subprocess.Process, info: int) -> int:
+        """Wait for the runner; return a descriptor of process 1, or leave nothing running."""
+        seconds = self._options.start_timeout_s
+        try:
+            async with asyncio.timeout(seconds):
+                await _wait_ready(process)
+            return _open_first(os.read(info, MOST_ERROR_BYTES))
+        except BaseException as error:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            if isinstance(error, TimeoutError):
+                raise SandboxError(f"a sandbox did not start within {seconds} s") from None
+            raise
+        finally:
+            os.close(info)
+
+    def _command(self, given: list[int], *, files_bytes: int) -> list[str]:
+        """Return bubblewrap's command line; descriptors it names are added to `given`."""
+        command = [self._bubblewrap, "--die-with-parent", "--new-session", "--as-pid-1"]
+        command += ["--info-fd", str(given[0]), "--hostname", "sandbox", "--clearenv"]
+        if self._is_root:
+            for name in ("ipc", "pid", "net", "uts", "cgroup"):
+                command.append(f"--unshare-{name}")
+            command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        else:
+            command += ["--unshare-all", "--uid", str(NOBODY), "--gid", str(NOBODY)]
+        for name, value in self._root.environment().items():
+            command += ["--setenv", name, value]
+        command += self._root.arguments()
+        for content, path in ((PASSWD, "passwd"), (GROUP, "group"), (HOSTS, "hosts")):
+            given.append(_pipe_of(content))
+            command += ["--perms", "0444", "--file", str(given[-1]), f"/etc/{path}"]
+        command += ["--ro-bind", str(RUNNER), RUNNER_INSIDE, "--proc", "/proc"]
+        command += ["--perms", "1777", "--size", str(files_bytes), "--tmpfs", "/tmp"]  # noqa: S108
+        command += ["--remount-ro", "/", "--chdir", "/"]
+        if self._filter is not None:
+            given.append(_pipe_of(self._filter))
+            command += ["--seccomp", str(given[-1])]
+        return command
+
+
+async def _wait_ready(process: asyncio.subprocess.Process) -> None:
+    """Wait until the runner says it is ready; raise what bubblewrap said if it never does."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    if await read_frame(process.stdout) != (b"r", b""):
+        said = (await process.stderr.read(MOST_ERROR_BYTES)).decode(errors="replace").strip()
+        raise SandboxError(f"a sandbox did not start: {said or 'bubblewrap said nothing'}")
+
+
+def _pipe_of(content: bytes) -> int:
+    """Return a descriptor that gives `content`, which a pipe holds whole, and then ends."""
+    read, write = os.pipe()
+    os.write(write, content)
+    os.close(write)
+    return read
+
+
+def _open_first(info: bytes) -> int:
+    """Return a descriptor of a sandbox's process 1, from what bubblewrap told."""
+    return os.pidfd_open(json.loads(info)["child-pid"])
