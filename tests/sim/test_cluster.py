@@ -38,22 +38,17 @@ def test_training_hardware_lends_engines():
     assert lent == ["training-0", "training-1"]
 
 
-def test_lending_takes_the_pull_of_the_weights_and_leaves_training_its_memory():
-    costs = small_cluster(lend_tp=1).lending
-    weights_gb = costs.model.weight_bytes / 1e9
-    assert costs.held_gb == pytest.approx(8 * weights_gb / 4)
-    assert costs.recall_s == 5.0
-    assert costs.lend_s == pytest.approx(5.0 + weights_gb / 2.2)
-    durations = ClusterDurations(small_cluster(lend_tp=1))
+def test_durations_of_lending_are_those_of_the_training_hardware_and_the_link():
+    cluster = small_cluster(lend_tp=1, pull_link="rdma_400g")
+    costs = cluster.lending
+    assert (costs.gpus, costs.tp, costs.pull_link.name) == (4, 1, "rdma_400g")
+    durations = ClusterDurations(cluster)
     assert (durations.lend_s(), durations.recall_s()) == (costs.lend_s, costs.recall_s)
 
 
-def test_what_leaves_a_lent_engine_no_room_goes_to_the_host_meanwhile():
-    costs = small_cluster(lend_tp=1, train_gpus=2).lending
-    moved_s = 8 * costs.model.weight_bytes / 1e9 / H800.pcie_gb_s
-    assert costs.held_gb == 0.0
-    assert costs.recall_s == pytest.approx(5.0 + moved_s)
-    assert costs.lend_s - costs.recall_s == pytest.approx(costs.model.weight_bytes / 2.2e9)
+def test_weights_cross_the_links_the_cluster_names():
+    weights = small_cluster(push_link="tcp_10g", pull_link="rdma_400g").weights
+    assert (weights.push_link.name, weights.pull_link.name) == ("tcp_10g", "rdma_400g")
 
 
 def test_units_of_prefill_and_decode_engines():

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from rollart.errors import ConfigError
-from rollart.sim.costs import Constants, EngineCosts, TrainCosts, WeightCosts
+from rollart.sim.costs import Constants, EngineCosts, TrainCosts
 from rollart.sim.hardware import gpu_named
 from rollart.sim.models import model_named
 
@@ -84,15 +84,3 @@ def test_an_optimizer_step_is_three_passes_and_what_is_fixed():
     flops = 6 * SMALL.active_parameters * 1e9 * 1e6
     rate = 32 * H800.dense_tflops * 1e12 * CONSTANTS.train_utilisation
     assert train.step_s(1e6) - train.step_s(0) == pytest.approx(flops / rate)
-
-
-def test_weights_are_pushed_beside_the_rollout_and_pulled_mostly_hidden():
-    weights = WeightCosts(model=SMALL, constants=CONSTANTS)
-    assert weights.publish_s == weights.push_s > 0
-    assert weights.update_s == weights.exposed_s < weights.pull_s < weights.push_s
-
-
-def test_a_blocking_broadcast_stands_still_for_all_of_it():
-    weights = WeightCosts(model=SMALL, constants=CONSTANTS, blocking=True)
-    assert weights.publish_s == 0.0
-    assert weights.update_s == weights.push_s + weights.pull_s

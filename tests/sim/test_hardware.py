@@ -142,10 +142,18 @@ def test_a_field_that_nothing_reads_is_refused():
 
 def test_a_links_rate_is_given_in_bits_or_in_bytes_but_not_in_both():
     assert link_from("fast", {"gbit_s": 800}) == Link(
-        name="fast", gb_s=100, source="given by the user"
+        name="fast", gb_s=100, weights_gb_s=100, source="given by the user"
     )
     assert link_from("fast", {"gb_s": 100}) == link_from("fast", {"gbit_s": 800})
     with pytest.raises(ConfigError, match="give either gbit_s or gb_s, not both"):
         link_from("fast", {"gbit_s": 800, "gb_s": 100})
     with pytest.raises(ConfigError, match=r"links\.fast\.gbit_s = None: is missing"):
         link_from("fast", {})
+
+
+def test_what_weights_reach_of_a_link_is_at_most_its_nominal_rate():
+    assert link_from("fast", {"gb_s": 100, "weights_gb_s": 40}).weights_gb_s == 40
+    with pytest.raises(ConfigError) as caught:
+        link_from("fast", {"gb_s": 100, "weights_gb_s": 400})
+    message = "links.fast.weights_gb_s = 400: must be at most the nominal 100 GB/s"
+    assert str(caught.value) == message

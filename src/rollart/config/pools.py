@@ -30,7 +30,7 @@ class PoolOptions:
     price: float = 0.0
     """Price of one GPU hour in any currency; 0 takes the table's, relative to an H20."""
     link: str = ""
-    """The link new weights cross from the trainer, such as "tcp_200g"; empty: a fast one."""
+    """The link new weights cross from the trainer, such as "rdma_400g"; empty: "tcp_200g"."""
 
     def __post_init__(self) -> None:
         gpu = gpu_named(self.gpu, field="pools.gpu")

@@ -8,6 +8,7 @@ so the search for good ones may stop anywhere: what is returned is never too hig
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations_with_replacement
 from math import exp
 
 Loads = Mapping[str, float]
@@ -83,12 +84,28 @@ def _loads(
 def _polish(
     options: Mapping[str, Options], tables: list[dict[str, str]], *, keep: int
 ) -> list[dict[str, str]]:
-    """Return the best tables after moving single tasks of the best one."""
+    """Return the best tables, the best of all improved as far as moving two tasks can."""
     tables = sorted(tables, key=lambda table: busiest(options, table))[:keep]
-    first = tables[0]
+    first = _climb(options, tables[0])
     moved = [
         {**first, task: pool} for task in first for pool in options[task] if pool != first[task]
     ]
-    ranked = sorted([*tables, *moved], key=lambda table: busiest(options, table))
+    ranked = sorted([first, *tables, *moved], key=lambda table: busiest(options, table))
     unique = {tuple(table.values()): table for table in reversed(ranked)}
     return sorted(unique.values(), key=lambda table: busiest(options, table))[:keep]
+
+
+def _climb(options: Mapping[str, Options], table: dict[str, str]) -> dict[str, str]:
+    """Give up to two tasks other pools, again and again, while that relieves the busiest."""
+    load = busiest(options, table)
+    while True:
+        near = (
+            {**table, one: here, other: there}
+            for one, other in combinations_with_replacement(table, 2)
+            for here in options[one]
+            for there in options[other]
+        )
+        best = min(near, key=lambda each: busiest(options, each))
+        if busiest(options, best) >= load:
+            return table
+        table, load = best, busiest(options, best)

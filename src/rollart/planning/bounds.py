@@ -24,7 +24,9 @@ from rollart.planning.demand import Demand, measure
 from rollart.planning.estimate import estimate_s
 from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
 from rollart.planning.problem import Problem
-from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
+from rollart.sim.costs import EngineCosts, TrainCosts
+from rollart.sim.hardware import link_named
+from rollart.sim.transfer import WeightCosts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +169,8 @@ class Bounds:
             return 0.0
         weights = WeightCosts(
             model=problem.model,
-            constants=problem.constants_for(tuple(share.pool for share in plan.rollout)),
+            push_link=link_named(problem.push_link(plan.rollout_pools)),
+            constants=problem.constants,
             blocking=problem.blocking_weights,
         )
         return training_s + weights.publish_s + weights.update_s

@@ -67,6 +67,11 @@ class Plan:
         return f"{self} | {table} | {self.alpha} {self.extra_groups} {self.slots}"
 
     @property
+    def rollout_pools(self) -> tuple[Pool, ...]:
+        """The pools that roll out."""
+        return tuple(share.pool for share in self.rollout)
+
+    @property
     def hour_price(self) -> float:
         """Price of an hour of all its GPUs."""
         rollout = sum(share.gpus * share.pool.hour_price for share in self.rollout)

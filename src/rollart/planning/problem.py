@@ -16,6 +16,7 @@ from rollart.sim.costs import Constants, EngineCosts
 from rollart.sim.hardware import Gpu, link_named
 from rollart.sim.models import ModelShape
 from rollart.sim.rewards import RewardOptions
+from rollart.sim.transfer import USUAL_LINK
 from rollart.sim.workload import TaskProfile
 
 Role = Literal["any", "train", "rollout"]
@@ -45,7 +46,7 @@ class Pool:
     price: float = 0.0
     """Price of one GPU hour; 0 takes the hardware table's, in hours of one H20."""
     link: str = ""
-    """What new weights cross to reach it; empty: nothing slower than the store itself."""
+    """What new weights cross to reach the store beside it; empty takes the usual one."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -222,11 +223,10 @@ class Problem:
         members = self.rules.redundancy.members(batching.group_size)
         return round(steps * batching.groups_per_step) * members
 
-    def constants_for(self, pools: tuple[Pool, ...]) -> Constants:
-        """Return the constants, with the push of weights no faster than the slowest link."""
-        rates = [link_named(pool.link).gb_s for pool in pools if pool.link]
-        push = min([self.constants.push_gb_s, *rates])
-        return replace(self.constants, push_gb_s=push)
+    def push_link(self, pools: tuple[Pool, ...]) -> str:
+        """Return the slowest link that new weights cross to reach some pools."""
+        links = [pool.link or USUAL_LINK for pool in pools]
+        return min(links, key=lambda link: link_named(link).weights_gb_s)
 
     def tps(self, pool: Pool) -> tuple[int, ...]:
         """Return the tensor-parallel sizes with which a pool can serve the model."""

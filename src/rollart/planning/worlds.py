@@ -55,7 +55,6 @@ def make_world(problem: Problem, plan: Plan, *, scale: Scale) -> World:
 
 
 def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
-    constants = problem.constants_for(tuple(share.pool for share in plan.rollout))
     train_gpus = max(1, round(plan.train_gpus * part))
     lend_tp = min(problem.tps(plan.train), default=0) if problem.rules.lending.enabled else 0
     return Cluster(
@@ -63,9 +62,10 @@ def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
         rollout=tuple(_pool(share, part) for share in plan.rollout),
         train_gpu=_faster(plan.train.gpu, plan.train_gpus * part / train_gpus),
         train_gpus=train_gpus,
-        constants=constants,
+        constants=problem.constants,
         reuse_prefixes=problem.reuse_prefixes,
         blocking_weights=problem.blocking_weights,
+        push_link=problem.push_link(plan.rollout_pools),
         lend_tp=lend_tp,
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollart.errors import ConfigError
-from rollart.sim.costs import Constants, EngineCosts, LendCosts, TrainCosts, WeightCosts
+from rollart.sim.costs import Constants, EngineCosts, TrainCosts
 from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.engine import SimEngine
 from rollart.sim.fleet import Member
@@ -16,6 +16,7 @@ from rollart.sim.hardware import Gpu, Link, link_named
 from rollart.sim.loop import Loop
 from rollart.sim.models import ModelShape
 from rollart.sim.outages import OutageOptions
+from rollart.sim.transfer import USUAL_LINK, LendCosts, WeightCosts
 from rollart.types import EngineId, Version
 
 TRAINING = "training"
@@ -80,6 +81,10 @@ class Cluster:
     """Keep keys and values of an episode between its turns."""
     blocking_weights: bool = False
     """Broadcast weights while the engines stand still."""
+    push_link: str = USUAL_LINK
+    """What new weights cross from the trainer to the store beside the engines."""
+    pull_link: str = USUAL_LINK
+    """What they cross from there."""
     lend_tp: int = 0
     """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
     engine_mtbf_s: float = 0.0
@@ -99,7 +104,19 @@ class Cluster:
             gpu=self.train_gpu,
             gpus=self.train_gpus,
             tp=self.lend_tp,
+            pull_link=link_named(self.pull_link),
             constants=self.constants,
+        )
+
+    @property
+    def weights(self) -> WeightCosts:
+        """What moving a version to its engines costs."""
+        return WeightCosts(
+            model=self.model,
+            push_link=link_named(self.push_link),
+            pull_link=link_named(self.pull_link),
+            constants=self.constants,
+            blocking=self.blocking_weights,
         )
 
     def outages(self, seed: int) -> OutageOptions:
@@ -172,11 +189,7 @@ class ClusterDurations:
             gpus=cluster.train_gpus,
             constants=cluster.constants,
         )
-        self._weights = WeightCosts(
-            model=cluster.model,
-            constants=cluster.constants,
-            blocking=cluster.blocking_weights,
-        )
+        self._publish_s, self._update_s = cluster.weights.publish_s, cluster.weights.update_s
         self._lending = cluster.lending
 
     def train_s(self, tokens: int, *, version: Version) -> float:
@@ -187,12 +200,12 @@ class ClusterDurations:
     def publish_s(self, version: Version) -> float:
         """Return the time until a new version may be loaded."""
         del version
-        return self._weights.publish_s
+        return self._publish_s
 
     def update_s(self, version: Version, *, engine: EngineId) -> float:
         """Return how long an engine stands still to load it."""
         del version, engine
-        return self._weights.update_s
+        return self._update_s
 
     def lend_s(self) -> float:
         """Return the time to make training hardware serve."""

@@ -4,8 +4,7 @@ A roofline with few constants. Prefill is bound by arithmetic: two operations pe
 and token, plus attention. A decode step is bound by memory: it reads the weights once and every
 running sequence's keys and values. Tensor parallelism divides both and pays two all-reduces per
 layer over NVLink, or PCIe where there is none. Training is arithmetic at a stated utilisation.
-Weights cross between clusters in two hops, push and pull, the second mostly hidden behind the
-first.
+How weights move is in `transfer`.
 
 Constants that were fitted, and on which figures, are listed in docs/simulator.md.
 """
@@ -40,11 +39,11 @@ class Constants:
     train_fixed_s: float = 80.0
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
     push_gb_s: float = 0.47
-    """Speed at which a new version reaches the store beside the engines."""
-    pull_gb_s: float = 2.2
-    """Speed at which engines pull a version from that store."""
-    exposed_share: float = 0.3
-    """Share of the pull that is not hidden behind the push."""
+    """Speed at which a trainer hands a version to the store, where no link is slower."""
+    install_gb_s: float = 7.2
+    """Speed at which a host loads a version it has into its engines, which stand still."""
+    bucket_gb: float = 1.0
+    """Weights that travel as one piece: a bucket is pulled while the next is pushed."""
     rpc_s: float = 0.02
     """Mean of a call to an environment on another machine."""
     switch_s: float = 5.0
@@ -149,81 +148,3 @@ class TrainCosts:
         peak = self.gpus * self.gpu.dense_tflops * 1e12
         constants = self.constants
         return constants.train_fixed_s + flops / (peak * constants.train_utilisation)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightCosts:
-    """What moving one version from the trainer to the engines needs."""
-
-    model: ModelShape
-    constants: Constants = field(default_factory=Constants)
-    blocking: bool = False
-    """Broadcast while the engines stand still, instead of pushing beside the rollout."""
-
-    @property
-    def push_s(self) -> float:
-        """Time until the store beside the engines holds the version."""
-        return self.model.weight_bytes / _GB / self.constants.push_gb_s
-
-    @property
-    def pull_s(self) -> float:
-        """Time engines spend pulling it, hidden or not."""
-        return self.model.weight_bytes / _GB / self.constants.pull_gb_s
-
-    @property
-    def exposed_s(self) -> float:
-        """Time engines stand still for it."""
-        return self.pull_s * self.constants.exposed_share
-
-    @property
-    def publish_s(self) -> float:
-        """Time from the end of a step until engines may load its weights."""
-        return 0.0 if self.blocking else self.push_s
-
-    @property
-    def update_s(self) -> float:
-        """Time a suspended engine needs to load them."""
-        return self.push_s + self.pull_s if self.blocking else self.exposed_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LendCosts:
-    """What making engines of training GPUs needs.
-
-    What training keeps stays in their memory if the weights fit beside it. If not, it goes to the
-    host's memory for the time, over one direction of each GPU's PCIe.
-    """
-
-    model: ModelShape
-    gpu: Gpu
-    gpus: int
-    """That train, and share what training keeps."""
-    tp: int
-    """GPUs of one lent engine."""
-    constants: Constants = field(default_factory=Constants)
-
-    @property
-    def held_gb(self) -> float:
-        """Memory of each GPU that a lent engine must leave alone."""
-        return self._state_gb if self._fits else 0.0
-
-    @property
-    def lend_s(self) -> float:
-        """Time until the hardware serves: pulling the weights, and what it costs beside."""
-        pull_s = WeightCosts(model=self.model, constants=self.constants).pull_s
-        return self.recall_s + pull_s
-
-    @property
-    def recall_s(self) -> float:
-        """Time until it can train again; its own weights never left."""
-        moved_s = 0.0 if self._fits else 2 * self._state_gb / self.gpu.pcie_gb_s
-        return self.constants.switch_s + moved_s
-
-    @property
-    def _state_gb(self) -> float:
-        return self.model.parameters * self.constants.state_bytes / self.gpus
-
-    @property
-    def _fits(self) -> bool:
-        free_gb = self.gpu.memory_gb * self.constants.memory_share - self._state_gb
-        return self.tp * free_gb * _GB > self.model.weight_bytes

@@ -59,8 +59,10 @@ class Link:
     """What configs call it."""
     gb_s: float
     """Nominal rate of one direction in 10^9 bytes per second."""
+    weights_gb_s: float
+    """What of that moving a model's weights reaches."""
     source: str
-    """Where the rate is from."""
+    """Where the rates are from."""
 
 
 GPU_FIELDS = (
@@ -75,8 +77,8 @@ GPU_FIELDS = (
     "source",
 )
 """Fields of a GPU entry; all but the two sources must be given."""
-LINK_FIELDS = ("gbit_s", "gb_s", "source")
-"""Fields of a link entry; exactly one of the two rates must be given."""
+LINK_FIELDS = ("gbit_s", "gb_s", "weights_gb_s", "source")
+"""Fields of a link entry: exactly one of the two nominal rates, and what is reached of it."""
 
 
 def gpu_from(name: str, mapping: Mapping[str, object]) -> Gpu:
@@ -104,7 +106,11 @@ def link_from(name: str, mapping: Mapping[str, object]) -> Link:
     if "gbit_s" in mapping and "gb_s" in mapping:
         raise entry.error("gb_s", "give either gbit_s or gb_s, not both")
     rate = entry.number("gb_s") if "gb_s" in mapping else entry.number("gbit_s") / BITS_PER_BYTE
-    return Link(name=name, gb_s=rate, source=entry.text("source", default=UNSOURCED))
+    reached = entry.number("weights_gb_s") if "weights_gb_s" in mapping else rate
+    if reached > rate:
+        raise entry.error("weights_gb_s", f"must be at most the nominal {rate:g} GB/s")
+    source = entry.text("source", default=UNSOURCED)
+    return Link(name=name, gb_s=rate, weights_gb_s=reached, source=source)
 
 
 @cache

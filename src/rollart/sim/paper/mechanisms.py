@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from rollart.control.modes import SYNC_PLUS
 from rollart.sim.cluster import Disaggregation, RolloutPool
-from rollart.sim.costs import WeightCosts
 from rollart.sim.latency import Latency
 from rollart.sim.outcome import Outcome, simulate
 from rollart.sim.paper.rows import Kind, Row, Runs
@@ -22,7 +21,7 @@ from rollart.sim.paper.setup import (
     TP,
     Setup,
     lognormal,
-    shape,
+    testbed,
 )
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import World
@@ -135,7 +134,7 @@ def reward_rows() -> Iterator[Row]:
 def weight_rows() -> Iterator[Row]:
     """Compare the times of pushing and pulling one version of the weights."""
     for size in SIZES:
-        costs = WeightCosts(model=shape(size))
+        costs = testbed(size, "rollart").cluster.weights
         simulated = (costs.push_s, costs.pull_s, costs.exposed_s)
         names = ("push", "accumulated pull", "exposed pull")
         for name, paper, seconds in zip(names, _WEIGHTS[size], simulated, strict=True):
