@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingTypeStubs]
+from tensorboardX import FileWriter  # pyright: ignore[reportMissingTypeStubs]
+from tensorboardX.proto import summary_pb2
 
 from rollart.errors import StorageError, UserError
 from rollart.observe.metrics import Row
@@ -61,15 +62,19 @@ class TensorBoardTracker:
     """Writes rows as TensorBoard scalars."""
 
     def __init__(self, directory: Path) -> None:
-        writer: Any = SummaryWriter(str(directory), flush_secs=10)
+        writer: Any = FileWriter(str(directory), flush_secs=10)
+        messages: Any = summary_pb2
         self._writer = writer
+        self._summary = messages.Summary
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Keep one row."""
-        for name, value in row.items():
-            if name != "step":
-                tag = name if "/" in name else f"run/{name}"
-                self._writer.add_scalar(tag, value, int(row["step"]))
+        """Keep one row, as one record: the writer's queue is short and whoever fills it waits."""
+        values: list[Any] = [
+            self._summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
+            for name, value in row.items()
+            if name != "step"
+        ]
+        self._writer.add_summary(self._summary(value=values), int(row["step"]))
 
     def close(self) -> None:
         """Write what is left."""
