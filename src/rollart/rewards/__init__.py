@@ -1,0 +1,1 @@
+"""Reward functions: what scores a trajectory, and under `serverless/` where it runs."""

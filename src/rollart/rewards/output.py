@@ -1,0 +1,126 @@
+"""What a reward function prints: kept apart per call, and bounded.
+
+While a call is captured, what it and the tasks it starts write to `sys.stdout` and `sys.stderr`
+goes to a buffer of its own, told apart by a context variable, so calls that overlap do not mix and
+the rest of the process prints as ever. Beyond the limit a write raises; a function that catches
+that is found out afterwards. What bypasses Python's streams is the invoker's to bound.
+"""
+
+import io
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TextIO, cast
+
+from rollart.errors import ScoreError
+
+LIMIT_BYTES = 2**20
+"""Most bytes one call may print."""
+_SHOWN_BYTES = 400
+
+
+class Output(io.RawIOBase):
+    """The bytes one call printed: counted, and the last of them kept."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        super().__init__()
+        self.limit_bytes = limit_bytes
+        self.count_bytes = 0
+        self.is_ended = False
+        self._tail = b""
+        self.text = io.TextIOWrapper(
+            cast("Any", self), encoding="utf-8", errors="backslashreplace", write_through=True
+        )
+
+    def writable(self) -> bool:
+        """Say that it can be written to."""
+        return True
+
+    def write(self, data: Any, /) -> int:
+        """Count what is written, keep its end, refuse what is too much."""
+        view = memoryview(data).cast("B")
+        self.count_bytes += len(view)
+        self._tail = (self._tail + bytes(view[-_SHOWN_BYTES:]))[-_SHOWN_BYTES:]
+        if not self.is_ended:
+            self.check()
+        return len(view)
+
+    def check(self) -> None:
+        """Raise if more was printed than allowed."""
+        if self.count_bytes > self.limit_bytes:
+            raise ScoreError(
+                f"it printed more than {self.limit_bytes} bytes: print less", is_final=True
+            )
+
+    def tail(self) -> str:
+        """Return the end of what was printed."""
+        return self._tail.decode(errors="replace").strip()
+
+
+class _Stream(io.TextIOBase):
+    """Stands for a standard stream: hands each write to the call it comes from."""
+
+    def __init__(self, outer: TextIO) -> None:
+        self.outer = outer
+
+    def _target(self) -> Any:
+        output = _current.get()
+        return self.outer if output is None or output.is_ended else output.text
+
+    def write(self, text: str, /) -> int:
+        return self._target().write(text)
+
+    def flush(self) -> None:
+        self._target().flush()
+
+    def fileno(self) -> int:
+        return self.outer.fileno()
+
+    @property
+    def buffer(self) -> Any:
+        return self._target().buffer
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._target().encoding
+
+
+_current: ContextVar[Output | None] = ContextVar("rollart_reward_output", default=None)
+_installed: list[tuple[_Stream, _Stream]] = []
+_open_calls = 0
+
+
+@contextmanager
+def captured(*, limit_bytes: int = LIMIT_BYTES) -> Generator[Output]:
+    """Capture what is printed within, up to a limit."""
+    output = Output(limit_bytes)
+    _enter()
+    token = _current.set(output)
+    try:
+        yield output
+    finally:
+        output.is_ended = True
+        _current.reset(token)
+        _leave()
+
+
+def _enter() -> None:
+    global _open_calls  # noqa: PLW0603
+    if _open_calls == 0:
+        streams = _Stream(sys.stdout), _Stream(sys.stderr)
+        _installed.append(streams)
+        sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", streams)
+    _open_calls += 1
+
+
+def _leave() -> None:
+    """Give the standard streams back when the last call has ended, unless someone took them."""
+    global _open_calls  # noqa: PLW0603
+    _open_calls -= 1
+    if _open_calls == 0:
+        out, err = _installed.pop()
+        if sys.stdout is out:
+            sys.stdout = out.outer
+        if sys.stderr is err:
+            sys.stderr = err.outer
