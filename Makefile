@@ -23,6 +23,7 @@ lint: install-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+	$(BIN)/pyright -p benchmarks
 
 docs: install-dev
 	$(BIN)/python scripts/check_docs.py

@@ -178,7 +178,7 @@ def run_generate(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> 
             ids[row, longest - len(each.tokens) :] = torch.tensor(each.tokens)
             mask[row, longest - len(each.tokens) :] = 1
         with torch.inference_mode():
-            out = model.generate(
+            out = model.generate(  # pyright: ignore[reportAttributeAccessIssue]
                 ids,
                 attention_mask=mask,
                 generation_config=_generation(max(each.length for each in active)),
