@@ -38,7 +38,7 @@ class Constants:
     """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
     train_fixed_s: float = 80.0
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
-    push_gb_s: float = 0.47
+    push_gb_s: float = 0.5
     """Speed at which a trainer hands a version to the store, where no link is slower."""
     install_gb_s: float = 7.2
     """Speed at which a host loads a version it has into its engines, which stand still."""

@@ -5,8 +5,9 @@ Each looks at the rollout of one batch, not at a whole run.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from statistics import fmean
 
-from rollart.control.modes import SYNC_PLUS
+from rollart.control.modes import SYNC_PLUS, Mode
 from rollart.sim.cluster import Disaggregation, RolloutPool
 from rollart.sim.latency import Latency
 from rollart.sim.outcome import Outcome, simulate
@@ -57,6 +58,8 @@ _SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.28), reset_spread=0.35, sco
 """A task for redundancy: resets of hundreds of seconds, alike within a group."""
 _JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.8))
 """A task for rewards: its rollout is bound by its GPUs, and a judge scores it."""
+_DEDICATED = RewardOptions(kind="dedicated", most=4)
+_ELASTIC = RewardOptions(kind="elastic", most=64, cold_start_s=0.1, keep_s=0.15)
 
 
 def lockstep_rows(runs: Runs) -> Iterator[Row]:
@@ -106,26 +109,24 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
     }
 
 
-def reward_rows() -> Iterator[Row]:
+def reward_rows(runs: Runs) -> Iterator[Row]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
-    dedicated = RewardOptions(kind="dedicated", most=4)
-    elastic = RewardOptions(kind="elastic", most=64, cold_start_s=0.1, keep_s=0.15)
-    setup = _rollout(_JUDGED, groups=8, compute=4)
-    before = _one_rollout(replace(setup, rewards=dedicated).world)
-    after = _one_rollout(replace(setup, compute=8, rewards=elastic).world)
-    ratio = before.steps[0].began_s / after.steps[0].began_s
+    setup = _rollout(_JUDGED, groups=16, compute=4)
+    before = _rollouts(runs, replace(setup, rewards=_DEDICATED))
+    after = _rollouts(runs, replace(setup, compute=8, rewards=_ELASTIC))
+    seconds = [fmean(each.steps[0].began_s for each in outcomes) for outcomes in (before, after)]
     yield Row(
         name="rollout, dedicated over serverless rewards",
         paper_low=158 / 77,
         paper_high=158 / 77,
-        simulated=ratio,
+        simulated=seconds[0] / seconds[1],
     )
-    for name, paper, outcome in (("dedicated", 0.06, before), ("serverless", 0.88, after)):
+    for name, paper, outcomes in (("dedicated", 0.06, before), ("serverless", 0.88, after)):
         yield Row(
             name=f"utilisation of {name} rewards",
             paper_low=paper,
             paper_high=paper,
-            simulated=outcome.reward_utilisation,
+            simulated=fmean(each.reward_utilisation for each in outcomes),
             kind="fitted",
             measure="share",
         )
@@ -199,13 +200,14 @@ def _mean_rollout_s(
     runs: Runs, setup: Setup, *, mode_changes: Mapping[str, bool] | None = None
 ) -> float:
     """Return how long it takes until a batch is there, on average over seeds."""
-    seconds = 0.0
-    for seed in range(runs.seeds):
-        world = replace(setup, seed=seed).world
-        mode = replace(SYNC_PLUS, **(mode_changes or {}))
-        world = replace(world, rules=replace(world.rules, mode=mode))
-        seconds += _one_rollout(world).steps[0].began_s
-    return seconds / runs.seeds
+    mode = replace(SYNC_PLUS, **(mode_changes or {}))
+    return fmean(each.steps[0].began_s for each in _rollouts(runs, setup, mode=mode))
+
+
+def _rollouts(runs: Runs, setup: Setup, *, mode: Mode = SYNC_PLUS) -> list[Outcome]:
+    """Roll a set-up's batch out once for every seed."""
+    worlds = [replace(setup, seed=seed).world for seed in range(runs.seeds)]
+    return [_one_rollout(replace(w, rules=replace(w.rules, mode=mode))) for w in worlds]
 
 
 def _one_rollout(world: World) -> Outcome:

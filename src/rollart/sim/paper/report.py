@@ -42,7 +42,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         *scaling_rows(runs),
         *affinity_rows(runs),
         *lockstep_rows(rollouts),
-        *reward_rows(),
+        *reward_rows(rollouts),
         *alpha_rows(runs),
         *weight_rows(),
         *transfer_rows(runs),
