@@ -67,21 +67,21 @@ class Builder:
         }
 
     async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> Cell:
-        """Start a sandbox and return it once its runner waits for a program."""
-        uid = self._lease() if self._is_root else None
-        group: Group | None = None
-        cell: Cell | None = None
+        """Start a sandbox and return it once its runner waits for a program.
+
+        A cancelled start is finished first, then ended: bubblewrap killed half-way can leave a
+        child that has not yet asked to die with it.
+        """
+        starting = asyncio.create_task(self._start(files_bytes, preload))
         try:
-            group = self._groups.make() if self._groups is not None else None
-            process, info = await self._spawn(files_bytes, preload, group)
-            pidfd = await self._await_ready(process, info)
-            cell = Cell(process, pidfd=pidfd, group=group, uid=uid)
-            return cell
-        finally:
-            if cell is None:
-                self._release(uid)
-                if group is not None:
-                    await group.remove()
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            while not starting.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({starting})
+            if starting.exception() is None:
+                await self.discard(starting.result())
+            raise
 
     async def discard(self, cell: Cell) -> None:
         """End a cell and take back what it was given."""
@@ -103,6 +103,22 @@ class Builder:
     def _release(self, uid: int | None) -> None:
         self._uids.discard(-1 if uid is None else uid)
 
+    async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> Cell:
+        uid = self._lease() if self._is_root else None
+        group: Group | None = None
+        cell: Cell | None = None
+        try:
+            group = self._groups.make() if self._groups is not None else None
+            process, info = await self._spawn(files_bytes, preload, group)
+            pidfd = await self._await_ready(process, info)
+            cell = Cell(process, pidfd=pidfd, group=group, uid=uid)
+            return cell
+        finally:
+            if cell is None:
+                self._release(uid)
+                if group is not None:
+                    await group.remove()
+
     async def _spawn(
         self, files_bytes: int, preload: tuple[str, ...], group: Group | None
     ) -> tuple[asyncio.subprocess.Process, int]:
@@ -111,7 +127,7 @@ class Builder:
         given = [info_write]
         try:
             command = self._command(given, files_bytes=files_bytes)
-            command += [self._root.python, "-s", RUNNER_INSIDE, *preload]
+            command += [self._root.python, "-s", "-S", RUNNER_INSIDE, *preload]
             if group is not None:
                 command = ["/bin/sh", "-c", ENTER, "sh", *group.entrances, "--", *command]
             else:

@@ -7,16 +7,14 @@ namespace with it, bubblewrap collects it, and only then is the cell ended, so n
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rollart.errors import SandboxError
 from rollart.sandbox.cgroups import Group
-from rollart.sandbox.messages import Setting, encode, read_frame
+from rollart.sandbox.messages import Setting, decode_words, encode, read_frame
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
 LEAST_LOOK_S = 0.02
@@ -31,7 +29,7 @@ class Outcome:
     stdout: bytearray = field(default_factory=bytearray)
     stderr: bytearray = field(default_factory=bytearray)
     started_at: float | None = None
-    told: dict[str, Any] | None = None
+    told: Mapping[str, str] | None = None
     """What the runner said at the end."""
     reached: ProgramEnd | None = None
     """The limit it was killed for."""
@@ -133,7 +131,7 @@ class Cell:
                     case b"e", data:
                         _keep(outcome, outcome.stderr, data, limits.output_bytes)
                     case b"x", data:
-                        outcome.told = json.loads(data)
+                        outcome.told = decode_words(data)
                         return
                     case _:
                         pass
@@ -179,25 +177,23 @@ class Cell:
             exit_code=exit_code,
             stdout=bytes(outcome.stdout),
             stderr=bytes(outcome.stderr),
-            is_cut=outcome.is_cut or bool(told.get("is_cut")),
+            is_cut=outcome.is_cut or told.get("is_cut") == "1",
             wall_s=asyncio.get_running_loop().time() - started_at,
             start_s=started_at - called_at,
         )
 
 
-def classify(told: dict[str, Any], reached: ProgramEnd | None) -> tuple[ProgramEnd, int]:
+def classify(told: Mapping[str, str], reached: ProgramEnd | None) -> tuple[ProgramEnd, int]:
     """Return how a program ended and its exit code, from what was told and what was seen."""
-    number = told.get("signal")
-    code = 128 + int(number) if number is not None else int(told.get("code", KILLED))
-    if reached is not None:
-        return reached, KILLED
-    if told.get("wall"):
-        return "wall", KILLED
+    if reached is not None or told.get("wall") == "1":
+        return reached or "wall", KILLED
+    number = int(told.get("signal", "0"))
+    code = 128 + number if number else int(told.get("code", "1"))
     if number == signal.SIGXCPU:
         return "cpu", code
-    if number == signal.SIGXFSZ or (told.get("is_full") and code != 0):
+    if number == signal.SIGXFSZ or (told.get("is_full") == "1" and code != 0):
         return "files", code
-    return ("exited" if number is None else "killed"), code
+    return ("killed" if number else "exited"), code
 
 
 def _keep(outcome: Outcome, kept: bytearray, data: bytes, limit: int) -> None:

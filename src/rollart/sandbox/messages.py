@@ -1,10 +1,10 @@
 """What goes into a sandbox and what comes out of it, as bytes; the other side is `runner.py`."""
 
-import json
+import os
 import struct
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, Protocol
+from typing import Protocol
 
 from rollart.errors import ConfigError
 from rollart.types import Program
@@ -24,7 +24,7 @@ class Setting:
     wall_s: float | None = None
     """Seconds after which the runner itself kills it; None: the outside does."""
     as_line: bool = False
-    """Whether the outcome is one line of JSON, for channels that carry only text."""
+    """Whether the outcome is one line of text, for channels that carry nothing else."""
 
 
 class ByteSource(Protocol):
@@ -38,18 +38,21 @@ class ByteSource(Protocol):
 def encode(program: Program, setting: Setting) -> bytes:
     """Return the message that makes a runner run a program."""
     check(program)
-    header: dict[str, Any] = {
-        "argv": program.argv,
-        "files": [(path, len(data)) for path, data in program.files.items()],
-        "stdin": len(program.stdin),
-        "output_bytes": program.limits.output_bytes,
-        "rlimits": setting.rlimits,
-        "uid": setting.uid,
-        "wall_s": setting.wall_s,
-        "as_line": setting.as_line,
-    }
-    text = json.dumps(header).encode()
-    return b"".join((struct.pack(">I", len(text)), text, program.stdin, *program.files.values()))
+    fields = [
+        str(program.limits.output_bytes),
+        "" if setting.uid is None else str(setting.uid),
+        "" if setting.wall_s is None else str(setting.wall_s),
+        "line" if setting.as_line else "frames",
+        str(len(program.stdin)),
+        " ".join(f"{name}={value}" for name, value in setting.rlimits.items()),
+        str(len(program.files)),
+    ]
+    for path, data in program.files.items():
+        fields += [path, str(len(data))]
+    header = "\0".join((*fields, *program.argv)).encode("utf-8", "surrogatepass")
+    return b"".join(
+        (struct.pack(">I", len(header)), header, program.stdin, *program.files.values())
+    )
 
 
 def check(program: Program) -> None:
@@ -60,9 +63,15 @@ def check(program: Program) -> None:
         raise ConfigError("program.argv", program.argv, "must not hold a zero byte")
     for path in program.files:
         parts = PurePosixPath(path).parts
-        if not parts or parts[0] == "/" or ".." in parts or "\0" in path:
+        if not parts or parts[0] == os.sep or ".." in parts or "\0" in path:
             fix = "must be a relative path inside the program's directory"
             raise ConfigError("program.files", path, fix)
+
+
+def decode_words(payload: bytes) -> dict[str, str]:
+    """Return the words `name=value` of an outcome."""
+    words = payload.decode("ascii", "replace").split()
+    return dict(word.split("=", 1) for word in words if "=" in word)
 
 
 async def read_frame(source: ByteSource) -> tuple[bytes, bytes] | None:

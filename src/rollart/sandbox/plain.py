@@ -102,7 +102,7 @@ class PlainSandbox:
             await process.wait()
             self._running.discard(process)
         code = process.returncode or 0
-        end, exit_code = classify({"signal": -code} if code < 0 else {"code": code}, reached)
+        end, exit_code = classify({"signal" if code < 0 else "code": str(abs(code))}, reached)
         return ProgramResult(
             end=end,
             exit_code=exit_code,

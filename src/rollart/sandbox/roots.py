@@ -34,6 +34,8 @@ class Root:
     """Trees of the host and where they are seen."""
     links: tuple[tuple[str, str], ...]
     """Symbolic links: what they say, where they are."""
+    hidden: tuple[str, ...]
+    """Directories inside those trees that are seen empty: the host's own Python packages."""
     has_packages: bool
 
     def arguments(self) -> list[str]:
@@ -43,6 +45,8 @@ class Root:
             arguments += ["--perms", "0755", "--dir", parent]
         for source, seen in self.binds:
             arguments += ["--ro-bind", source, seen]
+        for path in self.hidden:
+            arguments += ["--tmpfs", path, "--remount-ro", path]
         for says, at in self.links:
             arguments += ["--symlink", says, at]
         for name in DEVICES:
@@ -96,6 +100,7 @@ def find_root(root: str, python: str) -> Root:
         python=str(interpreter),
         binds=tuple((source, seen) for seen, source in sorted(binds.items())),
         links=(*links, *DEVICE_LINKS),
+        hidden=() if inside else tuple(map(str, tree.glob("lib/python3*/site-packages"))),
         has_packages=(Path(root) / PACKAGES.lstrip("/")).is_dir() if root else False,
     )
 

@@ -1,47 +1,73 @@
 """The first process inside a sandbox: waits for one program, runs it, tells how it ended.
 
-Runs by itself, without the project: the standard library alone, whatever Python 3.9 or later is
-inside. It reads one message from its standard input (`messages.encode`), makes a child that runs
-the program in a private directory, relays its two outputs up to their limit and throws away the
-rest, so that a program is never blocked and the host never reads more. A program that is plain
-Python is run in the child itself, whose interpreter is there already; any other is executed.
+Runs by itself, without the project, on whatever Python 3.9 or later is inside. It imports next to
+nothing, since that is most of what a start costs. It reads one message from its standard input
+(`messages.encode`), makes a child that runs the program in a private directory, relays its two
+outputs up to their limit and throws away the rest, so that a program is never blocked and the
+host never reads more. A program that is plain Python is run in the child itself, whose interpreter
+is there already; any other is executed.
 
 As process 1 it cannot be killed from inside, and when it exits the kernel kills all that is left.
-Its parent, outside, trusts none of what it says about limits: those are held from outside.
+The outside trusts none of what it says about limits: those are held from outside.
 
 Frames on standard output: a letter, four bytes of length, a payload. `r`: ready; `s`: the program
-starts; `o`, `e`: its outputs; `x`: how it ended, as JSON.
+starts; `o`, `e`: its outputs; `x`: how it ended, in words `name=value`.
 """
 
-import base64
-import json
+import _thread
+import binascii
 import os
 import resource
 import select
-import signal
-import struct
+import site
 import sys
 import time
-import types
-from typing import Any, NoReturn
 
 WORK = "/tmp/work"  # noqa: S108
 CHUNK = 65536
 MOST_LEFT = 2**20
 """Bytes a pipe may still hold when the program has ended."""
 INTERPRETERS = ("python", "python3")
-POLL_OUT = select.POLLIN | select.POLLHUP
+KILL = 9
+
+
+class Frames:
+    """Tells the outside what happens, as frames or, at the end, as one line of text."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.as_line = False
+        self._kept: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
+
+    def send(self, letter: bytes, payload: bytes = b"") -> None:
+        """Send one frame."""
+        if not self.as_line:
+            write_all(self._fd, letter + len(payload).to_bytes(4, "big") + payload)
+        elif letter in self._kept:
+            self._kept[letter].append(payload)
+
+    def finish(self, outcome: dict[str, object]) -> None:
+        """Tell how the program ended."""
+        if self.as_line:
+            for name, letter in (("stdout", b"o"), ("stderr", b"e")):
+                data = b"".join(self._kept[letter])
+                outcome[name] = binascii.b2a_base64(data, newline=False).decode()
+        words = " ".join(f"{name}={value}" for name, value in outcome.items()).encode()
+        if self.as_line:
+            write_all(self._fd, words + b"\n")
+        else:
+            self.send(b"x", words)
 
 
 class Relay:
     """Reads one output of the program and passes on no more than its limit."""
 
-    def __init__(self, letter: bytes, limit: int, frames: "Frames") -> None:
+    def __init__(self, letter: bytes, limit: int, frames: Frames) -> None:
         self.read_fd, self.write_fd = os.pipe()
         os.fchmod(self.write_fd, 0o666)
         os.set_blocking(self.read_fd, False)
         self.is_open = True
-        self.cut = 0
+        self.is_cut = False
         self._letter = letter
         self._left = limit
         self._frames = frames
@@ -52,13 +78,12 @@ class Relay:
             data = os.read(self.read_fd, CHUNK)
         except BlockingIOError:
             return 0
-        if not data:
-            self.is_open = False
+        self.is_open = bool(data)
         kept = data[: self._left]
         if kept:
             self._frames.send(self._letter, kept)
         self._left -= len(kept)
-        self.cut += len(data) - len(kept)
+        self.is_cut = self.is_cut or len(kept) < len(data)
         return len(data)
 
     def drain(self) -> None:
@@ -71,170 +96,145 @@ class Relay:
             total += count
 
 
-class Frames:
-    """Tells the outside what happens, as frames or, at the end, as one line of JSON."""
+class Message:
+    """The program as it came: fields that end with a zero byte, then its input and files."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.as_line = False
-        self._kept: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
+        length = int.from_bytes(self._read(4), "big")
+        fields = os.fsdecode(self._read(length)).split("\0")
+        output, uid, wall, line, stdin, limits, files = fields[:7]
+        self.output_bytes = int(output)
+        self.uid = int(uid) if uid else None
+        self.wall_s = float(wall) if wall else None
+        self.as_line = line == "line"
+        pairs = [pair.split("=") for pair in limits.split()]
+        self.rlimits = {name: int(value) for name, value in pairs}
+        named = fields[7 : 7 + 2 * int(files)]
+        self.argv = fields[7 + 2 * int(files) :]
+        self.stdin = os.memfd_create("stdin")
+        write_all(self.stdin, self._read(int(stdin)))
+        os.lseek(self.stdin, 0, os.SEEK_SET)
+        sizes = [int(size) for size in named[1::2]]
+        self.files = [(path, self._read(size)) for path, size in zip(named[::2], sizes)]  # noqa: B905
 
-    def send(self, letter: bytes, payload: bytes = b"") -> None:
-        """Send one frame."""
-        if self.as_line:
-            if letter in self._kept:
-                self._kept[letter].append(payload)
-            return
-        self._write(letter + struct.pack(">I", len(payload)) + payload)
-
-    def finish(self, outcome: dict[str, Any]) -> None:
-        """Tell how the program ended."""
-        if self.as_line:
-            for name, letter in (("stdout", b"o"), ("stderr", b"e")):
-                outcome[name] = base64.b64encode(b"".join(self._kept[letter])).decode()
-            self._write(json.dumps(outcome).encode() + b"\n")
-        else:
-            self.send(b"x", json.dumps(outcome).encode())
-
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+    def _read(self, length: int) -> bytes:
+        """Read `length` bytes; end this process if the outside has gone."""
+        parts: list[bytes] = []
+        while length:
+            data = os.read(self._fd, min(length, 2**20))
+            if not data:
+                os._exit(0)
+            parts.append(data)
+            length -= len(data)
+        return b"".join(parts)
 
 
 def main() -> None:
     """Run the one program this process is for; in its child, become it."""
     frames = Frames(os.dup(1))
     source = os.dup(0)
+    site.setquit()
+    site.sethelper()
     for module in sys.argv[1:]:
         __import__(module)
     frames.send(b"r")
-    message, stdin, files = receive(source)
-    frames.as_line = bool(message["as_line"])
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    signal.signal(signal.SIGCHLD, lambda number, frame: None)
-    out = Relay(b"o", message["output_bytes"], frames)
-    err = Relay(b"e", message["output_bytes"], frames)
+    message = Message(source)
+    frames.as_line = message.as_line
+    out = Relay(b"o", message.output_bytes, frames)
+    err = Relay(b"e", message.output_bytes, frames)
     frames.send(b"s")
     started = time.monotonic()
     child = os.fork()
     if child == 0:
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        for fd, end in enumerate((stdin, out.write_fd, err.write_fd)):
+        for fd, end in enumerate((message.stdin, out.write_fd, err.write_fd)):
             os.dup2(end, fd)
         os.closerange(3, 64)
-        become(message, files)
+        become(message)
         return
-    for fd in (out.write_fd, err.write_fd, stdin):
+    for fd in (out.write_fd, err.write_fd, message.stdin):
         os.close(fd)
-    del files
-    outcome = watch(child, (out, err), wake_read, message["wall_s"])
+    outcome = watch(child, (out, err), message.wall_s, -1 if message.as_line else source)
     out.drain()
     err.drain()
-    outcome["is_cut"] = out.cut + err.cut > 0
+    outcome["is_cut"] = int(out.is_cut or err.is_cut)
     outcome["wall_s"] = time.monotonic() - started
     frames.finish(outcome)
     os._exit(0)
 
 
-def receive(fd: int) -> tuple[dict[str, Any], int, list[tuple[str, bytes]]]:
-    """Read the message: what to run, its standard input as a descriptor, its files."""
-    (length,) = struct.unpack(">I", read_exactly(fd, 4))
-    message = json.loads(read_exactly(fd, length))
-    stdin = os.memfd_create("stdin")
-    view = memoryview(read_exactly(fd, message["stdin"]))
-    while view:
-        view = view[os.write(stdin, view) :]
-    os.lseek(stdin, 0, os.SEEK_SET)
-    return message, stdin, [(path, read_exactly(fd, size)) for path, size in message["files"]]
-
-
-def read_exactly(fd: int, length: int) -> bytes:
-    """Read `length` bytes; end this process if the outside has gone."""
-    parts: list[bytes] = []
-    while length:
-        data = os.read(fd, min(length, 2**20))
-        if not data:
-            os._exit(0)
-        parts.append(data)
-        length -= len(data)
-    return b"".join(parts)
-
-
 def watch(
-    child: int, relays: tuple[Relay, Relay], wake: int, wall_s: "float | None"
-) -> dict[str, Any]:
-    """Relay outputs and reap orphans until the program ends; return how it did."""
+    child: int, relays: "tuple[Relay, Relay]", wall_s: "float | None", outside: int
+) -> dict[str, object]:
+    """Relay outputs until the program ends or its time is over; return how it ended.
+
+    When the outside has gone, which `outside` shows by its end, so does this process.
+    """
     deadline = None if wall_s is None else time.monotonic() + wall_s
+    end_read, end_write = os.pipe()
+    _thread.start_new_thread(reap, (child, end_write))
     poll = select.poll()
-    poll.register(wake, select.POLLIN)
+    poll.register(end_read, select.POLLIN)
+    if outside >= 0:
+        poll.register(outside, select.POLLHUP)
     by_fd = {relay.read_fd: relay for relay in relays}
     for fd in by_fd:
-        poll.register(fd, POLL_OUT)
+        poll.register(fd, select.POLLIN | select.POLLHUP)
     while True:
-        left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        if left == 0.0:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
-            return {"wall": True, "signal": int(signal.SIGKILL), "is_full": False}
+        left = None if deadline is None else deadline - time.monotonic()
+        if left is not None and left <= 0:
+            os.kill(child, KILL)
+            return {"wall": 1}
         for fd, _ in poll.poll(None if left is None else left * 1000 + 1):
-            if fd == wake:
-                os.read(wake, 4096)
-            elif by_fd[fd].pump() == 0 and not by_fd[fd].is_open:
+            if fd == outside:
+                os._exit(0)
+            if fd == end_read:
+                return describe(int.from_bytes(os.read(end_read, 4), "big"))
+            by_fd[fd].pump()
+            if not by_fd[fd].is_open:
                 poll.unregister(fd)
-        status = reap(child)
-        if status is not None:
-            return describe(status)
 
 
-def reap(child: int) -> "int | None":
-    """Collect ended processes; return the program's status if it is among them."""
-    status = None
+def reap(child: int, end: int) -> None:
+    """Collect processes as they end, orphans too; tell the program's status."""
     while True:
-        try:
-            pid, code = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return status
-        if pid == 0:
-            return status
+        pid, status = os.wait()
         if pid == child:
-            status = code
+            os.write(end, status.to_bytes(4, "big"))
+            return
 
 
-def describe(status: int) -> dict[str, Any]:
+def describe(status: int) -> dict[str, object]:
     """Say how the program ended and whether its files had used up their room."""
     room = os.statvfs("/tmp")  # noqa: S108
     is_full = room.f_bavail == 0 or (room.f_files > 0 and room.f_ffree == 0)
     if os.WIFSIGNALED(status):
-        return {"signal": os.WTERMSIG(status), "is_full": is_full}
-    return {"code": os.WEXITSTATUS(status), "is_full": is_full}
+        return {"signal": os.WTERMSIG(status), "is_full": int(is_full)}
+    return {"code": os.WEXITSTATUS(status), "is_full": int(is_full)}
 
 
-def become(message: dict[str, Any], files: list[tuple[str, bytes]]) -> None:
+def become(message: Message) -> None:
     """Give up what the program must not have, write its files and run it."""
     os.setsid()
-    for name, value in message["rlimits"].items():
+    for name, value in message.rlimits.items():
         resource.setrlimit(getattr(resource, name), (value, value))
-    if message["uid"] is not None:
+    if message.uid is not None:
         os.setgroups([])
-        os.setresgid(message["uid"], message["uid"], message["uid"])
-        os.setresuid(message["uid"], message["uid"], message["uid"])
+        os.setresgid(message.uid, message.uid, message.uid)
+        os.setresuid(message.uid, message.uid, message.uid)
     os.umask(0o022)
     try:
         os.makedirs(WORK, mode=0o700, exist_ok=True)  # noqa: PTH103
         os.chdir(WORK)
         os.environ["PWD"] = WORK
-        for path, data in files:
+        for path, data in message.files:
             if "/" in path:
                 os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
             with open(path, "wb") as file:  # noqa: PTH123
                 file.write(data)
-        start(message["argv"])
+        start(message.argv)
     except OSError as error:
-        sys.stderr.write(f"{message['argv'][0]}: {error}\n")
+        sys.stderr.write(f"{message.argv[0]}: {error}\n")
         sys.stderr.flush()
         os._exit(127 if isinstance(error, FileNotFoundError) else 126)
 
@@ -243,7 +243,8 @@ def start(argv: list[str]) -> None:
     """Run a Python program in this process, execute any other."""
     if argv[0] in INTERPRETERS and len(argv) > 1:
         if argv[1] == "-c" and len(argv) > 2:
-            interpret(argv[2].encode("utf-8", "surrogatepass"), "<string>", ["-c", *argv[3:]], "")
+            source = argv[2].encode("utf-8", "surrogateescape")
+            interpret(source, "<string>", ["-c", *argv[3:]], "")
             return
         if not argv[1].startswith("-"):
             with open(argv[1], "rb") as file:  # noqa: PTH123
@@ -251,11 +252,8 @@ def start(argv: list[str]) -> None:
             path = os.path.abspath(argv[1])  # noqa: PTH100
             interpret(source, path, argv[1:], os.path.dirname(path))  # noqa: PTH120
             return
-    execute(argv)
+    import signal  # noqa: PLC0415 - slow to import, and only a new program wants it
 
-
-def execute(argv: list[str]) -> NoReturn:
-    """Replace this process by the program, with the signals a new program expects."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     os.execvp(argv[0], argv)  # noqa: S606
@@ -263,7 +261,7 @@ def execute(argv: list[str]) -> NoReturn:
 
 def interpret(source: bytes, name: str, argv: list[str], folder: str) -> None:
     """Run Python source as `__main__`; what it raises ends this process as Python would."""
-    module = types.ModuleType("__main__")
+    module = type(sys)("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     if folder:
         module.__dict__["__file__"] = name
@@ -279,6 +277,13 @@ def interpret(source: bytes, name: str, argv: list[str], folder: str) -> None:
         own = error.with_traceback(trace.tb_next if trace else None)
         sys.excepthook(type(own), own, own.__traceback__)
         sys.exit(1)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
 
 
 if __name__ == "__main__":
