@@ -19,6 +19,7 @@ MAY_IMPORT = {
     **dict.fromkeys(WORDS, WORDS),
     "control": WORDS | {"control"},
     **{name: WORDS | {name} for name in ADAPTERS},
+    "rewards": WORDS | {"rewards", "control"},
     "engines": WORDS | {"engines", "models"},
     "training": WORDS | {"training", "models"},
     "runtime": WORDS | {"control", "observe", "runtime"},
