@@ -141,8 +141,11 @@ class Generator(Protocol):
         """Take no further step; keep what is in flight."""
         ...
 
-    async def update(self, version: Version) -> None:
-        """Fetch and load published weights while suspended, unless they are held already."""
+    async def update(self, version: Version) -> Mapping[str, float]:
+        """Fetch and load published weights while suspended, unless they are held already.
+
+        Return what it took: `pull_s`, of it `exposed_s` while the engine stood, and `load_s`.
+        """
         ...
 
     async def resume(self) -> None:
@@ -175,6 +178,35 @@ class WeightStore(Protocol):
 
     def close(self) -> None:
         """Release what the store holds."""
+        ...
+
+
+class Blobs(Protocol):
+    """Named bytes somewhere: all that weights in buckets need of a file system or a network.
+
+    A value is there whole or not at all. Keys are letters, digits, `.`, `-` and `_`; all but one
+    are written once. Many read, one writes. What refuses raises StorageError.
+    """
+
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        ...
+
+    def put(self, key: str, data: "bytes | memoryview") -> None:
+        """Store bytes under a key in place of what was there."""
+        ...
+
+    def get(self, key: str) -> "bytes | memoryview":
+        """Return the bytes under a key; raises KeyError if there are none."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; what is stored stays."""
         ...
 
 
@@ -256,6 +288,11 @@ class Handle(Protocol):
 class Host(Protocol):
     """Where actors are spawned: in this process, in one of their own, or on a cluster."""
 
-    async def spawn(self, target: str, options: Mapping[str, Json], *, own_process: bool) -> Handle:
-        """Make the actor `module:Class` with keyword `options` (JSON values)."""
+    async def spawn(
+        self, target: str, options: Mapping[str, Json], *, own_process: bool, pool: str = ""
+    ) -> Handle:
+        """Make the actor `module:Class` with keyword `options` (JSON values).
+
+        `pool` names the hardware it belongs on, where the host has pools.
+        """
         ...

@@ -9,22 +9,27 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from places import PLACES
 
 from rollart.errors import ConfigError, InvariantError
 from rollart.types import Version
-from rollart.weights.opening import KINDS, open_store
+from rollart.weights.opening import open_store
 
 DTYPES = ["<f4", "<f8", "<f2", "<u2", "<i8", "|i1", "|b1", "<c8"]
+STORES = ["memory", "shared_memory", *PLACES]
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    return request.param
+@pytest.fixture(params=STORES)
+def open_at(request):
+    """Return what opens the store of a kind at the place of a directory, as often as wanted."""
+    if request.param in PLACES:
+        return request.getfixturevalue("open_bucket_store")
+    return lambda directory, keep=2: open_store(request.param, str(directory), keep)
 
 
 @pytest.fixture
-def store(kind, tmp_path):
-    store = open_store(kind, str(tmp_path), 2)
+def store(open_at, tmp_path):
+    store = open_at(tmp_path)
     yield store
     store.close()
 
@@ -108,9 +113,9 @@ def test_an_array_of_objects_is_refused_by_name(store):
     assert store.latest() is None
 
 
-def test_closing_twice_is_fine_and_keeps_versions_for_other_holders(kind, tmp_path):
-    first = open_store(kind, str(tmp_path), 2)
-    second = open_store(kind, str(tmp_path), 2)
+def test_closing_twice_is_fine_and_keeps_versions_for_other_holders(open_at, tmp_path):
+    first = open_at(tmp_path)
+    second = open_at(tmp_path)
     first.publish(Version(0), filled(0))
     first.close()
     first.close()
@@ -154,8 +159,8 @@ def test_a_reader_thread_only_sees_whole_versions(store):
     ),
     version=st.integers(0, 2**40),
 )
-def test_any_shape_and_dtype_survives(kind, tmp_path_factory, weights, version):
-    store = open_store(kind, str(tmp_path_factory.mktemp("any")), 1)
+def test_any_shape_and_dtype_survives(open_at, tmp_path_factory, weights, version):
+    store = open_at(tmp_path_factory.mktemp("any"), 1)
     store.publish(Version(version), weights)
     assert store.latest() == version
     assert_same(store.fetch(Version(version)), weights)
@@ -163,10 +168,10 @@ def test_any_shape_and_dtype_survives(kind, tmp_path_factory, weights, version):
 
 
 def test_an_unknown_kind_names_the_known_ones(tmp_path):
-    with pytest.raises(ConfigError, match="'floppy': choose one of memory, shared_memory"):
+    with pytest.raises(ConfigError, match="'floppy': choose one of memory, shared_memory, files"):
         open_store("floppy", str(tmp_path), 2)
 
 
-def test_keeping_nothing_is_refused(kind, tmp_path: Path):
+def test_keeping_nothing_is_refused(open_at, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"weights.keep = 0: keep at least 1 version"):
-        open_store(kind, str(tmp_path), 0)
+        open_at(tmp_path, 0)

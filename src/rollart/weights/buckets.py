@@ -1,0 +1,208 @@
+"""Weights in buckets over any place that keeps named bytes.
+
+    publish:  head names the id ─► layout ─► bucket 0, 1, 2 … ─► manifest ─► head shows the version
+    fetch:    head ─► layout ─► buckets, as they come ─► manifest: all checksums right ─► arrays
+
+Everything a version needs is written before the head that shows it, and nothing of it is ever
+overwritten, so a reader gets a whole version or none. A reader leaves no trace in the store: a
+dead one blocks nothing. A version whose publication fails is removed; what a dead writer left is
+named in the head and removed by the next publication. One process writes at a time.
+
+With `delta`, buckets hold the changes to the version before, see `delta`; every so many versions
+one is written whole. A version is stored for as long as a visible one is built on it, so a reader
+that lacks the base gets it first: at worst it pulls one whole version and the changes since.
+"""
+
+import contextlib
+import json
+import secrets
+import zlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from rollart.errors import ConfigError, StorageError
+from rollart.ports import Array, Blobs
+from rollart.types import Version
+from rollart.weights.delta import encode
+from rollart.weights.downloading import Download, Whole, read_json
+from rollart.weights.head import HEAD, Head, Stored, decode_head
+from rollart.weights.layout import ALIGNMENT_BYTES, Cutter, Layout, lay_out
+
+BUCKET_BYTES = 64 * 2**20
+LONGEST_CHAIN = 8
+"""Versions from one that is whole to the last that is built on it."""
+
+
+class BucketStore:
+    """Keeps the newest versions as buckets in `blobs`."""
+
+    def __init__(
+        self,
+        blobs: Blobs,
+        *,
+        keep: int = 2,
+        bucket_bytes: int = BUCKET_BYTES,
+        delta: bool = False,
+    ) -> None:
+        if keep < 1:
+            raise ConfigError("weights.keep", keep, "keep at least 1 version")
+        if bucket_bytes < ALIGNMENT_BYTES or bucket_bytes % ALIGNMENT_BYTES:
+            fix = f"must be a multiple of {ALIGNMENT_BYTES}"
+            raise ConfigError("weights.bucket_bytes", bucket_bytes, fix)
+        self.blobs = blobs
+        self._keep = keep
+        self._bucket_bytes = bucket_bytes
+        self._delta = delta
+        self._last: Whole | None = None
+        """What was published last: the base of the next."""
+
+    def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
+        """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
+        layout = lay_out(weights, bucket_bytes=self._bucket_bytes)
+        head = self._recovered()
+        base = self._base(head, layout)
+        stored = Stored(
+            id=f"{version}-{secrets.token_hex(6)}",
+            version=version,
+            buckets=layout.buckets,
+            base=None if base is None else base.id,
+        )
+        try:
+            self._put_head(Head(stored=head.stored, writing=stored))
+            after = self._push(stored, layout, Cutter(layout, weights), head)
+        except BaseException:
+            self._last = None
+            with contextlib.suppress(StorageError):  # the first error says what is wrong
+                self._discard(stored)
+                self._put_head(head)
+            raise
+        for old in head.stored:
+            if after.find(old.id) is None:
+                self._discard(old)
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a visible version; raises KeyError if it is not (or no longer) there."""
+        head = self.head()
+        stored = head.visible(version)
+        if stored is None:
+            raise KeyError(version)
+        return self.pull(stored, head).arrays
+
+    def latest(self) -> Version | None:
+        """Return the newest visible version."""
+        latest = self.head().latest
+        return None if latest is None else latest.version
+
+    def close(self) -> None:
+        """Let go of the store; visible versions stay."""
+        self._last = None
+        self.blobs.close()
+
+    def head(self) -> Head:
+        """Return what is stored now."""
+        try:
+            return decode_head(bytes(self.blobs.get(HEAD)), place=self.blobs.place)
+        except KeyError:
+            return Head()
+
+    def begin(self, stored: Stored, base: Whole | None) -> Download:
+        """Begin to pull a version that may not be whole yet; KeyError without its layout."""
+        layout = Layout.decoded(read_json(self.blobs, stored.layout_key))
+        return Download(blobs=self.blobs, stored=stored, base=base, layout=layout)
+
+    def pull(self, stored: Stored, head: Head) -> Whole:
+        """Pull a stored version, and first what it is built on; KeyError if it is pruned."""
+        base = None if stored.base is None else self.pull_base(stored, head, held=())
+        try:
+            download = self.begin(stored, base)
+        except KeyError as missing:
+            raise self._gone(stored, str(missing.args[0])) from missing
+        return self.complete(download)
+
+    def pull_base(self, stored: Stored, head: Head, *, held: Iterable[Whole]) -> Whole:
+        """Return what a version is built on, pulling it unless it is held."""
+        base = None if stored.base is None else head.find(stored.base)
+        if base is None:
+            raise KeyError(stored.version)
+        return next((each for each in held if each.id == base.id), None) or self.pull(base, head)
+
+    def complete(self, download: Download) -> Whole:
+        """Pull what is missing of a version that is stored whole; KeyError if it is pruned."""
+        try:
+            while not download.is_complete:
+                if not download.advance():
+                    raise KeyError(download.stored.bucket_key(len(download.checksums)))
+            return download.finish()
+        except KeyError as missing:
+            raise self._gone(download.stored, str(missing.args[0])) from missing
+
+    def _gone(self, stored: Stored, key: str) -> KeyError | StorageError:
+        """Tell why a value of a version is not there."""
+        if self.head().find(stored.id) is None:
+            return KeyError(stored.version)
+        return StorageError(
+            f"{key} of the weights of version {stored.version} is gone from {self.blobs.place}: "
+            "nothing else may delete there; publish the version again"
+        )
+
+    def _push(self, stored: Stored, layout: Layout, cutter: Cutter, head: Head) -> Head:
+        """Write a version's values, last the head that shows it; return that."""
+        self._put_json(stored.layout_key, layout.encoded())
+        width = _number_bytes(layout)
+        base = self._last if stored.base is not None else None
+        copy = np.empty(layout.total_bytes, np.uint8) if self._delta else None
+        checksums: list[int] = []
+        for index in range(stored.buckets):
+            bucket = cutter.bucket(index)
+            checksums.append(zlib.crc32(bucket))
+            if copy is not None:
+                copy[layout.span(index)] = bucket
+            data = memoryview(bucket)
+            if base is not None:
+                data = memoryview(encode(bucket, base.flat[layout.span(index)], width=width))
+            self.blobs.put(stored.bucket_key(index), data)
+        self._put_json(stored.manifest_key, {**layout.encoded(), "crc32": checksums})
+        after = head.with_version(stored, keep=self._keep)
+        self._put_head(after)
+        if copy is not None:
+            self._last = Whole(
+                id=stored.id, version=stored.version, flat=copy, layout=layout, pull_s=0.0
+            )
+        return after
+
+    def _base(self, head: Head, layout: Layout) -> Whole | None:
+        """Return what the next version may be written as changes to."""
+        if self._last is None or self._last.layout != layout:
+            return None
+        stored = head.find(self._last.id)
+        if stored is None or len(head.chain(stored)) >= LONGEST_CHAIN:
+            return None
+        return self._last
+
+    def _recovered(self) -> Head:
+        """Return the head without what a dead writer left, which is removed."""
+        head = self.head()
+        if head.writing is None:
+            return head
+        self._discard(head.writing)
+        return Head(stored=head.stored)
+
+    def _discard(self, stored: Stored) -> None:
+        for key in stored.keys:
+            self.blobs.delete(key)
+
+    def _put_head(self, head: Head) -> None:
+        self.blobs.put(HEAD, head.encode())
+
+    def _put_json(self, key: str, value: object) -> None:
+        self.blobs.put(key, json.dumps(value).encode())
+
+
+def _number_bytes(layout: Layout) -> int:
+    """Return the size of a number of the largest array: where changes look alike."""
+    sizes = {
+        name: (int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize, entry["dtype"])
+        for name, entry in layout.arrays.items()
+    }
+    return np.dtype(max(sizes.values(), default=(0, "<f4"))[1]).itemsize

@@ -1,0 +1,96 @@
+"""Bytes as files of a directory: a local disk, shared memory, or anything mounted on both sides.
+
+A file is written under another name and renamed when whole. Reading maps it, so bytes come
+straight from the page cache; a mapped file that is deleted stays readable.
+"""
+
+import contextlib
+import mmap
+import os
+import re
+import secrets
+from pathlib import Path
+
+from rollart.errors import InvariantError, StorageError
+
+_KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
+_PART = ".part-"
+
+
+def check_key(key: str) -> str:
+    """Return a key that is safe as a file name, or refuse it."""
+    if _KEY.fullmatch(key) is None:
+        raise InvariantError(f"{key!r} is no key: wanted letters, digits, '.', '-' and '_'")
+    return key
+
+
+class FileBlobs:
+    """Keeps every value as a file of `directory`."""
+
+    def __init__(self, directory: str | Path) -> None:
+        self._directory = Path(directory)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._remove_parts()
+        except OSError as error:
+            raise StorageError(
+                f"cannot use the weight directory {self._directory}: {error.strerror}"
+            ) from error
+
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        return f"the directory {self._directory}"
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store bytes under a key in place of what was there."""
+        path = self._directory / check_key(key)
+        part = self._directory / f"{_PART}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            part.write_bytes(data)
+            part.rename(path)
+        except OSError as error:
+            with contextlib.suppress(OSError):
+                part.unlink(missing_ok=True)
+            raise StorageError(
+                f"cannot write {len(data)} bytes of weights to {self.place}: {error.strerror}; "
+                "free space there or choose another directory"
+            ) from error
+
+    def get(self, key: str) -> bytes | memoryview:
+        """Return the bytes under a key; raises KeyError if there are none."""
+        path = self._directory / check_key(key)
+        try:
+            with path.open("rb") as file:
+                if not os.fstat(file.fileno()).st_size:
+                    return b""
+                return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        except OSError as error:
+            raise StorageError(f"cannot read {path}: {error.strerror}") from error
+
+    def delete(self, key: str) -> None:
+        """Remove a key, if it is there."""
+        with contextlib.suppress(OSError):
+            (self._directory / check_key(key)).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Do nothing: no file is held open."""
+
+    def _remove_parts(self) -> None:
+        """Remove what processes left that died while they wrote and are known to be dead."""
+        prefix = f"{_PART}{_machine()}-"
+        for part in self._directory.glob(f"{prefix}*"):
+            pid = part.name.removeprefix(prefix).partition("-")[0]
+            if not Path(f"/proc/{pid}").exists():
+                part.unlink(missing_ok=True)
+
+
+def _machine() -> str:
+    """Name this machine and pid namespace: only here does a process id mean a process."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
+        return f"{boot}{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return "unknown"

@@ -1,0 +1,222 @@
+"""Pulling: weights on the side of the engines, fetched before they are asked for.
+
+A `Puller` has a thread of its own, beside the event loop and the engines' threads. It looks at
+the store's head and pulls the newest version's buckets as they appear, while the trainer still
+pushes and the engines still decode. `fetch` then waits only for what is not here yet: the unhidden
+tail. All engines of a process share one puller, so a version is pulled once per process. The two
+newest are kept: engines that change weights one after another may still want the one before.
+
+Looking at the head is the only way to learn of a bucket: a store of plain bytes calls nobody.
+"""
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from rollart.errors import StorageError
+from rollart.ports import Array, WeightStore
+from rollart.types import Version
+from rollart.weights.buckets import BucketStore
+from rollart.weights.downloading import Download, Whole
+from rollart.weights.head import Head, Stored
+
+WAIT_S = 120.0
+_LOOK_EVERY_S = 0.02
+_REST_S = 0.5
+"""Pause after the store failed while nobody waited."""
+_KEPT = 2
+
+
+class Source(Protocol):
+    """Where engines get weights from."""
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        ...
+
+    def pulled_s(self, version: Version) -> float:
+        """Return the seconds spent pulling a version that was fetched."""
+        ...
+
+    def close(self) -> None:
+        """End what was started."""
+        ...
+
+
+def open_source(store: WeightStore, *, wait_s: float = WAIT_S) -> Source:
+    """Return the source for a store: prefetching where that hides anything."""
+    if isinstance(store, BucketStore):
+        return Puller(store, wait_s=wait_s)
+    return Direct(store, wait_s=wait_s)
+
+
+class Direct:
+    """Fetches when asked: for stores whose versions are already here."""
+
+    def __init__(self, store: WeightStore, *, wait_s: float = WAIT_S) -> None:
+        self._store = store
+        self._wait_s = wait_s
+        self._pulled: dict[Version, float] = {}
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        deadline_s = time.monotonic() + self._wait_s
+        while True:
+            start_s = time.perf_counter()
+            try:
+                weights = self._store.fetch(version)
+            except KeyError:
+                if time.monotonic() >= deadline_s:
+                    raise _late(
+                        version, type(self._store).__name__, self._wait_s, self._store.latest()
+                    ) from None
+                time.sleep(_LOOK_EVERY_S)
+            else:
+                self._pulled = {version: time.perf_counter() - start_s}
+                return weights
+
+    def pulled_s(self, version: Version) -> float:
+        """Return the seconds spent pulling a version that was fetched."""
+        return self._pulled.get(version, 0.0)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Puller:
+    """Pulls new versions from a bucket store in a thread of its own."""
+
+    def __init__(self, store: BucketStore, *, wait_s: float = WAIT_S) -> None:
+        self._store = store
+        self._wait_s = wait_s
+        self._changed = threading.Condition()
+        self._wholes: dict[Version, Whole] = {}
+        self._download: Download | None = None
+        self._wanted: dict[Version, int] = {}
+        """Versions being waited for, and by how many."""
+        self._failed: dict[Version, Exception] = {}
+        self._closed = False
+        self._thread = threading.Thread(target=self._run, name="weights-puller", daemon=True)
+        self._thread.start()
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        with self._changed:
+            self._failed.pop(version, None)
+            self._wanted[version] = self._wanted.get(version, 0) + 1
+            self._changed.notify_all()
+            try:
+                self._changed.wait_for(lambda: self._is_settled(version), self._wait_s)
+            finally:
+                self._wanted[version] -= 1
+                if not self._wanted[version]:
+                    del self._wanted[version]
+            whole = self._wholes.get(version)
+            if whole is not None:
+                return whole.arrays
+            error = self._failed.pop(version, None)
+        if error is not None:
+            raise error
+        if self._closed:
+            raise StorageError(f"version {version} was asked of a puller that is closed")
+        raise _late(version, self._store.blobs.place, self._wait_s, self._store.latest())
+
+    def pulled_s(self, version: Version) -> float:
+        """Return the seconds spent pulling a version that was fetched."""
+        whole = self._wholes.get(version)
+        return 0.0 if whole is None else whole.pull_s
+
+    def close(self) -> None:
+        """End the thread; the store stays open."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join()
+
+    def _is_settled(self, version: Version) -> bool:
+        return version in self._wholes or version in self._failed or self._closed
+
+    def _run(self) -> None:
+        while not self._closed:
+            pause_s = _LOOK_EVERY_S
+            try:
+                if self._advance():
+                    continue
+            except Exception as error:  # whoever waits is told; the thread outlives a bad moment
+                self._download = None
+                pause_s = self._tell(error)
+            with self._changed:
+                if not self._closed:
+                    self._changed.wait(pause_s)
+
+    def _tell(self, error: Exception) -> float:
+        """Give an error to those who wait; return how long to rest."""
+        with self._changed:
+            for version in self._wanted:
+                self._failed[version] = error
+            self._changed.notify_all()
+            return _LOOK_EVERY_S if self._wanted else _REST_S
+
+    def _advance(self) -> bool:
+        """Do the next piece of work; say whether there was any."""
+        download = self._download
+        if download is None or self._is_passed_by(download.stored):
+            return self._begin(self._store.head())
+        if not download.is_complete and download.advance():
+            return True
+        head = self._store.head()
+        is_stored = head.find(download.stored.id) is not None
+        is_written = head.writing is not None and head.writing.id == download.stored.id
+        if not is_stored:
+            if not is_written:  # given up by its writer, or pruned
+                self._download = None
+            return not is_written
+        with contextlib.suppress(KeyError):  # pruned since
+            self._arrive(self._store.complete(download))
+        self._download = None
+        return True
+
+    def _begin(self, head: Head) -> bool:
+        stored, self._download = self._choose(head), None
+        if stored is None:
+            return False
+        with contextlib.suppress(KeyError):  # not yet, or no longer, there
+            base = None
+            if stored.base is not None:
+                base = self._store.pull_base(stored, head, held=self._wholes.values())
+            self._download = self._store.begin(stored, base)
+        return self._download is not None
+
+    def _is_passed_by(self, stored: Stored) -> bool:
+        """Say whether someone waits, but not for this."""
+        with self._changed:
+            missing = self._wanted.keys() - self._wholes.keys()
+            return bool(missing) and stored.version not in missing
+
+    def _choose(self, head: Head) -> Stored | None:
+        """Return what to pull next: what is waited for, else the newest, if it is not here."""
+        with self._changed:
+            wanted = [head.visible(version) for version in self._wanted]
+            held = {whole.id for whole in self._wholes.values()}
+        for stored in (*wanted, head.writing or head.latest):
+            if stored is not None and stored.id not in held:
+                return stored
+        return None
+
+    def _arrive(self, whole: Whole) -> None:
+        with self._changed:
+            self._wholes.pop(whole.version, None)
+            self._wholes[whole.version] = whole
+            for old in list(self._wholes)[:-_KEPT]:
+                del self._wholes[old]
+            self._changed.notify_all()
+
+
+def _late(version: Version, place: str, wait_s: float, latest: Version | None) -> StorageError:
+    there = "holds no version" if latest is None else f"holds version {latest}"
+    return StorageError(
+        f"version {version} of the weights did not arrive in {place} within {wait_s:g} s; it "
+        f"{there}: is the trainer alive and does it publish there? weights.wait_s is the patience"
+    )
