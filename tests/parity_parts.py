@@ -7,7 +7,7 @@ stands between them and the scheduler is the program's own.
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
@@ -30,6 +30,7 @@ from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
 from rollart.runtime.seat import Timeouts
+from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import Member
 from rollart.sim.loop import Loop
@@ -203,11 +204,11 @@ async def _live(case: Case, loop: VirtualLoop) -> History:
     serving = [(info.id, info.pool) for info in case.infos if not info.lent]
     access = Access(
         renderer=CountRenderer(),
-        router=Router(routing, engines=serving),
-        generators=generators,
+        switchboard=Switchboard(
+            Router(routing, engines=serving), generators=generators, now=clock.now
+        ),
         gate=LockStepGate() if case.rules.mode.lockstep else OpenGate(),
         is_fresh=scheduler.is_fresh,
-        now=clock.now,
     )
     setup = Setup(
         make=lambda slot: ScriptedEnv(slot, stage=stage),
@@ -340,11 +341,12 @@ class TimedGenerator:
             waiting.timer.cancel()
             waiting.left_s -= self._stage.loop.time() - waiting.began_s
 
-    async def update(self, version: Version) -> None:
+    async def update(self, version: Version) -> Mapping[str, float]:
         numbers, info = self._stage.numbers, self._info
         seconds = numbers.lend_s() if info.lent else numbers.update_s(version, engine=info.id)
         await asyncio.sleep(seconds)
         self._version = version
+        return {}
 
     async def resume(self) -> None:
         self._suspended = False

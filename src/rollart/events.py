@@ -7,6 +7,7 @@ Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFa
 `TrajectoryCancelled`; every `Score` by one `TrajectoryScored` or `ScoreFailed` per trajectory;
 every `Train` by `StepFinished`; `Publish` by `Published`; `Suspend` by `EngineSuspended`;
 `Update` by `EngineUpdated`; `Lend` by `EngineLent`; `Recall` by `EngineRecalled`; `Wake` by `Woke`.
+An engine that is lost answers nothing more.
 """
 
 from collections.abc import Mapping
@@ -111,6 +112,23 @@ class Published:
     """The weight store holds `version` whole."""
 
     version: Version
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What it took: `push_s`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineJoined:
+    """An engine that was not there when the run started could serve from now on."""
+
+    engine: EngineInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLost:
+    """An engine is gone, and no answer of its is to come; its turns go on elsewhere."""
+
+    engine: EngineId
+    message: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +144,8 @@ class EngineUpdated:
 
     engine: EngineId
     version: Version
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What it took: `pull_s` in all, of it `exposed_s` while the engine stood, and `load_s`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +185,8 @@ Event = (
     | ScoreFailed
     | StepFinished
     | Published
+    | EngineJoined
+    | EngineLost
     | EngineSuspended
     | EngineUpdated
     | EngineLent
@@ -256,6 +278,13 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Admit:
+    """Open an engine that joined to requests."""
+
+    engine: EngineId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Lend:
     """Load published weights into an engine on idle training hardware and open it to requests."""
 
@@ -303,6 +332,7 @@ Command = (
     | Suspend
     | Update
     | Resume
+    | Admit
     | Lend
     | Recall
     | Adapt

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from rollart.config.local_pools import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
+from rollart.errors import InvariantError
 from rollart.models.loading import load_config, load_tokenizer, load_weights
 from rollart.models.renderer import ChatRenderer
 from rollart.ports import Array, Handle, WeightStore
@@ -21,6 +22,7 @@ from rollart.runtime.proxy import LLMProxy
 from rollart.types import EngineId, EngineInfo, Json, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.opening import open_store
+from rollart.weights.pulling import open_source
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +59,16 @@ class Engines:
 def open_weights(config: Config) -> Generator[tuple[WeightStore, dict[str, Json]]]:
     """Open the weight store between trainer and engines; gives it and how to open it elsewhere."""
     remove_leftovers()
-    directory = shared_directory(config.run.name)
-    kind, keep = config.weights.store, config.weights.keep
-    store = open_store(kind, str(directory), keep)
+    options = config.weights
+    directory = None if options.place else shared_directory(config.run.name)
+    kind, place, keep = options.store, options.place or str(directory), options.keep
+    buckets = {"bucket_bytes": options.bucket_bytes, "delta": options.delta}
     try:
-        yield store, {"kind": kind, "directory": str(directory), "keep": keep}
+        with closing(open_store(kind, place, keep, **buckets)) as store:
+            yield store, {"kind": kind, "directory": place, "keep": keep, **buckets}
     finally:
-        store.close()
-        remove_directory(directory)
+        if directory is not None:
+            remove_directory(directory)
 
 
 @asynccontextmanager
@@ -78,16 +82,12 @@ async def open_engines(
     renderer = ChatRenderer(load_tokenizer(model))
     weights: Mapping[str, Array] = load_weights(model)
     model_config = load_config(model)
-
-    def fetch(wanted: Version) -> Mapping[str, Array]:
-        assert store is not None
-        return store.fetch(wanted)
-
     pools = local_engines(config)
     options = _with_threads(config, engines=len(pools))
     is_lending = config.lending.enabled and store is not None
     lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
     pools |= dict.fromkeys(lent, TRAINING)
+    source = None if store is None else open_source(store, wait_s=config.weights.wait_s)
     proxies: dict[EngineId, LLMProxy] = {}
     for id_ in pools:
         engine = TorchEngine(
@@ -96,7 +96,13 @@ async def open_engines(
             options=options,
             version=version,
         )
-        proxies[id_] = LLMProxy(engine, id=id_, fetch=fetch, keep_kv=config.syncing.keep_kv)
+        proxies[id_] = LLMProxy(
+            engine,
+            id=id_,
+            fetch=_refuse if source is None else source.fetch,
+            pulled_s=None if source is None else source.pulled_s,
+            keep_kv=config.syncing.keep_kv,
+        )
     for id_ in lent:
         await proxies[id_].suspend()
     loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
@@ -106,6 +112,12 @@ async def open_engines(
         for loop in loops:
             loop.cancel()
         await asyncio.gather(*loops, return_exceptions=True)
+        if source is not None:
+            source.close()
+
+
+def _refuse(version: Version) -> Mapping[str, Array]:
+    raise InvariantError(f"engines without a weight store were told to load version {version}")
 
 
 def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:

@@ -5,7 +5,7 @@ clock: the same log gives the same rows, live and afterwards.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollart.events import (
@@ -13,8 +13,10 @@ from rollart.events import (
     Cancel,
     Command,
     Drop,
+    EngineUpdated,
     Event,
     Launch,
+    Published,
     Resume,
     RunStarted,
     StepFinished,
@@ -57,6 +59,8 @@ class _Window:
     counts: Counter[str] = field(default_factory=Counter[str])
     busy_slot_s: float = 0.0
     suspended_s: float = 0.0
+    weights: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
+    """What it took to move weights, push by push and engine by engine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,8 @@ class Metrics:
                 self._end_attempt("cancelled")
             case TrajectoryScored(id=id_, reward=reward):
                 self._rewards[id_] = reward
+            case Published(metrics=took) | EngineUpdated(metrics=took):
+                self._window.weights.append(took)
             case StepFinished() if self._training is not None:
                 return self._end_step(now, event, self._training)
             case _:
@@ -188,6 +194,7 @@ class Metrics:
         }
         for name in ("launched", "finished", "failed", "cancelled", "dropped"):
             row[name] = window.counts[name]
+        row.update(_weights_row(window.weights))
         row.update(self._levels)
         row.update({f"trainer/{name}": value for name, value in event.metrics.items()})
         self._training = None
@@ -206,6 +213,16 @@ class Metrics:
         }
         row.update({f"wasted/{cause}": count for cause, count in sorted(wasted.items())})
         return row
+
+
+def _weights_row(taken: Sequence[Mapping[str, float]]) -> Row:
+    """Return what a push and what an engine's update took, on average since the last step."""
+    row: Row = {}
+    for name in ("push_s", "pull_s", "exposed_s", "load_s"):
+        values = [each[name] for each in taken if name in each]
+        if values:
+            row[f"weights/{name}"] = _per(sum(values), len(values))
+    return row
 
 
 def _batch_row(training: _Training) -> Row:

@@ -11,18 +11,20 @@ window decides how much runs, so the inbox stays short.
 
 import asyncio
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import assert_never, cast
+from typing import Any, Protocol, assert_never, cast
 
 from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
 from rollart.errors import UserError
 from rollart.events import (
     Adapt,
+    Admit,
     Cancel,
     Command,
     Drop,
+    EngineJoined,
     EngineLent,
     EngineRecalled,
     EngineSuspended,
@@ -48,19 +50,47 @@ from rollart.events import (
     Woke,
 )
 from rollart.ports import Array, Generator, Handle, RewardFunction
+from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.buffer import Buffer
-from rollart.runtime.env_worker import EnvWorker
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
 """Sees each event with its time and what the scheduler made of it."""
 
 
+class Rollout(Protocol):
+    """What runs attempts, here or elsewhere; each launch is answered by exactly one event."""
+
+    def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
+        """Start attempts that belong together."""
+        ...
+
+    def cancel(self, trajectory: TrajectoryId) -> None:
+        """Stop an attempt, if it has not ended by itself."""
+        ...
+
+    def settle(self, event: Event) -> None:
+        """Take note that the scheduler knows of an event."""
+        ...
+
+    def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
+        """Let an engine take requests."""
+        ...
+
+    def close_engine(self, engine: EngineId) -> None:
+        """Send an engine no further request."""
+        ...
+
+    def close(self) -> None:
+        """Run nothing more."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
     """What the controller drives."""
 
-    worker: EnvWorker
+    worker: Rollout
     generators: Mapping[EngineId, Generator]
     trainer: Handle
     buffer: Buffer
@@ -70,6 +100,8 @@ class Parts:
     """Sees each batch as it leaves the buffer."""
     after_event: Callable[[Event, asyncio.TaskGroup], None]
     """Called after the scheduler took an event in, before what follows from it is begun."""
+    lose_engine: Callable[[EngineId, str], None] | None = None
+    """Told of an engine that is gone, to post `EngineLost` once; None where none can be."""
 
 
 class Controller:
@@ -114,6 +146,8 @@ class Controller:
             while not self.scheduler.done:
                 event = await self._inbox.get()
                 now = self._clock.now()
+                if isinstance(event, EngineJoined):
+                    self._pools[event.engine.id] = event.engine.pool
                 commands = self.scheduler.handle(event, now)
                 for observer in self._observers:
                     observer(now, event, commands)
@@ -149,13 +183,16 @@ class Controller:
                     for trajectory in command.ids:
                         tasks.create_task(self._score(trajectory))
                 case Suspend() | Update() | Resume():
-                    tasks.create_task(self._sync(command))
+                    tasks.create_task(self._at_engine(command.engine, self._sync(command)))
+                case Admit():
+                    pool = self._pools[command.engine]
+                    self._parts.worker.open_engine(command.engine, pool, is_guest=False)
                 case Lend():
-                    tasks.create_task(self._lend(command))
+                    tasks.create_task(self._at_engine(command.engine, self._lend(command)))
                 case Recall():
                     # Closed now: a turn that starts before it is evicted would only come back.
                     self._parts.worker.close_engine(command.engine)
-                    tasks.create_task(self._evict(command.engine))
+                    tasks.create_task(self._at_engine(command.engine, self._evict(command.engine)))
                 case Wake():
                     timer = tasks.create_task(self._wake(command))
                     self._timers.add(timer)
@@ -169,8 +206,10 @@ class Controller:
         self.post(StepFinished(version=report.version, metrics=report.metrics))
 
     async def _publish(self, command: Publish) -> None:
+        start_s = self._clock.now()
         await self._parts.trainer.call("publish")
-        self.post(Published(version=command.version))
+        push_s = self._clock.now() - start_s
+        self.post(Published(version=command.version, metrics={"push_s": push_s}))
 
     async def _score(self, trajectory: TrajectoryId) -> None:
         try:
@@ -184,6 +223,15 @@ class Controller:
         else:
             self.post(TrajectoryScored(id=trajectory, reward=reward))
 
+    async def _at_engine(self, engine: EngineId, work: Coroutine[Any, Any, None]) -> None:
+        """Do something with an engine; one that is gone is told to be, and answers nothing."""
+        try:
+            await work
+        except ActorDiedError as error:
+            if self._parts.lose_engine is None:
+                raise
+            self._parts.lose_engine(engine, str(error))
+
     async def _sync(self, command: Suspend | Update | Resume) -> None:
         generator = self._parts.generators[command.engine]
         match command:
@@ -191,8 +239,10 @@ class Controller:
                 await generator.suspend()
                 self.post(EngineSuspended(engine=command.engine))
             case Update():
-                await generator.update(command.version)
-                self.post(EngineUpdated(engine=command.engine, version=command.version))
+                took = await generator.update(command.version)
+                self.post(
+                    EngineUpdated(engine=command.engine, version=command.version, metrics=took)
+                )
             case Resume():
                 await generator.resume()
 
@@ -200,7 +250,8 @@ class Controller:
         generator = self._parts.generators[command.engine]
         await generator.update(command.version)
         await generator.resume()
-        self._parts.worker.open_engine(command.engine, self._pools[command.engine])
+        pool = self._pools[command.engine]
+        self._parts.worker.open_engine(command.engine, pool, is_guest=True)
         self.post(EngineLent(engine=command.engine, version=command.version))
 
     async def _evict(self, engine: EngineId) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from rollart.clock import SystemClock
 from rollart.errors import RollartError, UserError
 from rollart.ports import Array, Engine
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
@@ -30,11 +31,15 @@ class LLMProxy:
         *,
         id: EngineId,  # noqa: A002
         fetch: Callable[[Version], Mapping[str, Array]],
+        pulled_s: Callable[[Version], float] | None = None,
         keep_kv: bool = False,
     ) -> None:
+        """Own `engine`; `pulled_s` tells what pulling a version took, if not all during `fetch`."""
         self.id = id
         self._engine = engine
         self._fetch = fetch
+        self._pulled_s = pulled_s
+        self._clock = SystemClock()
         self._keep_kv = keep_kv
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"engine-{id}")
         self._added: list[Request] = []
@@ -88,11 +93,16 @@ class LLMProxy:
         async with self._stepping:
             pass
 
-    async def update(self, version: Version) -> None:
-        """Fetch and load published weights while suspended, unless they are held already."""
+    async def update(self, version: Version) -> Mapping[str, float]:
+        """Fetch and load published weights while suspended, unless they are held already.
+
+        Return what it took: `pull_s`, of it `exposed_s` while the engine stood, and `load_s`.
+        """
         async with self._stepping:
-            if self._engine.version != version:
-                await asyncio.get_running_loop().run_in_executor(self._thread, self._load, version)
+            if self._engine.version == version:
+                return {}
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._thread, self._load, version)
 
     async def resume(self) -> None:
         """Go on."""
@@ -108,7 +118,7 @@ class LLMProxy:
             partial = await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._abandon, sorted(running), ended
             )
-        self._complete([*partial, *map(_untouched, added)])
+        self._complete([*partial, *map(untouched, added)])
 
     async def run(self) -> None:
         """Drive the engine until cancelled."""
@@ -177,11 +187,19 @@ class LLMProxy:
                 self._engine.abort(session)
             self._engine.forget(session)
 
-    def _load(self, version: Version) -> None:
-        self._engine.update(version, self._fetch(version), keep_kv=self._keep_kv)
+    def _load(self, version: Version) -> Mapping[str, float]:
+        start_s = self._clock.now()
+        weights = self._fetch(version)
+        exposed_s = self._clock.now() - start_s
+        self._engine.update(version, weights, keep_kv=self._keep_kv)
+        return {
+            "pull_s": exposed_s if self._pulled_s is None else self._pulled_s(version),
+            "exposed_s": exposed_s,
+            "load_s": self._clock.now() - start_s - exposed_s,
+        }
 
 
-def _untouched(request: Request) -> Completion:
+def untouched(request: Request) -> Completion:
     """Return the completion of a request of which nothing was sampled."""
     return Completion(
         session=request.session,
