@@ -22,6 +22,9 @@ EXTRAS = {
     "tensorboardX": "train",
     "matplotlib": "train",
     "trl": "bench",
+    "httpx": "rewards",
+    "uvicorn": "rewards",
+    "boto3": "lambda",
 }
 """Which extra brings a package that a command may miss."""
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}

@@ -30,6 +30,7 @@ Train language-model agents with reinforcement learning, on a laptop or a cluste
   env try NAME                     play an environment without a model
   plan CONFIG [key=value ...]      find out which GPUs should train and which roll out
   simulate CONFIG|paper|scale|...  a run in simulated time on hardware you do not have
+  function serve|package           a reward function over HTTP, or packed for AWS Lambda
   bench [NAME]                     run a benchmark; without a name, list them
   doctor                           what this machine can run, and why not
 
@@ -86,6 +87,7 @@ def _build() -> argparse.ArgumentParser:
     _add_env(commands)
     _add_plan(commands)
     _add_simulate(commands)
+    _add_function(commands)
     _add_bench(commands)
     about = "Say what this machine can run, and why not."
     doctor = commands.add_parser("doctor", description=about)
@@ -222,6 +224,36 @@ def _add_simulate(commands: "Commands") -> None:
     simulate.add_argument("--quick", action="store_true", help="shorter, figures less exact")
     simulate.add_argument("--json", action="store_true", help="last line is one JSON object")
     simulate.set_defaults(module="rollart.cli.simulate")
+
+
+def _add_function(commands: "Commands") -> None:
+    function = commands.add_parser("function", description="Run reward functions elsewhere.")
+    actions = function.add_subparsers(
+        dest="action", required=True, parser_class=_Parser, metavar="serve|package"
+    )
+    about = "Serve reward functions over HTTP, as function platforms want it."
+    serve = actions.add_parser("serve", description=about)
+    serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
+    serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
+    serve.add_argument(
+        "--token", default="", help="default: ROLLART_FUNCTION_TOKEN, else a new one"
+    )
+    serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
+    serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")
+    serve.add_argument("--concurrency", type=int, default=1, help="calls a process takes at once")
+    serve.add_argument("--timeout-s", type=float, default=60.0, help="of one call (default 60)")
+    serve.add_argument("--memory-mib", type=int, default=2048, help="of a process (default 2048)")
+    about = "Pack reward functions and what runs them."
+    package = actions.add_parser("package", description=about)
+    package.add_argument(
+        "--lambda", dest="lambda_zip", metavar="OUT.zip", required=True, help="for AWS Lambda"
+    )
+    package.add_argument(
+        "--include", action="append", default=[], metavar="PATH", help="more content, at the root"
+    )
+    for action in (serve, package):
+        action.add_argument("functions", nargs="+", metavar="FUNCTION", help="module:function")
+    function.set_defaults(module="rollart.cli.function")
 
 
 def _add_bench(commands: "Commands") -> None:

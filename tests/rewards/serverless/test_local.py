@@ -9,16 +9,17 @@ from serverless_calls import FILE, attempt, call
 
 from rollart.control.scaling import Scaling
 from rollart.errors import ConfigError, ScoreError
-from rollart.rewards.serverless.local import LocalInvoker, LocalOptions
+from rollart.rewards.serverless.local import LocalInvoker
+from rollart.rewards.serverless.options import Limits
 from rollart.types import Reward
 
-QUICK = LocalOptions(timeout_s=1.0)
-PATIENT = LocalOptions(timeout_s=30.0, memory_bytes=256 * 2**20)
+QUICK = Limits(timeout_s=1.0)
+PATIENT = Limits(timeout_s=30.0, memory_bytes=256 * 2**20)
 
 
 @asynccontextmanager
-async def opened(scaling: Scaling | None = None, options: LocalOptions | None = None):
-    invoker = LocalInvoker(scaling or Scaling(max_instances=2), options=options)
+async def opened(scaling: Scaling | None = None, limits: Limits | None = None):
+    invoker = LocalInvoker(scaling or Scaling(max_instances=2), limits=limits)
     try:
         yield invoker
     finally:
@@ -84,8 +85,8 @@ async def test_one_instance_runs_as_many_calls_at_once_as_it_may():
 async def test_a_bad_function_is_a_clear_reason_and_the_next_call_is_scored(
     function: str, reason: str, is_final: bool, capfd: pytest.CaptureFixture[str]
 ):
-    options = QUICK if function == "never_returns" else PATIENT
-    async with opened(Scaling(max_instances=1), options) as invoker:
+    limits = QUICK if function == "never_returns" else PATIENT
+    async with opened(Scaling(max_instances=1), limits) as invoker:
         with pytest.raises(ScoreError) as error:
             await invoker.invoke(call(function))
         assert await invoker.invoke(call("turns")) == (Reward(value=1.0),)
@@ -123,7 +124,7 @@ async def test_what_a_killed_function_started_is_killed_with_it(tmp_path: Path):
         "    time.sleep(1000)\n"
     )
     note = tmp_path / "pid"
-    async with opened(options=QUICK) as invoker:
+    async with opened(limits=QUICK) as invoker:
         with pytest.raises(ScoreError, match="no answer within"):
             await invoker.invoke(call(f"{script}:score", note=str(note)))
         child = int(note.read_text())
@@ -188,7 +189,7 @@ async def test_a_place_where_nothing_can_start_fails_each_call(monkeypatch: pyte
 
 
 async def test_a_call_too_large_is_refused():
-    async with opened(options=LocalOptions(payload_bytes=100)) as invoker:
+    async with opened(limits=Limits(payload_bytes=100)) as invoker:
         with pytest.raises(ScoreError, match="bytes, more than 100") as error:
             await invoker.invoke(call("turns"))
     assert error.value.is_final
@@ -203,8 +204,8 @@ async def test_the_fewest_instances_are_there_before_the_first_call():
 
 
 def test_limits_must_be_more_than_nothing():
-    with pytest.raises(ConfigError, match=r"invoker.timeout_s = 0: must be more than 0"):
-        LocalOptions(timeout_s=0)
+    with pytest.raises(ConfigError, match=r"invoker.limits.timeout_s = 0: must be more than 0"):
+        Limits(timeout_s=0)
 
 
 NOTING = """

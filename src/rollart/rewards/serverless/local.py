@@ -15,33 +15,13 @@ from itertools import count
 
 from rollart.clock import Clock, SystemClock
 from rollart.control.scaling import Orders, Scaler, Scaling
-from rollart.errors import ConfigError, ScoreError
+from rollart.errors import ScoreError
 from rollart.rewards.payload import decode_rewards, encode_call
 from rollart.rewards.serverless.frames import Frame, Kind
 from rollart.rewards.serverless.instance import Settings, restore
+from rollart.rewards.serverless.options import Limits
 from rollart.rewards.serverless.process import Instance
 from rollart.types import Reward, ScoreCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LocalOptions:
-    """Limits of a local instance."""
-
-    timeout_s: float = 60.0
-    """Seconds one call may run, the import of its function included."""
-    start_timeout_s: float = 60.0
-    """Seconds an instance may take to start."""
-    memory_bytes: int = 2 * 2**30
-    """Memory one instance may hold (its data segment and private mappings)."""
-    output_bytes: int = 16 * 2**20
-    """Bytes an instance may print while it runs a call, past Python's own streams too."""
-    payload_bytes: int = 16 * 2**20
-    """Most bytes of a call as JSON."""
-
-    def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"invoker.{name}", getattr(self, name), "must be more than 0")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,10 +45,10 @@ class LocalInvoker:
         self,
         scaling: Scaling | None = None,
         *,
-        options: LocalOptions | None = None,
+        limits: Limits | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._options = options or LocalOptions()
+        self._limits = limits or Limits()
         self._scaling = scaling or Scaling()
         self._scaler = Scaler(self._scaling)
         self._clock = clock or SystemClock()
@@ -89,8 +69,8 @@ class LocalInvoker:
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
         """Score the call's trajectories in an instance; wait for a place in it if need be."""
         payload = encode_call(call)
-        if len(payload) > self._options.payload_bytes:
-            limit = self._options.payload_bytes
+        if len(payload) > self._limits.payload_bytes:
+            limit = self._limits.payload_bytes
             message = f"{call.function}: a call of {len(payload)} bytes, more than {limit}"
             raise ScoreError(message, is_final=True)
         if self._is_closed:
@@ -156,18 +136,18 @@ class LocalInvoker:
     def _hand_over(self, number: int, instance: int) -> None:
         flight = self._flights[number]
         loop = asyncio.get_running_loop()
-        flight.timer = loop.call_later(self._options.timeout_s, self._expire, number, instance)
+        flight.timer = loop.call_later(self._limits.timeout_s, self._expire, number, instance)
         self._instances[instance].send(number, flight.payload)
 
     def _expire(self, number: int, instance: int) -> None:
         flight = self._flights[number]
-        limit = f"no answer within {self._options.timeout_s:g} s"
+        limit = f"no answer within {self._limits.timeout_s:g} s"
         flight.reason = f"{flight.call.function}: {limit}; its instance was killed"
         self._instances[instance].kill("its instance was killed: another call took too long")
 
     async def _own(self, number: int) -> None:
         """Live the life of one instance, from its start until it is reaped."""
-        instance = self._instances[number] = Instance(output_bytes=self._options.output_bytes)
+        instance = self._instances[number] = Instance(output_bytes=self._limits.output_bytes)
         try:
             if await self._start(number, instance):
                 while (frame := await instance.receive()) is not None:
@@ -187,14 +167,14 @@ class LocalInvoker:
         settings = Settings(
             path=tuple(sys.path),
             concurrency=self._scaling.concurrency,
-            memory_bytes=self._options.memory_bytes,
-            payload_bytes=self._options.payload_bytes,
+            memory_bytes=self._limits.memory_bytes,
+            payload_bytes=self._limits.payload_bytes,
         )
         try:
-            async with asyncio.timeout(self._options.start_timeout_s):
+            async with asyncio.timeout(self._limits.start_timeout_s):
                 is_ready = await instance.start(settings)
         except TimeoutError:
-            instance.kill(f"its instance did not start in {self._options.start_timeout_s:g} s")
+            instance.kill(f"its instance did not start in {self._limits.start_timeout_s:g} s")
             return False
         if is_ready:
             now = self._clock.now()

@@ -1,0 +1,70 @@
+"""`rollart function`: reward functions as HTTP functions and as packages for a cloud."""
+
+import os
+import secrets
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+from rollart.cli.printing import say
+from rollart.control.scaling import Scaling
+from rollart.errors import UserError
+from rollart.rewards.serverless.options import InvokerOptions, Limits
+from rollart.rewards.serverless.packaging import HANDLER, write_lambda_package
+from rollart.rewards.serverless.serving import ServeOptions, bind, default_port, serve
+
+TOKEN_ENV = InvokerOptions().token_env
+
+
+def run(arguments: Namespace) -> int:
+    """Serve or package."""
+    sys.path.insert(0, str(Path.cwd()))
+    if arguments.action == "serve":
+        return _serve(arguments)
+    return _package(arguments)
+
+
+def _serve(arguments: Namespace) -> int:
+    token, origin = _token(arguments)
+    options = ServeOptions(
+        functions=tuple(arguments.functions),
+        host=arguments.host,
+        port=default_port() if arguments.port is None else arguments.port,
+        token=token,
+        scaling=Scaling(
+            max_instances=arguments.instances or os.cpu_count() or 1,
+            min_instances=1,
+            concurrency=arguments.concurrency,
+        ),
+        limits=Limits(timeout_s=arguments.timeout_s, memory_bytes=arguments.memory_mib * 2**20),
+    )
+    listener = bind(options)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    say(f"serving {', '.join(options.functions)} at http://{host}:{listener.getsockname()[1]}/")
+    say(origin)
+    sys.stdout.flush()
+    serve(options, listener)
+    return 0
+
+
+def _token(arguments: Namespace) -> tuple[str, str]:
+    """Return the token and a line that says where it is from."""
+    if arguments.no_token:
+        if arguments.token:
+            raise UserError("--token and --no-token: use one of them")
+        return "", "no token is wanted: whoever reaches this may call it"
+    if arguments.token:
+        return arguments.token, "callers must show the token of --token"
+    if token := os.environ.get(TOKEN_ENV):
+        return token, f"callers must show the token in {TOKEN_ENV}"
+    token = secrets.token_urlsafe(24)
+    return token, f"callers must show this token: {TOKEN_ENV}={token}"
+
+
+def _package(arguments: Namespace) -> int:
+    out = Path(arguments.lambda_zip)
+    include = [Path(each) for each in arguments.include]
+    package = write_lambda_package(out, arguments.functions, include=include)
+    say(f"{package.path}: {package.files} files, {package.zipped_bytes} bytes")
+    say(f"runtime python{sys.version_info.major}.{sys.version_info.minor}, handler {HANDLER}")
+    return 0

@@ -1,0 +1,65 @@
+"""A circuit breaker as pure state: closed, open, half-open.
+
+Closed, every call passes. After so many failures in a row it opens: nothing passes until it has
+rested. Then it is half open: one call passes as a probe; its success closes the circuit, its
+failure opens it again. No clock: `now` is given.
+"""
+
+from typing import Literal
+
+State = Literal["closed", "open", "half-open"]
+
+
+class Breaker:
+    """Keeps calls away from a function that fails again and again."""
+
+    def __init__(self, *, failures: int, rest_s: float) -> None:
+        self._most = failures
+        self._rest_s = rest_s
+        self._failures = 0
+        self._opened_s: float | None = None
+        self._is_probing = False
+        self.opens = 0
+        self.reason = ""
+
+    @property
+    def state(self) -> State:
+        """What the circuit is; an open one turns half open with its first probe."""
+        if self._opened_s is None:
+            return "closed"
+        return "half-open" if self._is_probing else "open"
+
+    def try_pass(self, *, now: float) -> bool:
+        """Say whether a call may be delivered now; if so, its end must be told."""
+        if self._opened_s is None:
+            return True
+        if self._is_probing or now < self._opened_s + self._rest_s:
+            return False
+        self._is_probing = True
+        return True
+
+    def rest_s(self, *, now: float) -> float:
+        """Return how long to wait before `try_pass` is worth another try."""
+        if self._opened_s is None:
+            return 0.0
+        rest_s = self._opened_s + self._rest_s - now
+        return rest_s if rest_s > 0 and not self._is_probing else self._rest_s
+
+    def succeeded(self) -> None:
+        """Note that the function answered."""
+        self._failures = 0
+        self._opened_s = None
+        self._is_probing = False
+
+    def failed(self, reason: str, *, now: float) -> None:
+        """Note that a delivery failed."""
+        self._failures += 1
+        self.reason = reason
+        if self._is_probing or 0 < self._most <= self._failures:
+            self.opens += not self._is_probing and self._opened_s is None
+            self._opened_s = now
+            self._is_probing = False
+
+    def abandoned(self) -> None:
+        """Note that a delivery was given up with nothing learned."""
+        self._is_probing = False

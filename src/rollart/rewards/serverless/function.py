@@ -1,0 +1,177 @@
+"""A reward function as an HTTP application (ASGI), as the function platforms expect it.
+
+`POST /` (or `/invoke`) takes a call as JSON and answers with its rewards. Only functions named when
+the application was made are run. A call whose key and content were seen lately is answered from
+memory, and one that is still running is joined: a duplicate delivery is not run twice. A failure is
+a status and a JSON reason, and is not remembered. `GET` on a health path answers without a token.
+"""
+
+import asyncio
+import hmac
+import json
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from hashlib import sha256
+from typing import Any
+
+from rollart.errors import ScoreError
+from rollart.ports import RewardInvoker
+from rollart.rewards.payload import decode_call, encode_rewards
+from rollart.types import ScoreCall
+
+HEALTH_PATHS = frozenset({"/", "/healthz", "/_/health", "/_/ready"})
+CALL_PATHS = frozenset({"/", "/invoke"})
+COLD_HEADER = "rollart-cold-start"
+"""Told with the first answer of an instance."""
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = dict[bytes, bytes]
+
+
+class _Refused(Exception):
+    """A request that gets no rewards: the status and the reason."""
+
+    def __init__(self, status: int, reason: str, *, is_final: bool) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.is_final = is_final
+
+
+class FunctionApp:
+    """Answers score calls with the rewards of an invoker."""
+
+    def __init__(
+        self,
+        invoker: RewardInvoker,
+        *,
+        functions: Iterable[str],
+        token: str = "",
+        payload_bytes: int = 16 * 2**20,
+        remembered: int = 1000,
+        on_start: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """Take what runs the functions, their names, the token wanted ("" wants none) and how
+        large a call may be; `remembered` answers are kept for duplicates. `on_start` is awaited
+        when the server starts; when it stops, the invoker is closed.
+        """
+        self._on_start = on_start
+        self._invoker = invoker
+        self._functions = frozenset(functions)
+        self._token = token
+        self._payload_bytes = payload_bytes
+        self._remembered = remembered
+        self._answers: OrderedDict[bytes, bytes] = OrderedDict()
+        self._running: dict[bytes, asyncio.Task[bytes]] = {}
+        self._is_cold = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event of an ASGI server."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+        elif scope["type"] == "http":
+            await self._serve(scope, receive, send)
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.shutdown":
+                await self._invoker.close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+            if self._on_start is not None:
+                await self._on_start()
+            await send({"type": "lifespan.startup.complete"})
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        method, path = scope["method"], scope["path"]
+        if method in ("GET", "HEAD") and path in HEALTH_PATHS:
+            await _respond(send, 200, b'{"status":"ok"}')
+            return
+        extra: list[tuple[bytes, bytes]] = []
+        try:
+            if path not in CALL_PATHS:
+                raise _Refused(404, f"there is nothing at {path}; POST to /", is_final=True)
+            if method != "POST":
+                raise _Refused(405, f"{method} is not served; POST a call", is_final=True)
+            headers: Headers = dict(scope["headers"])
+            self._authorize(headers)
+            body = await self._read(headers, receive)
+            status, answer = 200, await self._answer(headers, body)
+            if self._is_cold:
+                self._is_cold = False
+                extra = [(COLD_HEADER.encode(), b"1")]
+        except _Refused as refused:
+            status = refused.status
+            tree = {"error": str(refused), "is_final": refused.is_final}
+            answer = json.dumps(tree).encode()
+        await _respond(send, status, answer, extra)
+
+    def _authorize(self, headers: Headers) -> None:
+        wanted = f"Bearer {self._token}".encode()
+        if self._token and not hmac.compare_digest(headers.get(b"authorization", b""), wanted):
+            raise _Refused(401, "a bearer token is wanted", is_final=True)
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes:
+        limit = self._payload_bytes
+        too_large = _Refused(413, f"a call has at most {limit} bytes", is_final=True)
+        length = headers.get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > limit:
+            raise too_large
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _Refused(400, "the call ended before it was whole", is_final=False)
+            body += message.get("body", b"")
+            if len(body) > limit:
+                raise too_large
+            if not message.get("more_body"):
+                return bytes(body)
+
+    async def _answer(self, headers: Headers, body: bytes) -> bytes:
+        try:
+            call = decode_call(body, limit_bytes=self._payload_bytes)
+        except ScoreError as error:
+            raise _Refused(400, str(error), is_final=True) from error
+        if call.function not in self._functions:
+            served = ", ".join(sorted(self._functions))
+            raise _Refused(404, f"{call.function} is not served here, {served} is", is_final=True)
+        key = headers.get(b"idempotency-key") or headers.get(b"ce-id") or call.key.encode()
+        identity = sha256(key + b"\0" + body).digest()
+        if (answer := self._answers.get(identity)) is not None:
+            return answer
+        task = self._running.get(identity)
+        if task is None:
+            task = self._running[identity] = asyncio.create_task(self._score(call))
+            task.add_done_callback(lambda done: self._remember(identity, done))
+        try:
+            # Shielded: a caller that hangs up does not end what a second delivery may want.
+            return await asyncio.shield(task)
+        except ScoreError as error:
+            raise _Refused(500, str(error), is_final=error.is_final) from error
+
+    async def _score(self, call: ScoreCall) -> bytes:
+        return encode_rewards(await self._invoker.invoke(call))
+
+    def _remember(self, identity: bytes, task: asyncio.Task[bytes]) -> None:
+        del self._running[identity]
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._answers[identity] = task.result()
+        while len(self._answers) > self._remembered:
+            self._answers.popitem(last=False)
+
+
+async def _respond(
+    send: Send, status: int, body: bytes, extra: Iterable[tuple[bytes, bytes]] = ()
+) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode()),
+        *extra,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

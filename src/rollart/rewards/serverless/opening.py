@@ -1,0 +1,65 @@
+"""Opening an invoker as its options say; what a kind needs is imported only when it is chosen."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from rollart.clock import Clock
+from rollart.errors import ConfigError
+from rollart.ports import RewardInvoker
+from rollart.rewards.serverless.local import LocalInvoker
+from rollart.rewards.serverless.options import InvokerOptions
+from rollart.rewards.serverless.reliable import CallLine, ReliableInvoker
+
+
+def open_invoker(
+    options: InvokerOptions,
+    *,
+    clock: Clock | None = None,
+    on_call: Callable[[CallLine], None] | None = None,
+) -> RewardInvoker:
+    """Return the invoker the options name, with all that makes it reliable around it."""
+    return make_reliable(_open(options, clock), options, clock=clock, on_call=on_call)
+
+
+def make_reliable(
+    inner: RewardInvoker,
+    options: InvokerOptions,
+    *,
+    clock: Clock | None = None,
+    on_call: Callable[[CallLine], None] | None = None,
+) -> ReliableInvoker:
+    """Wrap an invoker as the options say."""
+    scaling = options.scaling
+    return ReliableInvoker(
+        inner,
+        options=options.reliability,
+        places=scaling.max_instances * scaling.concurrency,
+        queue_limit=scaling.queue_limit,
+        clock=clock,
+        on_call=on_call,
+    )
+
+
+def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
+    scaling = options.scaling
+    places = scaling.max_instances * scaling.concurrency
+    match options.kind:
+        case "local":
+            return LocalInvoker(scaling, limits=options.limits, clock=clock)
+        case "http":
+            module = import_module("rollart.rewards.serverless.http")
+            return module.HttpInvoker(
+                options.url, token=options.token, limits=options.limits, connections=places
+            )
+        case "lambda":
+            module = import_module("rollart.rewards.serverless.aws_lambda")
+            return module.LambdaInvoker(
+                options.function_name,
+                limits=options.limits,
+                connections=places,
+                region=options.region,
+                endpoint_url=options.endpoint_url,
+            )
+        case "ray":
+            fix = "opened by rollart.on_ray, then wrapped with make_reliable"
+            raise ConfigError("invoker.kind", options.kind, fix)

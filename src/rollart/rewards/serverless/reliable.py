@@ -1,0 +1,318 @@
+"""What all invokers share: a score is tried for until it is had, once, within bounds.
+
+A call waits for a place (as many as instances can run at once), then it is delivered: again after
+a failure, with growing jittered waits; a second time beside the first when that one is late; not at
+all while the function's circuit is open. Nothing of that gives two scores: a call under a key that
+is on its way joins it, of two deliveries the first answer is taken, and whoever asked gets exactly
+one answer or one ScoreError with the last reason, at the latest at its deadline.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from random import Random
+
+from rollart.clock import Clock, SystemClock
+from rollart.errors import ScoreError
+from rollart.ports import RewardInvoker
+from rollart.rewards.serverless.breaker import Breaker
+from rollart.rewards.serverless.latency import Latencies
+from rollart.rewards.serverless.options import Reliability
+from rollart.types import Reward, ScoreCall
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLine:
+    """What one call took and cost."""
+
+    key: str
+    function: str
+    deliveries: int
+    hedges: int
+    latency_s: float
+    """From the call to its answer, waiting and retries included."""
+    billed_s: float
+    """Seconds of all its deliveries."""
+    cost: float
+    failure: str
+    """Why there is no score; "" if there is one."""
+
+
+class _NoPlaceError(ScoreError):
+    """The call was never delivered: too many others wait."""
+
+
+@dataclass(slots=True)
+class _Flight:
+    """A call on its way, and how many wait for it."""
+
+    call: ScoreCall
+    task: asyncio.Task[tuple[Reward, ...]]
+    listeners: int = 0
+
+
+@dataclass(slots=True)
+class _Account:
+    """What a call has used so far."""
+
+    deliveries: int = 0
+    hedges: int = 0
+    billed_s: float = 0.0
+    last: str = ""
+
+
+class ReliableInvoker:
+    """Wraps any invoker."""
+
+    def __init__(
+        self,
+        inner: RewardInvoker,
+        *,
+        options: Reliability,
+        places: int,
+        queue_limit: int,
+        clock: Clock | None = None,
+        on_call: Callable[[CallLine], None] | None = None,
+    ) -> None:
+        """Take the invoker, how many calls it gets at once and how many more may wait."""
+        self._inner = inner
+        self._options = options
+        self._clock = clock or SystemClock()
+        self._on_call = on_call
+        self._queue_limit = queue_limit
+        self._places = asyncio.Semaphore(places)
+        self._random = Random(options.seed)
+        self._breakers: dict[str, Breaker] = {}
+        self._flights: dict[str, _Flight] = {}
+        self._latencies = Latencies()
+        self._delivery_latencies = Latencies()
+        self._in_flight = 0
+        self._queued = 0
+        self._cost = 0.0
+        self._counts = dict.fromkeys(
+            ("scored", "failed", "joined", "deliveries", "retries", "hedges", "hedges_won"), 0
+        )
+        self._is_closed = False
+
+    async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
+        """Score the call's trajectories, or say why that cannot be had."""
+        if self._is_closed:
+            raise ScoreError("the invoker is closed", is_final=True)
+        flight = self._flights.get(call.key)
+        if flight is None:
+            flight = _Flight(call, asyncio.create_task(self._carry(call)))
+            self._flights[call.key] = flight
+            flight.task.add_done_callback(lambda task: self._land(call.key, task))
+        elif flight.call != call:
+            raise ScoreError(f"key {call.key!r} is on its way for another call", is_final=True)
+        else:
+            self._counts["joined"] += 1
+        flight.listeners += 1
+        try:
+            return await asyncio.shield(flight.task)
+        finally:
+            flight.listeners -= 1
+            if not flight.listeners and not flight.task.done():
+                flight.task.cancel()
+                await asyncio.wait({flight.task})
+
+    def stats(self) -> Mapping[str, float]:
+        """Return counters and gauges since the start, by metric name."""
+        breakers = self._breakers.values()
+        return {
+            **self._inner.stats(),
+            **self._counts,
+            "in_flight": self._in_flight,
+            "queued": self._queued,
+            "latency_p50_s": self._latencies.percentile(0.50),
+            "latency_p95_s": self._latencies.percentile(0.95),
+            "latency_p99_s": self._latencies.percentile(0.99),
+            "breaker_opens": sum(each.opens for each in breakers),
+            "breakers_open": sum(each.state != "closed" for each in breakers),
+            "cost": self._cost,
+        }
+
+    async def close(self) -> None:
+        """End what was started; calls still waiting fail."""
+        self._is_closed = True
+        tasks = {flight.task for flight in self._flights.values()}
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._inner.close()
+
+    def _land(self, key: str, task: asyncio.Task[tuple[Reward, ...]]) -> None:
+        del self._flights[key]
+        if not task.cancelled():
+            task.exception()  # Seen, also when nobody listens any more.
+
+    async def _carry(self, call: ScoreCall) -> tuple[Reward, ...]:
+        begin_s = self._clock.now()
+        account = _Account()
+        failure = "given up"
+        try:
+            async with asyncio.timeout(self._options.deadline_s):
+                rewards = await self._retry(call, account)
+            failure = ""
+            return rewards
+        except TimeoutError:
+            limit = f"{call.function}: no score within {self._options.deadline_s:g} s"
+            failure = f"{limit}; {account.last or 'no delivery was answered'}"
+            raise ScoreError(failure) from None
+        except ScoreError as error:
+            failure = str(error)
+            raise
+        except asyncio.CancelledError:
+            if not self._is_closed:
+                raise
+            failure = f"{call.function}: the invoker was closed"
+            raise ScoreError(failure) from None
+        finally:
+            self._write(call, account, self._clock.now() - begin_s, failure)
+
+    def _write(self, call: ScoreCall, account: _Account, took_s: float, failure: str) -> None:
+        self._counts["failed" if failure else "scored"] += 1
+        if not failure:
+            self._latencies.add(took_s)
+        prices = self._options.price_per_call, self._options.price_per_s
+        cost = prices[0] * account.deliveries + prices[1] * account.billed_s
+        self._cost += cost
+        if self._on_call is not None:
+            line = CallLine(
+                key=call.key,
+                function=call.function,
+                deliveries=account.deliveries,
+                hedges=account.hedges,
+                latency_s=took_s,
+                billed_s=account.billed_s,
+                cost=cost,
+                failure=failure,
+            )
+            self._on_call(line)
+
+    async def _retry(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+        for attempt in range(1, self._options.attempts + 1):
+            if attempt > 1:
+                self._counts["retries"] += 1
+                await self._clock.sleep(self._backoff_s(attempt - 1))
+            breaker = await self._pass(call.function, account)
+            try:
+                async with self._place(call.function):
+                    rewards = await self._hedge(call, account)
+            except _NoPlaceError:
+                breaker.abandoned()
+                raise
+            except ScoreError as error:
+                account.last = str(error)
+                if error.is_final:
+                    breaker.succeeded()
+                    raise
+                breaker.failed(str(error), now=self._clock.now())
+            except BaseException:
+                breaker.abandoned()
+                raise
+            else:
+                breaker.succeeded()
+                return rewards
+        raise ScoreError(f"{account.last} (delivered {account.deliveries} times)")
+
+    def _backoff_s(self, failures: int) -> float:
+        options = self._options
+        wait_s = min(options.backoff_max_s, options.backoff_s * 2.0 ** min(failures - 1, 60))
+        return wait_s * (1 + options.jitter * (2 * self._random.random() - 1))
+
+    async def _pass(self, function: str, account: _Account) -> Breaker:
+        """Wait until the function's circuit lets a call through."""
+        options = self._options
+        breaker = self._breakers.get(function)
+        if breaker is None:
+            breaker = Breaker(failures=options.breaker_failures, rest_s=options.breaker_rest_s)
+            self._breakers[function] = breaker
+        while not breaker.try_pass(now=self._clock.now()):
+            account.last = f"its circuit is open since: {breaker.reason}"
+            await self._clock.sleep(breaker.rest_s(now=self._clock.now()))
+        return breaker
+
+    @contextlib.asynccontextmanager
+    async def _place(self, function: str) -> AsyncIterator[None]:
+        """Hold one of the places."""
+        if self._queued >= self._queue_limit:
+            raise _NoPlaceError(f"{function}: {self._queued} calls wait already")
+        self._queued += 1
+        try:
+            async with asyncio.timeout(self._options.queue_wait_s):
+                await self._places.acquire()
+        except TimeoutError:
+            limit_s = self._options.queue_wait_s
+            raise _NoPlaceError(f"{function}: no place within {limit_s:g} s") from None
+        finally:
+            self._queued -= 1
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+            self._places.release()
+
+    async def _hedge(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+        """Deliver a call, a second time beside it if the first is late and there is a place."""
+        first = asyncio.create_task(self._deliver(call, account))
+        tasks = {first}
+        try:
+            late_s = self._late_s()
+            if late_s is not None:
+                await asyncio.wait(tasks, timeout=late_s)
+                if not first.done() and not self._places.locked():
+                    self._counts["hedges"] += 1
+                    account.hedges += 1
+                    tasks.add(asyncio.create_task(self._beside(call, account)))
+            return await self._first_answer(tasks, first)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+
+    def _late_s(self) -> float | None:
+        match self._options.hedge:
+            case "never":
+                return None
+            case "after":
+                return self._options.hedge_after_s
+            case "p95":
+                usual_s = self._delivery_latencies.usual(0.95)
+                return None if usual_s is None else max(usual_s, self._options.hedge_after_s)
+
+    async def _beside(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+        async with self._place(call.function):
+            return await self._deliver(call, account)
+
+    async def _first_answer(
+        self,
+        tasks: set[asyncio.Task[tuple[Reward, ...]]],
+        first: asyncio.Task[tuple[Reward, ...]],
+    ) -> tuple[Reward, ...]:
+        pending = set(tasks)
+        while True:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            won = [task for task in done if task.exception() is None]
+            if won:
+                self._counts["hedges_won"] += first not in won
+                return won[0].result()
+            failures = [task.exception() for task in done]
+            is_over = any(isinstance(each, ScoreError) and each.is_final for each in failures)
+            if not pending or is_over:
+                return done.pop().result()
+
+    async def _deliver(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+        begin_s = self._clock.now()
+        account.deliveries += 1
+        self._counts["deliveries"] += 1
+        try:
+            rewards = await self._inner.invoke(call)
+        finally:
+            took_s = self._clock.now() - begin_s
+            account.billed_s += took_s
+        self._delivery_latencies.add(took_s)
+        return rewards
