@@ -1,0 +1,111 @@
+"""Escapes, one by one: real attacks against real sandboxes."""
+
+import asyncio
+import shutil
+
+import pytest
+
+from rollart.sandbox.attacks.attack import WAYS, Attack
+from rollart.sandbox.attacks.drawing import ATTACKS
+from rollart.sandbox.attacks.greed import DAEMONS, GREED
+from rollart.sandbox.attacks.powers import POWERS
+from rollart.sandbox.attacks.reaching import FILES, NETWORK
+from rollart.sandbox.attacks.trap import Trap
+from rollart.sandbox.bubblewrap import Builder
+from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.plain import PlainSandbox
+from rollart.sandbox.pool import BubblewrapSandbox
+from rollart.types import ProgramResult
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
+)
+
+
+def named(attacks: tuple[Attack, ...]) -> list[object]:
+    return [pytest.param(attack, id=attack.name) for attack in attacks]
+
+
+def launch(
+    attack: Attack, *, warm: int = 0, way: str = "direct", is_root: bool | None = None
+) -> tuple[ProgramResult, list[str], set[int]]:
+    """Make one attack; return its result, what it reached and which processes it left."""
+
+    async def attempt() -> tuple[ProgramResult, list[str], set[int]]:
+        options = SandboxOptions(warm=warm, limits=attack.limits)
+        async with Trap() as trap:
+            sandbox = BubblewrapSandbox(options, Builder(options, is_root=is_root))
+            try:
+                await sandbox.warm_up()
+                result = await sandbox.run(attack.program(trap.target, way))
+                await asyncio.sleep(0)
+                found = trap.findings(result)
+            finally:
+                await sandbox.close()
+            return result, found, trap.left_processes()
+
+    return asyncio.run(attempt())
+
+
+@pytest.mark.parametrize("attack", named((*NETWORK, *FILES, *POWERS)))
+def test_what_reaches_for_the_host_finds_nothing_and_ends_by_itself(attack: Attack) -> None:
+    result, found, left = launch(attack)
+    assert (found, left) == ([], set())
+    expected = {"killed"} if attack.name == "kill_others" else {"exited"}
+    assert result.end in expected, result
+
+
+@pytest.mark.parametrize("attack", named((*NETWORK, *FILES, *POWERS)))
+def test_a_mapped_user_in_a_warm_sandbox_finds_nothing_either(attack: Attack) -> None:
+    if attack.name in ("become_root", "trace_others"):
+        pytest.skip("the mapped user is the sandbox's own root of nothing: see docs/sandbox.md")
+    _, found, left = launch(attack, warm=1, is_root=False)
+    assert (found, left) == ([], set())
+
+
+ENDS = {
+    "memory_bomb": {"memory"},
+    "shared_memory_bomb": {"memory"},
+    "memory_file_bomb": {"memory"},
+    "fill_disk": {"files"},
+    "never_end": {"wall"},
+    "spin": {"cpu", "wall"},
+    "spin_together": {"cpu", "wall"},
+}
+
+
+@pytest.mark.parametrize("attack", named(GREED))
+def test_what_uses_up_all_it_can_is_stopped_and_leaves_nothing(attack: Attack) -> None:
+    result, found, left = launch(attack, warm=1)
+    assert (found, left) == ([], set())
+    assert result.end in ENDS.get(attack.name, {"wall", "cpu", "memory"}), result
+    assert max(len(result.stdout), len(result.stderr)) <= attack.limits.output_bytes
+    assert result.is_cut == attack.name.startswith("huge_output")
+
+
+@pytest.mark.parametrize("attack", named(DAEMONS))
+def test_what_stays_behind_is_gone_when_its_program_is(attack: Attack) -> None:
+    result, found, left = launch(attack)
+    assert (result.end, found, left) == ("exited", [], set())
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+def test_attacks_find_nothing_however_they_are_started(way: str) -> None:
+    attack = next(each for each in ATTACKS if each.name == "through_proc")
+    result, found, left = launch(attack, way=way)
+    assert (found, left) == ([], set())
+    assert b"failed" in result.stdout
+
+
+def test_the_attacks_do_reach_a_host_that_nothing_protects() -> None:
+    wanted = {"connect_loopback", "abstract_socket", "read_the_file", "symlink_out"}
+
+    async def attempt(attack: Attack) -> list[str]:
+        async with Trap() as trap:
+            sandbox = PlainSandbox(SandboxOptions(kind="plain", allow_plain=True))
+            result = await sandbox.run(attack.program(trap.target))
+            await asyncio.sleep(0.05)
+            return trap.findings(result)
+
+    reached = {a.name for a in ATTACKS if a.name in wanted and asyncio.run(attempt(a))}
+    assert reached == wanted
