@@ -131,6 +131,7 @@ def build_root(packages: tuple[str, ...], *, store: Path, python: str = "") -> P
         target = made / PACKAGES.lstrip("/")
         target.mkdir(parents=True)
         command = [interpreter, "-m", "pip", "install", "--quiet", "--target", str(target)]
+        command += ["--disable-pip-version-check"]
         done = subprocess.run([*command, *packages], capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise SandboxError(f"pip could not install {', '.join(packages)}: {done.stderr}")

@@ -102,8 +102,8 @@ for top in ("/tmp", "/etc", "/dev", "/opt", "/root", "/var", "/run", "/home", "/
 print("looked at", seen)
 """,
     write_outside="""
-for path in ("/x", "/usr/x", "/etc/x", "/etc/passwd", "/opt/x", "/opt/runner.py", "/dev/x", "/bin/x",
-             "/root/x", sys.executable, os.__file__, FOLDER + "/x", SECRET_FILE):
+for path in ("/x", "/usr/x", "/etc/x", "/etc/passwd", "/opt/x", "/opt/runner.py", "/dev/x",
+             "/bin/x", "/root/x", sys.executable, os.__file__, FOLDER + "/x", SECRET_FILE):
     def write():
         with open(path, "ab") as file: file.write(b"x")
         escaped(path)
@@ -111,7 +111,8 @@ for path in ("/x", "/usr/x", "/etc/x", "/etc/passwd", "/opt/x", "/opt/runner.py"
 attempt("mkdir", lambda: (os.makedirs("/var/x"), escaped("/var")))
 """,
     file_handles="""
-handle = ctypes.create_string_buffer(bytes([8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]) + bytes(128))
+root_of_the_disk = bytes([8, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0])
+handle = ctypes.create_string_buffer(root_of_the_disk + bytes(128))
 number = {"x86_64": 304, "aarch64": 265}[os.uname().machine]
 for path in ("/usr", "/tmp", "/", os.path.dirname(sys.executable)):
     fd = os.open(path, os.O_RDONLY)

@@ -1,0 +1,264 @@
+"""The contract of the Sandbox port, over every adapter that runs here."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+from rollart.errors import ConfigError, SandboxError
+from rollart.ports import Sandbox
+from rollart.sandbox.attacks.trap import contained_processes
+from rollart.sandbox.bubblewrap import Builder
+from rollart.sandbox.opening import open_sandbox
+from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.pool import BubblewrapSandbox
+from rollart.types import Program, ProgramLimits, ProgramResult
+
+Open = Callable[[], Sandbox]
+
+
+def mapped_user_with_rlimits() -> Sandbox:
+    options = SandboxOptions(warm=0)
+    return BubblewrapSandbox(options, Builder(options, is_root=False, with_groups=False))
+
+
+ISOLATED: dict[str, Open] = {
+    "cold": lambda: open_sandbox(SandboxOptions(warm=0)),
+    "warm": lambda: open_sandbox(SandboxOptions(warm=2)),
+    "mapped": mapped_user_with_rlimits,
+}
+PLAIN: dict[str, Open] = {
+    "plain": lambda: open_sandbox(SandboxOptions(kind="plain", allow_plain=True)),
+}
+needs_bubblewrap = pytest.mark.skipif(
+    shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
+)
+isolated = [pytest.param(make, id=name, marks=needs_bubblewrap) for name, make in ISOLATED.items()]
+every = [*isolated, *(pytest.param(make, id=name) for name, make in PLAIN.items())]
+
+
+def python(source: str, *argv: str, stdin: bytes = b"", **limits: float) -> Program:
+    return Program(
+        argv=("python3", "main.py", *argv),
+        files={"main.py": source.encode()},
+        stdin=stdin,
+        limits=ProgramLimits(**limits),  # pyright: ignore[reportArgumentType]
+    )
+
+
+def run(make: Open, *programs: Program) -> list[ProgramResult]:
+    """Run programs one after another in one sandbox."""
+
+    async def all_of_them() -> list[ProgramResult]:
+        sandbox = make()
+        try:
+            return [await sandbox.run(program) for program in programs]
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(all_of_them())
+
+
+def seen(result: ProgramResult) -> tuple[str, int, bytes, bytes]:
+    return result.end, result.exit_code, result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_program_has_its_arguments_its_input_and_its_files(make: Open) -> None:
+    source = "import sys; print(sys.argv, input(), open('data/a.txt').read()); print('e', file=sys.stderr)"
+    program = Program(
+        argv=("python3", "main.py", "ä"),
+        files={"main.py": source.encode(), "data/a.txt": b"here"},
+        stdin=b"hello\n",
+    )
+    [result] = run(make, program)
+    assert seen(result) == ("exited", 0, "['main.py', 'ä'] hello here\n".encode(), b"e\n")
+    assert not result.is_cut
+
+
+@pytest.mark.parametrize("make", every)
+def test_any_command_runs_and_its_exit_code_is_told(make: Open) -> None:
+    results = run(
+        make,
+        Program(argv=("sh", "-c", "cat; echo done >&2; exit 3"), stdin=b"abc"),
+        Program(argv=("python3", "-c", "import sys; sys.exit(int(sys.argv[1]))", "7")),
+        Program(argv=("python3", "-c", "exit('no')")),
+        Program(argv=("python3", "-m", "calendar", "2024", "2")),
+    )
+    assert [seen(result) for result in results[:3]] == [
+        ("exited", 3, b"abc", b"done\n"),
+        ("exited", 7, b"", b""),
+        ("exited", 1, b"", b"no\n"),
+    ]
+    assert results[3].stdout.startswith(b"   February 2024")
+
+
+@pytest.mark.parametrize("make", every)
+def test_an_error_is_told_as_python_tells_it(make: Open) -> None:
+    failing = python("def f():\n    return 1 / 0\nf()\n")
+    [error, syntax] = run(make, failing, python("print(\n"))
+    assert (error.end, error.exit_code, error.stdout) == ("exited", 1, b"")
+    lines = error.stderr.decode().splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1].endswith('main.py", line 3, in <module>')
+    assert lines[-1] == "ZeroDivisionError: division by zero"
+    assert "runner" not in error.stderr.decode()
+    assert (syntax.exit_code, b"SyntaxError" in syntax.stderr) == (1, True)
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_command_that_is_not_there_exits_as_a_shell_would_say(make: Open) -> None:
+    [result] = run(make, Program(argv=("no-such-command",)))
+    assert (result.end, result.exit_code) == ("exited", 127)
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_signal_and_the_wall_limit_are_told_apart(make: Open) -> None:
+    results = run(
+        make,
+        python("import os; os.kill(os.getpid(), 15)"),
+        python("import time; print('in', flush=True); time.sleep(60)", wall_s=0.5),
+    )
+    assert [seen(result) for result in results] == [
+        ("killed", 143, b"", b""),
+        ("wall", 137, b"in\n", b""),
+    ]
+
+
+@pytest.mark.parametrize("make", every)
+def test_output_beyond_its_limit_is_thrown_away_and_the_program_goes_on(make: Open) -> None:
+    source = "import sys\nfor _ in range(64): sys.stdout.write('x' * 65536)\nsys.exit(5)"
+    [result] = run(make, python(source, output_bytes=1000))
+    assert seen(result) == ("exited", 5, b"x" * 1000, b"")
+    assert result.is_cut
+
+
+@pytest.mark.parametrize("make", every)
+def test_programs_beside_each_other_keep_their_answers(make: Open) -> None:
+    async def side_by_side() -> list[bytes]:
+        sandbox = make()
+        try:
+            programs = [python(f"print({number})") for number in range(8)]
+            results = await asyncio.gather(*map(sandbox.run, programs))
+        finally:
+            await sandbox.close()
+        return [result.stdout for result in results]
+
+    assert asyncio.run(side_by_side()) == [f"{number}\n".encode() for number in range(8)]
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_programs_environment_is_not_the_hosts(
+    make: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "s3cret")
+    [result] = run(make, python("import os; print(sorted(os.environ))"))
+    assert b"SECRET" not in result.stdout
+
+
+@pytest.mark.parametrize("make", every)
+@pytest.mark.parametrize("path", ["/etc/x", "../x", "a/../../x", ""])
+def test_a_file_outside_the_programs_directory_is_refused(make: Open, path: str) -> None:
+    with pytest.raises(ConfigError, match=r"program\.files"):
+        run(make, Program(argv=("true",), files={path: b""}))
+    with pytest.raises(ConfigError, match=r"program\.argv"):
+        run(make, Program(argv=()))
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_nothing_of_a_program_is_left_for_the_next(make: Open) -> None:
+    write = "import os; open('x', 'w'); open('/tmp/y', 'w'); print(os.getpid())"
+    look = "import os; print(os.listdir('.'), sorted(os.listdir('/tmp')), os.getpid())"
+    results = run(make, python(write), python(look))
+    assert [result.stdout for result in results] == [b"2\n", b"['main.py'] ['work'] 2\n"]
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_cancelling_a_run_leaves_no_process(make: Open) -> None:
+    before = contained_processes()
+
+    async def cancel_one() -> set[int]:
+        sandbox = make()
+        try:
+            running = asyncio.create_task(sandbox.run(python("while True: pass")))
+            while not contained_processes() - before:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.1)
+            running.cancel()
+            await asyncio.wait({running})
+            assert running.cancelled()
+        finally:
+            await sandbox.close()
+        return contained_processes() - before
+
+    assert asyncio.run(cancel_one()) == set()
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_closing_ends_what_runs_and_refuses_more(make: Open) -> None:
+    before = contained_processes()
+
+    async def close_one() -> BaseException | None:
+        sandbox = make()
+        running = asyncio.create_task(sandbox.run(python("import time; time.sleep(60)")))
+        while not contained_processes() - before:
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)
+        await sandbox.close()
+        await asyncio.wait({running})
+        with pytest.raises(SandboxError, match="closed"):
+            await sandbox.run(python(""))
+        return running.exception()
+
+    assert isinstance(asyncio.run(close_one()), SandboxError)
+    assert contained_processes() == before
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_files_beyond_their_limit_end_a_program_that_does_not_give_way(make: Open) -> None:
+    source = "with open('x', 'wb') as f:\n    while True: f.write(bytes(65536))"
+    [result] = run(make, python(source, files_bytes=2**20))
+    assert (result.end, result.exit_code) == ("files", 1)
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_processes_beyond_their_limit_are_not_made(make: Open) -> None:
+    source = """
+import os, time
+made = 0
+try:
+    while made < 50:
+        if os.fork() == 0: time.sleep(60)
+        made += 1
+except OSError as error:
+    print(made, type(error).__name__)
+"""
+    [result] = run(make, python(source, processes=6))
+    assert seen(result) == ("exited", 0, b"5 BlockingIOError\n", b"")
+
+
+@pytest.mark.parametrize("make", isolated)
+def test_processor_time_is_limited(make: Open) -> None:
+    [result] = run(make, python("while True: pass", cpu_s=0.3, wall_s=30.0))
+    assert (result.end, result.stdout) == ("cpu", b"")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups want root here")
+@pytest.mark.parametrize("make", isolated[:2])
+def test_memory_is_limited_for_all_processes_together(make: Open) -> None:
+    source = """
+import os, time
+for _ in range(3): os.fork()
+block = bytearray(16 * 2**20)
+time.sleep(30)
+"""
+    alone = "block = bytearray(40 * 2**20); print('fits')"
+    results = run(
+        make, python(alone, memory_bytes=64 * 2**20), python(source, memory_bytes=64 * 2**20)
+    )
+    assert [(result.end, result.stdout) for result in results] == [
+        ("exited", b"fits\n"),
+        ("memory", b""),
+    ]
