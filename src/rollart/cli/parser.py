@@ -236,7 +236,7 @@ def _add_function(commands: "Commands") -> None:
     serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
     serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
     serve.add_argument(
-        "--token", default="", help="default: ROLLART_FUNCTION_TOKEN, else a new one"
+        "--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one"
     )
     serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
     serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")

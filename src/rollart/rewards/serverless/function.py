@@ -31,7 +31,7 @@ Send = Callable[[Message], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """A request that gets no rewards: the status and the reason."""
 
     def __init__(self, status: int, reason: str, *, is_final: bool) -> None:
@@ -93,9 +93,9 @@ class FunctionApp:
         extra: list[tuple[bytes, bytes]] = []
         try:
             if path not in CALL_PATHS:
-                raise _Refused(404, f"there is nothing at {path}; POST to /", is_final=True)
+                raise _RefusedError(404, f"there is nothing at {path}; POST to /", is_final=True)
             if method != "POST":
-                raise _Refused(405, f"{method} is not served; POST a call", is_final=True)
+                raise _RefusedError(405, f"{method} is not served; POST a call", is_final=True)
             headers: Headers = dict(scope["headers"])
             self._authorize(headers)
             body = await self._read(headers, receive)
@@ -103,7 +103,7 @@ class FunctionApp:
             if self._is_cold:
                 self._is_cold = False
                 extra = [(COLD_HEADER.encode(), b"1")]
-        except _Refused as refused:
+        except _RefusedError as refused:
             status = refused.status
             tree = {"error": str(refused), "is_final": refused.is_final}
             answer = json.dumps(tree).encode()
@@ -112,11 +112,11 @@ class FunctionApp:
     def _authorize(self, headers: Headers) -> None:
         wanted = f"Bearer {self._token}".encode()
         if self._token and not hmac.compare_digest(headers.get(b"authorization", b""), wanted):
-            raise _Refused(401, "a bearer token is wanted", is_final=True)
+            raise _RefusedError(401, "a bearer token is wanted", is_final=True)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes:
         limit = self._payload_bytes
-        too_large = _Refused(413, f"a call has at most {limit} bytes", is_final=True)
+        too_large = _RefusedError(413, f"a call has at most {limit} bytes", is_final=True)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > limit:
             raise too_large
@@ -124,7 +124,7 @@ class FunctionApp:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Refused(400, "the call ended before it was whole", is_final=False)
+                raise _RefusedError(400, "the call ended before it was whole", is_final=False)
             body += message.get("body", b"")
             if len(body) > limit:
                 raise too_large
@@ -135,10 +135,12 @@ class FunctionApp:
         try:
             call = decode_call(body, limit_bytes=self._payload_bytes)
         except ScoreError as error:
-            raise _Refused(400, str(error), is_final=True) from error
+            raise _RefusedError(400, str(error), is_final=True) from error
         if call.function not in self._functions:
             served = ", ".join(sorted(self._functions))
-            raise _Refused(404, f"{call.function} is not served here, {served} is", is_final=True)
+            raise _RefusedError(
+                404, f"{call.function} is not served here, {served} is", is_final=True
+            )
         key = headers.get(b"idempotency-key") or headers.get(b"ce-id") or call.key.encode()
         identity = sha256(key + b"\0" + body).digest()
         if (answer := self._answers.get(identity)) is not None:
@@ -151,7 +153,7 @@ class FunctionApp:
             # Shielded: a caller that hangs up does not end what a second delivery may want.
             return await asyncio.shield(task)
         except ScoreError as error:
-            raise _Refused(500, str(error), is_final=error.is_final) from error
+            raise _RefusedError(500, str(error), is_final=error.is_final) from error
 
     async def _score(self, call: ScoreCall) -> bytes:
         return encode_rewards(await self._invoker.invoke(call))

@@ -89,7 +89,7 @@ class InvokerOptions:
     url: str = ""
     """For http: the function's URL."""
     token_env: str = "ROLLART_FUNCTION_TOKEN"  # noqa: S105
-    """For http: environment variable with the bearer token, so that no file holds it; "" if none."""
+    """For http: environment variable with the bearer token, so that no file has it; "": none."""
     function_name: str = ""
     """For lambda: name or ARN of the deployed function."""
     region: str = ""

@@ -1,0 +1,53 @@
+"""`rollart function serve` as a process of its own, and servers that fail in a chosen way."""
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+TOKEN = "secret"
+_MAIN = "import sys; from rollart.cli import main; sys.exit(main())"
+
+
+@asynccontextmanager
+async def served(*functions: str, arguments: tuple[str, ...] = (), token: str = TOKEN):
+    """Serve functions on a free port; yield the URL."""
+    environment = {name: value for name, value in os.environ.items() if name != "PORT"}
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _MAIN, "function", "serve", "--port", "0", "--instances", "2"),
+        *arguments,
+        *functions,
+        env={**environment, "ROLLART_FUNCTION_TOKEN": token},
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    try:
+        line = (await process.stdout.readline()).decode()
+        assert line.startswith("serving "), line
+        yield line.split()[-1]
+    finally:
+        process.terminate()
+        await process.communicate()
+
+
+Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+@asynccontextmanager
+async def answering(answer: Answer) -> AsyncIterator[str]:
+    """Serve connections with `answer`; yield the URL."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+
+
+def response(status: int, body: bytes) -> bytes:
+    """A whole HTTP response."""
+    head = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n"
+    return head.encode() + body
