@@ -2,7 +2,8 @@
 
 Started by root, the runner keeps the rights to change user and no other, and the program becomes a
 user that exists nowhere else, another for each sandbox: it cannot touch even the runner. Started
-by anyone else, a user namespace maps the caller to an unprivileged user inside.
+by anyone else, a user namespace maps the caller to an unprivileged user inside; root gets the same
+with `as_user`, a user that must be able to read the interpreter.
 """
 
 import asyncio
@@ -23,8 +24,14 @@ from rollart.sandbox.seccomp import build_filter
 FIRST_UID = 0x70000000
 """Users from here on exist on no host; each living sandbox has one of its own."""
 NOBODY = 65534
-ENTER = 'while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
-"""A shell's way into the control groups before bubblewrap begins."""
+ENTER = (
+    'trap "" INT; while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
+)
+"""A shell's way into the control groups before bubblewrap begins.
+
+The runner ignores interrupts, or a program could end it by one: process 1 is safe from its
+namespace only where it handles no signal.
+"""
 MOST_ERROR_BYTES = 4096
 
 
@@ -35,7 +42,7 @@ class Builder:
         self,
         options: SandboxOptions,
         *,
-        is_root: bool | None = None,
+        as_user: int | None = None,
         with_groups: bool = True,
     ) -> None:
         bubblewrap = shutil.which("bwrap")
@@ -45,7 +52,9 @@ class Builder:
             )
         self._bubblewrap = bubblewrap
         self._options = options
-        self._is_root = os.geteuid() == 0 if is_root is None else is_root
+        self._as_user = as_user
+        # Root mapped to another user would still be root to the files of /proc/sys.
+        self._is_root = os.geteuid() == 0 and as_user is None
         self._root = find_root(options.root, options.python)
         self._filter = build_filter()
         self._groups: Groups | None = open_groups(options.cpu_shares) if with_groups else None
@@ -128,10 +137,13 @@ class Builder:
         try:
             command = self._command(given, files_bytes=files_bytes)
             command += [self._root.python, "-s", "-S", RUNNER_INSIDE, *preload]
-            if group is not None:
-                command = ["/bin/sh", "-c", ENTER, "sh", *group.entrances, "--", *command]
-            else:
+            if self._as_user is not None:
+                user = str(self._as_user)
+                command = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *command]
+            if group is None:
                 command = ["nice", "-n", "19", *command]
+            entrances = group.entrances if group is not None else ()
+            command = ["/bin/sh", "-c", ENTER, "sh", *entrances, "--", *command]
             process = await asyncio.create_subprocess_exec(
                 *command,
                 stdin=asyncio.subprocess.PIPE,

@@ -105,7 +105,7 @@ class Cell:
         }
         if self._group is None:
             rlimits["RLIMIT_AS"] = limits.memory_bytes
-            rlimits["RLIMIT_NPROC"] = limits.processes + 1
+            rlimits["RLIMIT_NPROC"] = limits.processes + 2
         return Setting(rlimits=rlimits, uid=self.uid)
 
     async def _feed(self, message: bytes) -> None:
@@ -130,6 +130,8 @@ class Cell:
                         _keep(outcome, outcome.stdout, data, limits.output_bytes)
                     case b"e", data:
                         _keep(outcome, outcome.stderr, data, limits.output_bytes)
+                    case b"c", _:
+                        outcome.is_cut = True
                     case b"x", data:
                         outcome.told = decode_words(data)
                         return
@@ -177,7 +179,7 @@ class Cell:
             exit_code=exit_code,
             stdout=bytes(outcome.stdout),
             stderr=bytes(outcome.stderr),
-            is_cut=outcome.is_cut or told.get("is_cut") == "1",
+            is_cut=outcome.is_cut,
             wall_s=asyncio.get_running_loop().time() - started_at,
             start_s=started_at - called_at,
         )

@@ -18,8 +18,8 @@ MOUNT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 RUNNER_BYTES = 16 * 2**20
 """What the runner and bubblewrap may take beside the program's own memory."""
-RUNNER_PROCESSES = 2
-"""The runner and bubblewrap's own process, which are in the group too."""
+RUNNER_PROCESSES = 3
+"""The runner's two threads and bubblewrap's own process, which are in the group too."""
 REMOVAL_PAUSE_S = 0.005
 
 _numbers = itertools.count()

@@ -22,7 +22,10 @@ from rollart.sandbox.messages import check
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
-LIMIT = 'ulimit -c 0 -t "$1" && ulimit -v "$2" && ulimit -f "$3" && shift 3 && exec "$@"'
+LIMIT = (
+    'ulimit -c 0 && ulimit -St "$1" && ulimit -Ht "$(($1 + 1))" && ulimit -v "$2" && '
+    'ulimit -f "$3" && shift 3 && exec "$@"'
+)
 BLOCK_BYTES = 512
 CHUNK = 65536
 

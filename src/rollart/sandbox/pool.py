@@ -2,7 +2,8 @@
 
 A warm cell is a sandbox whose runner has started and imported the usual modules; it takes one
 program and is thrown away like any other, so warmth costs no isolation. At most `concurrency`
-programs run at once and `warm` cells wait beside them; a new one is started when a program ends.
+programs run at once and `warm` cells wait beside them; new ones are started in pauses, when no
+program waits for its turn, so that filling up slows nobody.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ class BubblewrapSandbox:
         self._seats = asyncio.Semaphore(options.concurrency)
         self._warm: deque[asyncio.Task[Cell]] = deque()
         self._running: set[Cell] = set()
+        self._waiting = 0
         self._is_closed = False
 
     def describe(self) -> Mapping[str, str]:
@@ -40,19 +42,16 @@ class BubblewrapSandbox:
 
     async def run(self, program: Program) -> ProgramResult:
         """Run a program to its end or its limits; cancelling the await kills it."""
-        async with self._seats:
-            self._refuse_closed()
-            called_at = asyncio.get_running_loop().time()
-            cell = await self._take(program.limits.files_bytes)
-            self._running.add(cell)
-            try:
-                self._refuse_closed()
-                return await cell.run(program, called_at=called_at)
-            finally:
-                try:
-                    await self._builder.discard(cell)
-                finally:
-                    self._running.discard(cell)
+        self._waiting += 1
+        try:
+            await self._seats.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._run(program)
+        finally:
+            self._seats.release()
+            if self._waiting == 0:
                 self._refill()
 
     async def close(self) -> None:
@@ -65,7 +64,25 @@ class BubblewrapSandbox:
                 await self._builder.discard(await self._warm.popleft())
         for cell in tuple(self._running):
             await self._builder.discard(cell)
+        for _ in range(self._options.concurrency):
+            await self._seats.acquire()
         self._builder.close()
+        for _ in range(self._options.concurrency):
+            self._seats.release()
+
+    async def _run(self, program: Program) -> ProgramResult:
+        self._refuse_closed()
+        called_at = asyncio.get_running_loop().time()
+        cell = await self._take(program.limits.files_bytes)
+        self._running.add(cell)
+        try:
+            self._refuse_closed()
+            return await cell.run(program, called_at=called_at)
+        finally:
+            try:
+                await self._builder.discard(cell)
+            finally:
+                self._running.discard(cell)
 
     async def _take(self, files_bytes: int) -> Cell:
         """Return a cell: a warm one if it fits, else a new one."""

@@ -11,7 +11,7 @@ As process 1 it cannot be killed from inside, and when it exits the kernel kills
 The outside trusts none of what it says about limits: those are held from outside.
 
 Frames on standard output: a letter, four bytes of length, a payload. `r`: ready; `s`: the program
-starts; `o`, `e`: its outputs; `x`: how it ended, in words `name=value`.
+starts; `o`, `e`: its outputs; `c`: output was cut; `x`: how it ended, in words `name=value`.
 """
 
 import _thread
@@ -83,7 +83,9 @@ class Relay:
         if kept:
             self._frames.send(self._letter, kept)
         self._left -= len(kept)
-        self.is_cut = self.is_cut or len(kept) < len(data)
+        if len(kept) < len(data) and not self.is_cut:
+            self.is_cut = True
+            self._frames.send(b"c")
         return len(data)
 
     def drain(self) -> None:
@@ -217,7 +219,9 @@ def become(message: Message) -> None:
     """Give up what the program must not have, write its files and run it."""
     os.setsid()
     for name, value in message.rlimits.items():
-        resource.setrlimit(getattr(resource, name), (value, value))
+        # At the hard limit of processor time the kernel kills at once, before it says why.
+        hard = value + 1 if name == "RLIMIT_CPU" else value
+        resource.setrlimit(getattr(resource, name), (value, hard))
     if message.uid is not None:
         os.setgroups([])
         os.setresgid(message.uid, message.uid, message.uid)
@@ -254,7 +258,7 @@ def start(argv: list[str]) -> None:
             return
     import signal  # noqa: PLC0415 - slow to import, and only a new program wants it
 
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     os.execvp(argv[0], argv)  # noqa: S606
 

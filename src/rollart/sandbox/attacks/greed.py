@@ -22,9 +22,7 @@ while True:
     block = mmap.mmap(-1, 2**20); block.write(b"x" * 2**20); kept.append(block)
 """,
     memory_file_bomb="""
-while True:
-    fd = os.memfd_create("x")
-    for _ in range(64): os.write(fd, bytes(2**20))
+while True: os.write(os.memfd_create("x"), bytes(2**20))
 """,
     huge_output="""
 block = b"x" * 65536

@@ -1,0 +1,242 @@
+"""Sandbox benchmark: what a start costs, and 1,000 hostile programs against one host.
+
+Starts: programs that print a line run one after another, cold and warm cells and plain processes
+taking turns; cold and warm again several at once for the rates. Warm cells are started beforehand
+and the rate is that of a burst no larger than the pool: what a reward's burst sees. What the pool
+pays to fill itself again is the cold rate.
+
+Escapes: attacks drawn from `rollart.sandbox.attacks` with a seed, started in five ways, run a few
+at once beside a host that has something to steal: a file anybody may read, a variable of the
+environment, three listeners, a process to kill. An escape is anything reached, written, connected
+to or killed, or a process left at the end; `tried` counts the attacks that ran to their own end or
+to a limit, which is all of them unless the sandbox itself failed.
+
+The host's other work is processes that compute without pause (arithmetic over a list of numbers)
+and count their rounds. Their pace is read in windows that alternate: attacks running, attacks held
+back until none runs. `host_slowdown` is one minus the ratio of the two, the median over pairs of
+neighbouring windows, with work on half of the cores while all attacks run. With work on every
+core the attacks get only what `cpu_shares` gives them and take long, so `host_slowdown_all_cores`
+is measured over a few. The benchmark's own process, which starts sandboxes and reads their
+answers, counts among what slows the work.
+
+- `starts_per_s_cold`, `starts_per_s_warm`: programs started and finished a second, `CONCURRENCY`
+  at once; warm as a burst
+- `overhead_s`: seconds from call to result of a program that prints a line, less the plain one's
+- `escapes`, `left_processes`, `host_slowdown`, `host_slowdown_all_cores`
+- `by_kind`: attacks, escapes and ends of each kind
+"""
+
+import asyncio
+import multiprocessing
+import os
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from ctypes import c_ulong
+from multiprocessing.sharedctypes import Synchronized
+from typing import Any
+
+from rollart.errors import SandboxError
+from rollart.ports import Sandbox
+from rollart.sandbox.attacks.attack import TIGHT, Attack
+from rollart.sandbox.attacks.drawing import draw
+from rollart.sandbox.attacks.trap import Trap
+from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.plain import PlainSandbox
+from rollart.sandbox.pool import BubblewrapSandbox
+from rollart.types import Program
+
+NAME = "sandbox"
+CONCURRENCY = 4
+SEED = 5
+WINDOW_S = 2.0
+HELLO = Program(argv=("python3", "-c", "print('hello')"))
+
+
+def run(*, quick: bool) -> dict[str, Any]:
+    result = asyncio.run(measure_starts(repeats=8 if quick else 40))
+    cores = os.cpu_count() or 1
+    few = asyncio.run(measure_attacks(count=24 if quick else 120, workers=cores))
+    result |= asyncio.run(measure_attacks(count=60 if quick else 1000, workers=max(1, cores // 2)))
+    result["host_slowdown_all_cores"] = few["host_slowdown"]
+    result["escapes"] += few["escapes"]
+    result["programs"] += few["programs"]
+    result["tried"] += few["tried"]
+    return result
+
+
+async def measure_starts(*, repeats: int) -> dict[str, Any]:
+    """Measure calls one by one, then the rates of many at once."""
+    cold = BubblewrapSandbox(SandboxOptions(warm=0, concurrency=CONCURRENCY))
+    warm = BubblewrapSandbox(SandboxOptions(warm=1, concurrency=CONCURRENCY))
+    plain = PlainSandbox(SandboxOptions(kind="plain", allow_plain=True))
+    sides: dict[str, Sandbox] = {"plain": plain, "cold": cold, "warm": warm}
+    calls: dict[str, list[float]] = {name: [] for name in sides}
+    starts: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, sandbox in sides.items():
+            await warm.warm_up()
+            begin = time.perf_counter()
+            result = await sandbox.run(HELLO)
+            calls[name].append(time.perf_counter() - begin)
+            starts[name].append(result.start_s)
+            assert result.stdout == b"hello\n", result
+    await warm.close()
+    medians = {name: statistics.median(values) for name, values in calls.items()}
+    rates = {"cold": await _rate(cold.run, 4 * repeats)}
+    await cold.close()
+    bursts = [await _burst(repeats) for _ in range(3)]
+    return {
+        "starts_per_s_cold": round(rates["cold"], 1),
+        "starts_per_s_warm": round(statistics.median(bursts), 1),
+        "overhead_s": {
+            name: round(medians[name] - medians["plain"], 4) for name in ("cold", "warm")
+        },
+        "call_s": {name: round(value, 4) for name, value in medians.items()},
+        "start_s": {name: round(statistics.median(v), 4) for name, v in starts.items()},
+        "held_by": dict(cold.describe()),
+    }
+
+
+async def _rate(call: Callable[[Program], Awaitable[object]], count: int) -> float:
+    begin = time.perf_counter()
+    await asyncio.gather(*(call(HELLO) for _ in range(count)))
+    return count / (time.perf_counter() - begin)
+
+
+async def _burst(count: int) -> float:
+    """Return the rate of a burst as large as the pool of warm cells."""
+    sandbox = BubblewrapSandbox(SandboxOptions(warm=count, concurrency=CONCURRENCY))
+    await sandbox.warm_up()
+    try:
+        return await _rate(sandbox.run, count)
+    finally:
+        await sandbox.close()
+
+
+async def measure_attacks(*, count: int, workers: int) -> dict[str, Any]:
+    """Let loose the attacks in windows, with the host's work beside them."""
+    attacks = draw(count, seed=SEED)
+    tally = Tally()
+    sandbox = BubblewrapSandbox(
+        SandboxOptions(warm=CONCURRENCY // 2, concurrency=CONCURRENCY, limits=TIGHT)
+    )
+    with Work(workers) as work:
+        async with Trap() as trap:
+            paces = await _windows(attacks, sandbox, trap, tally, work)
+            await sandbox.close()
+            left = trap.left_processes()
+    slowdown = [1 - busy / idle for busy, idle in paces]
+    return {
+        "programs": count,
+        "escapes": sum(tally.escapes.values()) + len(left),
+        "escaped": tally.found,
+        "tried": count - tally.failures,
+        "left_processes": len(left),
+        "host_slowdown": round(statistics.median(slowdown), 4),
+        "host_slowdown_windows": len(paces),
+        "attack_wall_s": round(tally.wall_s, 1),
+        "by_kind": {
+            kind: {
+                "programs": tally.programs[kind],
+                "escapes": tally.escapes[kind],
+                **{f"ended_{end}": n for (k, end), n in sorted(tally.ends.items()) if k == kind},
+            }
+            for kind in sorted(tally.programs)
+        },
+    }
+
+
+class Tally:
+    """What became of the attacks."""
+
+    def __init__(self) -> None:
+        self.programs: Counter[str] = Counter()
+        self.escapes: Counter[str] = Counter()
+        self.ends: Counter[tuple[str, str]] = Counter()
+        self.found: list[str] = []
+        self.failures = 0
+        self.wall_s = 0.0
+
+    async def attack(self, attack: Attack, way: str, sandbox: Sandbox, trap: Trap) -> None:
+        """Make one attack and note what it reached."""
+        self.programs[attack.kind] += 1
+        try:
+            result = await sandbox.run(attack.program(trap.target, way))
+        except SandboxError as error:
+            self.failures += 1
+            print(f"{attack.name}/{way}: {error}", file=sys.stderr)
+            return
+        self.ends[attack.kind, result.end] += 1
+        self.wall_s += result.wall_s
+        if found := trap.findings(result):
+            self.escapes[attack.kind] += 1
+            self.found.append(f"{attack.name}/{way}: {found[0]}")
+
+
+async def _windows(
+    attacks: list[tuple[Attack, str]], sandbox: Sandbox, trap: Trap, tally: Tally, work: "Work"
+) -> list[tuple[float, float]]:
+    """Alternate windows with and without attacks; return the host's pace in each pair."""
+    paces: list[tuple[float, float]] = []
+    queue = list(reversed(attacks))
+    while queue:
+        begin, rounds = time.perf_counter(), work.rounds()
+        end = begin + WINDOW_S
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONCURRENCY):
+                tasks.create_task(_attack_until(end, queue, sandbox, trap, tally))
+        busy = (work.rounds() - rounds) / (time.perf_counter() - begin)
+        await asyncio.sleep(0.1)
+        begin, rounds = time.perf_counter(), work.rounds()
+        await asyncio.sleep(WINDOW_S / 2)
+        idle = (work.rounds() - rounds) / (time.perf_counter() - begin)
+        paces.append((busy, idle))
+        print(f"{len(queue)} left, pace {busy / idle:.3f}", file=sys.stderr)
+    return paces
+
+
+async def _attack_until(
+    end: float, queue: list[tuple[Attack, str]], sandbox: Sandbox, trap: Trap, tally: Tally
+) -> None:
+    while queue and time.perf_counter() < end:
+        attack, way = queue.pop()
+        await tally.attack(attack, way, sandbox, trap)
+
+
+class Work:
+    """The host's other work: processes that compute and count their rounds."""
+
+    def __init__(self, workers: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._counts: list[Synchronized[int]] = [context.Value(c_ulong, 0) for _ in range(workers)]
+        self._processes = [
+            context.Process(target=_compute, args=(count,), daemon=True) for count in self._counts
+        ]
+
+    def __enter__(self) -> "Work":
+        for process in self._processes:
+            process.start()
+        while not all(count.value for count in self._counts):
+            time.sleep(0.05)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join()
+
+    def rounds(self) -> int:
+        """Return how many rounds all of them have made."""
+        return sum(count.value for count in self._counts)
+
+
+def _compute(count: "Synchronized[int]") -> None:
+    numbers = list(range(20_000))
+    while True:
+        total = 0
+        for number in numbers:
+            total += number * number % 7
+        count.get_obj().value += 1
