@@ -1,37 +1,17 @@
-"""Bucket stores of every place."""
+"""Places for buckets, kept for all tests of the folder."""
 
 import pytest
-from places import BUCKET_BYTES, PLACES
+from places import TOKEN, opened_places
 
-from rollart.weights.opening import open_store
-
-
-@pytest.fixture(params=PLACES)
-def place(request):
-    """Return how to open the bytes of one place for a directory: kind and place."""
-    return request.param
+from rollart.weights.relay import TOKEN_VARIABLE
 
 
-def url_of(place, directory):
-    match place:
-        case "fsspec_memory":
-            return f"memory://{directory}"
-        case "fsspec_local":
-            return f"file://{directory}"
-        case _:
-            return str(directory)
+@pytest.fixture(scope="session")
+def places(tmp_path_factory):
+    with opened_places(tmp_path_factory.mktemp("mooncake") / "log") as places:
+        yield places
 
 
-@pytest.fixture
-def open_bucket_store(request):
-    """Return what opens the bucket store of a place at a directory."""
-    place = request.node.callspec.params.get("open_at") or request.getfixturevalue("place")
-
-    def open_at(directory, keep=2, **options):
-        kind = "files"
-        if place == "files_delta":
-            options.setdefault("delta", True)
-        options.setdefault("bucket_bytes", BUCKET_BYTES)
-        return open_store(kind, url_of(place, directory), keep, **options)
-
-    return open_at
+@pytest.fixture(autouse=True)
+def token(monkeypatch):
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)

@@ -2,6 +2,7 @@
 
 import gc
 import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,10 @@ STORES = ["memory", "shared_memory", *PLACES]
 
 
 @pytest.fixture(params=STORES)
-def open_at(request):
-    """Return what opens the store of a kind at the place of a directory, as often as wanted."""
+def open_at(request, places):
+    """Return what opens the store of a kind for a directory, as often as wanted."""
     if request.param in PLACES:
-        return request.getfixturevalue("open_bucket_store")
+        return partial(places.open, request.param)
     return lambda directory, keep=2: open_store(request.param, str(directory), keep)
 
 

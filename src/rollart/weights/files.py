@@ -72,8 +72,11 @@ class FileBlobs:
 
     def delete(self, key: str) -> None:
         """Remove a key, if it is there."""
-        with contextlib.suppress(OSError):
-            (self._directory / check_key(key)).unlink(missing_ok=True)
+        path = self._directory / check_key(key)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"cannot delete {path}: {error.strerror}") from error
 
     def close(self) -> None:
         """Do nothing: no file is held open."""

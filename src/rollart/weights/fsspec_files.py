@@ -63,13 +63,12 @@ class FsspecBlobs:
 
     def delete(self, key: str) -> None:
         """Remove a key, if it is there."""
-        path = f"{self._root}/{check_key(key)}"
         try:
-            self._files.rm_file(path)
+            self._files.rm_file(f"{self._root}/{check_key(key)}")
         except FileNotFoundError:
             return
         except OSError as error:
-            raise StorageError(f"cannot delete {path} at {self._url}: {error}") from error
+            raise StorageError(f"cannot delete {key} at {self._url}: {error}") from error
 
     def close(self) -> None:
         """Do nothing: connections belong to fsspec."""
