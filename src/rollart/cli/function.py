@@ -49,16 +49,29 @@ def _serve(arguments: Namespace) -> int:
 
 def _token(arguments: Namespace) -> tuple[str, str]:
     """Return the token and a line that says where it is from."""
+    given = [arguments.no_token, bool(arguments.token), arguments.token_file is not None]
+    if sum(given) > 1:
+        raise UserError("--token, --token-file and --no-token: use one of them")
     if arguments.no_token:
-        if arguments.token:
-            raise UserError("--token and --no-token: use one of them")
         return "", "no token is wanted: whoever reaches this may call it"
     if arguments.token:
         return arguments.token, "callers must show the token of --token"
+    if arguments.token_file is not None:
+        return _read_token(Path(arguments.token_file)), "callers must show the token in the file"
     if token := os.environ.get(TOKEN_ENV):
         return token, f"callers must show the token in {TOKEN_ENV}"
     token = secrets.token_urlsafe(24)
     return token, f"callers must show this token: {TOKEN_ENV}={token}"
+
+
+def _read_token(path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise UserError(f"--token-file {path}: {error.strerror}") from error
+    if not token:
+        raise UserError(f"--token-file {path}: the file is empty")
+    return token
 
 
 def _package(arguments: Namespace) -> int:

@@ -238,6 +238,7 @@ def _add_function(commands: "Commands") -> None:
     serve.add_argument(
         "--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one"
     )
+    serve.add_argument("--token-file", metavar="FILE", help="a file that holds the token")
     serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
     serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")
     serve.add_argument("--concurrency", type=int, default=1, help="calls a process takes at once")
