@@ -21,8 +21,10 @@ from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.roots import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
 from rollart.sandbox.seccomp import build_filter
 
-FIRST_UID = 0x70000000
+FIRST_UID = 0x40000000
 """Users from here on exist on no host; each living sandbox has one of its own."""
+UIDS_PER_OWNER = 256
+"""How far apart the users begin that two processes of the host give to their sandboxes."""
 NOBODY = 65534
 ENTER = (
     'trap "" INT; while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
@@ -33,6 +35,8 @@ The runner ignores interrupts, or a program could end it by one: process 1 is sa
 namespace only where it handles no signal.
 """
 MOST_ERROR_BYTES = 4096
+
+_leased: set[int] = set()
 
 
 class Builder:
@@ -58,7 +62,6 @@ class Builder:
         self._root = find_root(options.root, options.python)
         self._filter = build_filter()
         self._groups: Groups | None = open_groups(options.cpu_shares) if with_groups else None
-        self._uids: set[int] = set()
 
     def describe(self) -> Mapping[str, str]:
         """Say what holds the sandboxes here."""
@@ -103,14 +106,14 @@ class Builder:
             self._groups.close()
 
     def _lease(self) -> int:
-        uid = FIRST_UID
-        while uid in self._uids:
+        uid = FIRST_UID + os.getpid() * UIDS_PER_OWNER
+        while uid in _leased:
             uid += 1
-        self._uids.add(uid)
+        _leased.add(uid)
         return uid
 
     def _release(self, uid: int | None) -> None:
-        self._uids.discard(-1 if uid is None else uid)
+        _leased.discard(-1 if uid is None else uid)
 
     async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> Cell:
         uid = self._lease() if self._is_root else None

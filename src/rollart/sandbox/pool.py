@@ -62,8 +62,8 @@ class BubblewrapSandbox:
         while self._warm:
             with contextlib.suppress(asyncio.CancelledError, SandboxError):
                 await self._builder.discard(await self._warm.popleft())
-        for cell in tuple(self._running):
-            await self._builder.discard(cell)
+        for cell in self._running:
+            cell.kill()
         for _ in range(self._options.concurrency):
             await self._seats.acquire()
         self._builder.close()

@@ -118,11 +118,17 @@ def build_root(packages: tuple[str, ...], *, store: Path, python: str = "") -> P
     """Return a root with these packages installed: the stored one if there is one.
 
     `packages` are what pip takes: names with versions, or paths of wheels. A snapshot is found by
-    the hash of them and the interpreter; it is written beside its place and moved there whole.
+    the hash of these (of a wheel, its content) and of the interpreter's path; it is written beside
+    its place and moved there whole.
     """
     interpreter = python or sys.executable
-    identity = "\n".join((*sorted(packages), str(Path(interpreter).resolve())))
-    place = store / hashlib.sha256(identity.encode()).hexdigest()[:16]
+    identity = hashlib.sha256(str(Path(interpreter).resolve()).encode())
+    for package in sorted(packages):
+        path = Path(package)
+        identity.update(
+            hashlib.sha256(path.read_bytes() if path.is_file() else package.encode()).digest()
+        )
+    place = store / identity.hexdigest()[:16]
     if place.is_dir():
         return place
     store.mkdir(parents=True, exist_ok=True)
