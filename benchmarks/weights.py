@@ -35,10 +35,11 @@ from rollart.errors import InvariantError, UserError
 
 NAME = "weights"
 RATE_MBIT = 400
-DELAY_MS = 5.0
+WARM_ROUNDS = 3
+"""Until then a puller takes new memory for every version."""
 BUCKET_BYTES = 8 * 2**20
 MODEL = {
-    "vocab_size": 32768,
+    "vocab_size": 16384,
     "hidden_size": 448,
     "intermediate_size": 1344,
     "num_hidden_layers": 8,
@@ -47,14 +48,14 @@ MODEL = {
     "head_dim": 32,
     "tie_word_embeddings": False,
 }
-SMALL = {**MODEL, "vocab_size": 8192, "num_hidden_layers": 4}
+SMALL = {**MODEL, "vocab_size": 4096, "num_hidden_layers": 4}
 SIZES = {"100MB": 100 * 10**6, "1GB": 10**9}
 
 
 def run(*, quick: bool) -> dict[str, object]:
     """Measure every store over the link, then shared memory without it."""
     model = SMALL if quick else MODEL
-    with shaped_link(rate_mbit=RATE_MBIT, delay_ms=DELAY_MS) as link:
+    with shaped_link(rate_mbit=RATE_MBIT) as link:
         stores = {
             store: measure(store, link, model=model, rounds=1 if quick else 5) for store in STORES
         }
@@ -77,12 +78,11 @@ def run(*, quick: bool) -> dict[str, object]:
         "model_bytes": sum(map(_bytes, shapes_of(model).values())),
         "bucket_bytes": BUCKET_BYTES,
         "rate_mbit": RATE_MBIT,
-        "delay_ms": DELAY_MS,
     }
 
 
 def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> dict[str, float]:
-    """Return the medians of one store; the first round warms up and is left out."""
+    """Return the medians of one store; the first rounds warm memory up and are left out."""
     with ExitStack() as stack:
         openings = stack.enter_context(open_places(store, link))
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollart-bench-"))
@@ -102,7 +102,8 @@ def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> di
         engines = Process(link, "engines", told, openings.env, stack)
         trainer.await_ready()
         engines.await_ready()
-        taken = [_round(trainer, engines, version) for version in range(1, rounds + 2)][1:]
+        every = [_round(trainer, engines, number) for number in range(1, WARM_ROUNDS + rounds + 1)]
+        taken = every[WARM_ROUNDS:]
     return {name: statistics.median(each[name] for each in taken) for name in taken[0]}
 
 

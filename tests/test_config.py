@@ -1,9 +1,19 @@
+import re
+import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from rollart.config import Config, RunOptions, TaskOptions, dump_toml, explain, load_config
+from rollart.config import (
+    Config,
+    RunOptions,
+    TaskOptions,
+    WeightOptions,
+    dump_toml,
+    explain,
+    load_config,
+)
 from rollart.config.explaining import field_docs
 from rollart.config.layers import parse_override
 from rollart.errors import ConfigError, UserError
@@ -194,3 +204,20 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
         explain("run.stepz")
     with pytest.raises(UserError, match="no task 'pond'; there is lake"):
         explain("tasks.pond.env", config)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("keep = 0", "weights.keep = 0: must be at least 1"),
+        ("bucket_bytes = 100", "weights.bucket_bytes = 100: must be a multiple of 64"),
+        ("wait_s = 0.0", "weights.wait_s = 0.0: must be more than 0"),
+        ('store = "files"', "weights.place = '': weights.store = \"files\" needs a path"),
+        ('place = "/x"', "weights.place = '/x': weights.store = \"shared_memory\" does not"),
+        ("delta = true", 'weights.delta = True: weights.store = "shared_memory" does not use it'),
+    ],
+)
+def test_weights_that_cannot_travel_so_are_refused(text, wanted):
+    values = tomllib.loads(text)
+    with pytest.raises(ConfigError, match=re.escape(wanted)):
+        WeightOptions(**values)

@@ -24,6 +24,7 @@ from rollart.engines.torch.options import TorchEngineOptions
 from rollart.ports import Array
 from rollart.runtime.proxy import LLMProxy
 from rollart.types import EngineId, Request, Sampling, TrajectoryId, Version
+from rollart.weights.buckets import BucketStore
 from rollart.weights.opening import open_store
 from rollart.weights.pulling import open_source
 
@@ -39,7 +40,10 @@ class Side:
         stores = {
             order: open_store(kind, place, 2) for order, (kind, place) in told["engines"].items()
         }
-        self._naive = stores["naive"]
+        naive = stores["naive"]
+        assert isinstance(naive, BucketStore)
+        self._naive = naive
+        self._memory: Array | None = None
         self._source = open_source(stores["overlapped"])
         self._order = "overlapped"
         self._probe: Array = np.empty(0)
@@ -56,9 +60,17 @@ class Side:
 
     def _fetch(self, version: Version) -> Mapping[str, Array]:
         is_naive = self._order == "naive"
-        weights = self._naive.fetch(version) if is_naive else self._source.fetch(version)
+        weights = self._pull(version) if is_naive else self._source.fetch(version)
         self._probe = weights[PROBE]
         return weights
+
+    def _pull(self, version: Version) -> Mapping[str, Array]:
+        """Pull a whole version now, into the same memory each time."""
+        stored = self._naive.head().visible(version)
+        assert stored is not None
+        whole = self._naive.complete(self._naive.begin(stored, None, spare=self._memory))
+        self._memory = whole.flat
+        return whole.arrays
 
     def _pulled_s(self, version: Version) -> float:
         return self._source.pulled_s(version)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from rollart.errors import UserError
 
+_QUEUE_MS = 50
+"""How long a packet may wait for its turn before it is dropped."""
 _NAME = re.compile(r"rollart-weights-(\d+)-[te]")
 
 
@@ -31,7 +33,7 @@ class Link:
 
 
 @contextlib.contextmanager
-def shaped_link(*, rate_mbit: int, delay_ms: float) -> Iterator[Link]:
+def shaped_link(*, rate_mbit: int) -> Iterator[Link]:
     """Make the link and take it down again, whatever happens."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         raise UserError(
@@ -58,8 +60,8 @@ def shaped_link(*, rate_mbit: int, delay_ms: float) -> Iterator[Link]:
             _run(*inside, "link", "set", f"rl-{side}", "up")
             _run(*inside, "link", "set", "lo", "up")
             _run(
-                *("tc", "-n", namespace, "qdisc", "add", "dev", f"rl-{side}", "root", "netem"),
-                *("rate", f"{rate_mbit}mbit", "delay", f"{delay_ms}ms", "limit", "20000"),
+                *("tc", "-n", namespace, "qdisc", "add", "dev", f"rl-{side}", "root", "tbf"),
+                *("rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", f"{_QUEUE_MS}ms"),
             )
         yield link
     finally:

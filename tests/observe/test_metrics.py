@@ -4,8 +4,10 @@ from rollart.events import (
     Adapt,
     Cancel,
     Drop,
+    EngineUpdated,
     Launch,
     Publish,
+    Published,
     Resume,
     RunStarted,
     StepFinished,
@@ -106,6 +108,25 @@ def test_each_row_counts_from_the_step_before():
     assert row is not None
     assert (row["step"], row["tokens"], row["step_s"], row["wasted_tokens"]) == (2, 10, 4.0, 0)
     assert (row["staleness_mean"], row["staleness_max"]) == (1.0, 1)
+
+
+def test_rows_show_what_moving_weights_took_since_the_step_before():
+    metrics = Metrics()
+    for record in RUN:
+        metrics.add(*record)
+    metrics.add(5.0, Published(version=1, metrics={"push_s": 3.0}), [launch(5)])
+    for pull_s, exposed_s in ((2.0, 0.5), (4.0, 0.1)):
+        took = {"pull_s": pull_s, "exposed_s": exposed_s, "load_s": 0.25}
+        metrics.add(5.0, EngineUpdated(engine="e0", version=1, metrics=took), [])
+    metrics.add(6.0, finished(5, born=0), [Train(version=1, groups=((5,),), staleness=1)])
+    row = metrics.add(8.0, StepFinished(version=2), [])
+    assert row is not None
+    assert {name: value for name, value in row.items() if name.startswith("weights/")} == {
+        "weights/push_s": 3.0,
+        "weights/pull_s": 3.0,
+        "weights/exposed_s": 0.3,
+        "weights/load_s": 0.25,
+    }
 
 
 def test_the_status_says_what_is_going_on():

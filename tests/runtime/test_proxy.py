@@ -131,8 +131,11 @@ def test_an_update_fetches_its_version_and_turns_in_flight_go_on_under_it():
             turn = asyncio.create_task(proxy.generate(ask(1, max_tokens=500)))
             await until(lambda: engine.stats()["sampled_tokens"] > 2)
             await proxy.suspend()
-            await proxy.update(Version(5))
+            took = await proxy.update(Version(5))
             assert (proxy.version, turn.done()) == (5, False)
+            assert took["pull_s"] == took["exposed_s"] >= 0
+            assert sorted(took) == ["exposed_s", "load_s", "pull_s"]
+            assert await proxy.update(Version(5)) == {}
             await proxy.resume()
             return fetched, await turn
 

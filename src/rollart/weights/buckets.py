@@ -106,10 +106,13 @@ class BucketStore:
         except KeyError:
             return Head()
 
-    def begin(self, stored: Stored, base: Whole | None) -> Download:
-        """Begin to pull a version that may not be whole yet; KeyError without its layout."""
+    def begin(self, stored: Stored, base: Whole | None, *, spare: Array | None = None) -> Download:
+        """Begin to pull a version that may not be whole yet; KeyError without its layout.
+
+        `spare` is memory nobody uses, for the version's bytes.
+        """
         layout = Layout.decoded(read_json(self.blobs, stored.layout_key))
-        return Download(blobs=self.blobs, stored=stored, base=base, layout=layout)
+        return Download(blobs=self.blobs, stored=stored, base=base, layout=layout, spare=spare)
 
     def pull(self, stored: Stored, head: Head) -> Whole:
         """Pull a stored version, and first what it is built on; KeyError if it is pruned."""

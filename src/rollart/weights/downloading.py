@@ -9,7 +9,7 @@ import json
 import time
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -52,12 +52,17 @@ class Download:
     base: Whole | None
     """What the buckets are changes to; None: they hold all bytes."""
     layout: Layout
+    spare: InitVar[Array | None] = None
+    """Memory to pull into if it has the size: new pages cost more than the copy."""
     flat: Array = field(init=False)
     checksums: list[int] = field(default_factory=list[int])
     pull_s: float = 0.0
 
-    def __post_init__(self) -> None:
-        self.flat = np.empty(self.layout.total_bytes, np.uint8)
+    def __post_init__(self, spare: Array | None) -> None:
+        if spare is None or len(spare) != self.layout.total_bytes:
+            spare = np.empty(self.layout.total_bytes, np.uint8)
+        spare.flags.writeable = True
+        self.flat = spare
 
     @property
     def is_complete(self) -> bool:

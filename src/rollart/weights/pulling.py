@@ -10,6 +10,7 @@ Looking at the head is the only way to learn of a bucket: a store of plain bytes
 """
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -27,6 +28,8 @@ _LOOK_EVERY_S = 0.02
 _REST_S = 0.5
 """Pause after the store failed while nobody waited."""
 _KEPT = 2
+_ONLY_HERE = 2
+"""References to an array that one variable and the question itself make."""
 
 
 class Source(Protocol):
@@ -94,6 +97,8 @@ class Puller:
         self._changed = threading.Condition()
         self._wholes: dict[Version, Whole] = {}
         self._download: Download | None = None
+        self._spare: Array | None = None
+        """Memory of a version that is no longer kept."""
         self._wanted: dict[Version, int] = {}
         """Versions being waited for, and by how many."""
         self._failed: dict[Version, Exception] = {}
@@ -186,14 +191,18 @@ class Puller:
             base = None
             if stored.base is not None:
                 base = self._store.pull_base(stored, head, held=self._wholes.values())
-            self._download = self._store.begin(stored, base)
+            self._download = self._store.begin(stored, base, spare=self._spare)
+            self._spare = None
         return self._download is not None
 
     def _is_passed_by(self, stored: Stored) -> bool:
-        """Say whether someone waits, but not for this."""
+        """Say whether someone waits for another version that could be had."""
         with self._changed:
             missing = self._wanted.keys() - self._wholes.keys()
-            return bool(missing) and stored.version not in missing
+        if not missing or stored.version in missing:
+            return False
+        head = self._store.head()
+        return any(head.visible(version) is not None for version in missing)
 
     def _choose(self, head: Head) -> Stored | None:
         """Return what to pull next: what is waited for, else the newest, if it is not here."""
@@ -210,8 +219,15 @@ class Puller:
             self._wholes.pop(whole.version, None)
             self._wholes[whole.version] = whole
             for old in list(self._wholes)[:-_KEPT]:
-                del self._wholes[old]
+                self._spare = _unused(self._wholes.pop(old))
             self._changed.notify_all()
+
+
+def _unused(whole: Whole) -> Array | None:
+    """Return a version's memory if nobody holds an array in it any more."""
+    flat = whole.flat
+    del whole
+    return flat if sys.getrefcount(flat) == _ONLY_HERE else None
 
 
 def _late(version: Version, place: str, wait_s: float, latest: Version | None) -> StorageError:

@@ -94,6 +94,7 @@ class RelayServer:
         try:
             with connection:
                 connection.settimeout(CONNECT_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 if self._admits(connection):
                     connection.settimeout(None)
                     while (frame := receive_frame(connection)) is not None:
