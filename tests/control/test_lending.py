@@ -54,6 +54,8 @@ def of(kind, commands):
 def test_a_wait_that_cannot_be_less_than_nothing_is_refused():
     with pytest.raises(ConfigError, match=r"lending\.min_idle_s"):
         Lending(min_idle_s=-1.0)
+    with pytest.raises(ConfigError, match=r"lending\.min_switches"):
+        Lending(min_switches=float("nan"))
 
 
 def test_how_long_the_trainer_will_wait_is_unknown_until_a_batch_was_seen():
@@ -83,14 +85,28 @@ def test_a_short_wait_is_not_worth_lending_for():
 
 def test_an_engine_is_lent_once_and_recalled_once():
     one = lender()
-    assert one.recall() == []
+    assert one.recall(0.0) == []
     assert one.lend(3, missing=1, now=0.0) == [Lend(engine="t", version=3)]
-    assert (one.lend(3, missing=1, now=0.0), one.recall(), one.is_away) == ([], [], True)
-    one.lent("t")
-    assert (one.recall(), one.recall()) == ([Recall(engine="t")], [])
+    assert (one.lend(3, missing=1, now=0.0), one.recall(0.0), one.is_away) == ([], [], True)
+    one.lent("t", 1.0)
+    assert (one.recall(2.0), one.recall(2.0)) == ([Recall(engine="t")], [])
     assert one.is_away
-    one.recalled("t")
+    one.recalled("t", 3.0)
     assert not one.is_away
+
+
+def test_a_wait_must_be_worth_what_lending_and_recalling_were_seen_to_take():
+    slow = lender(groups_per_step=1, min_idle_s=1.0, min_switches=3.0)
+    slow.complete(0.0)
+    slow.complete(2.0)
+    assert slow.worth_s == 1.0
+    assert slow.lend(3, missing=1, now=2.0) == [Lend(engine="t", version=3)]
+    slow.lent("t", 10.0)
+    slow.recall(20.0)
+    slow.recalled("t", 21.0)
+    assert slow.worth_s == 3 * (8.0 + 1.0)
+    assert slow.lend(3, missing=1, now=22.0) == []
+    assert slow.lend(3, missing=1, now=29.0) == [Lend(engine="t", version=3)]
 
 
 def test_engines_that_always_serve_and_a_rule_that_is_off_lend_nothing():

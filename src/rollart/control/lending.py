@@ -6,6 +6,9 @@ An engine on training hardware is announced as `lent` and starts at home. It is 
 nothing trains: the scheduler lends when no batch is ready and recalls before it trains, so the
 optimizer's version never moves under a lent engine and no weight sync ever concerns it. A lend
 overtaken by a ready batch is recalled as soon as it is answered.
+
+How long lending and recalling take is seen the first time hardware is lent: from then on only
+waits several times as long are lent for.
 """
 
 from collections import deque
@@ -27,11 +30,14 @@ class Lending:
     enabled: bool = False
     """Let training hardware serve rollout between optimizer steps."""
     min_idle_s: float = 2.0
-    """Shortest wait for the next batch worth lending for: several times what loading takes."""
+    """Shortest wait for the next batch worth lending for, however quick lending is."""
+    min_switches: float = 2.0
+    """The same in multiples of what lending and recalling were last seen to take."""
 
     def __post_init__(self) -> None:
-        if not self.min_idle_s >= 0:
-            raise ConfigError("lending.min_idle_s", self.min_idle_s, "must be at least 0")
+        for name in ("min_idle_s", "min_switches"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"lending.{name}", getattr(self, name), "must be at least 0")
 
 
 class Lender:
@@ -40,6 +46,10 @@ class Lender:
     def __init__(self, rule: Lending, *, groups_per_step: int) -> None:
         self._rule = rule
         self._states: dict[EngineId, State] = {}
+        self._since: dict[EngineId, float] = {}
+        """When each engine was last sent on its way."""
+        self._lend_s = 0.0
+        self._recall_s = 0.0
         self._version = Version(0)
         self._completions: deque[float] = deque(maxlen=groups_per_step + 1)
 
@@ -57,6 +67,12 @@ class Lender:
     def version(self) -> Version:
         """The weights the engines were last lent with."""
         return self._version
+
+    @property
+    def worth_s(self) -> float:
+        """The shortest wait that is worth lending for, by what is known so far."""
+        switch_s = self._lend_s + self._recall_s
+        return max(self._rule.min_idle_s, self._rule.min_switches * switch_s)
 
     def complete(self, now: float) -> None:
         """Note that a group completed."""
@@ -77,24 +93,28 @@ class Lender:
     def lend(self, version: Version, *, missing: int, now: float) -> list[Command]:
         """Lend the engines at home, if the wait for the groups missing is worth it."""
         home = [engine for engine, state in self._states.items() if state == "home"]
-        if not home or self.expected_idle_s(missing, now) < self._rule.min_idle_s:
+        if not home or self.expected_idle_s(missing, now) < self.worth_s:
             return []
         self._version = version
         self._states.update(dict.fromkeys(home, "lending"))
+        self._since.update(dict.fromkeys(home, now))
         return [Lend(engine=engine, version=version) for engine in home]
 
-    def lent(self, engine: EngineId) -> None:
+    def lent(self, engine: EngineId, now: float) -> None:
         """Note that an engine serves."""
         assert self._states[engine] == "lending"
         self._states[engine] = "lent"
+        self._lend_s = now - self._since[engine]
 
-    def recall(self) -> list[Command]:
+    def recall(self, now: float) -> list[Command]:
         """Take back every engine that serves."""
         serving = [engine for engine, state in self._states.items() if state == "lent"]
         self._states.update(dict.fromkeys(serving, "recalling"))
+        self._since.update(dict.fromkeys(serving, now))
         return [Recall(engine=engine) for engine in serving]
 
-    def recalled(self, engine: EngineId) -> None:
+    def recalled(self, engine: EngineId, now: float) -> None:
         """Note that an engine's hardware is the trainer's again."""
         assert self._states[engine] == "recalling"
         self._states[engine] = "home"
+        self._recall_s = now - self._since[engine]

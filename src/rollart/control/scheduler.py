@@ -127,7 +127,7 @@ class Scheduler:
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
-        self._out += self.serving.sync(is_ending=self.ending is not None)
+        self._out += self.serving.sync(is_ending=self.ending is not None, now=now)
         if self.ending is None:
             if self._hedges:
                 self._wake(self.flights.hedge(now))
@@ -135,7 +135,7 @@ class Scheduler:
             if self._lends:
                 self._out += self.serving.lend(optimizer=self.optimizer, now=now)
         else:
-            self._out += self.serving.lender.recall()
+            self._out += self.serving.lender.recall(now)
         if ids := self.flights.take_unscored():
             self._out.append(Score(ids=ids))
         if self.adapter.is_on:
@@ -165,9 +165,9 @@ class Scheduler:
             case EngineUpdated():
                 self._engine_updated(event)
             case EngineLent():
-                self.serving.lender.lent(event.engine)
+                self.serving.lender.lent(event.engine, now)
             case EngineRecalled():
-                self.serving.lender.recalled(event.engine)
+                self.serving.lender.recalled(event.engine, now)
             case Woke():
                 # An earlier Wake overtook the others: each one's answer would ask for another.
                 if event.at_s == self._wake_at:
@@ -291,7 +291,7 @@ class Scheduler:
             or not self._has_batch
             or not self.bound.may_train(optimizer=self.optimizer, served=self.served)
             or self._holds(now)
-            or not self._recall()
+            or not self._recall(now)
         ):
             return
         self._hold.end()
@@ -325,9 +325,9 @@ class Scheduler:
     def _has_batch(self) -> bool:
         return self.cohort.admission.ready >= self.rules.batching.groups_per_step
 
-    def _recall(self) -> bool:
+    def _recall(self, now: float) -> bool:
         """Take lent engines back; return whether all are."""
-        self._out += self.serving.lender.recall()
+        self._out += self.serving.lender.recall(now)
         return not self.serving.lender.is_away
 
     def _engine_updated(self, event: EngineUpdated) -> None:

@@ -47,7 +47,7 @@ class Serving:
         self.syncer.join(engines)
         self.lender.join(engines)
 
-    def sync(self, *, is_ending: bool) -> list[Command]:
+    def sync(self, *, is_ending: bool, now: float) -> list[Command]:
         """Load the newest published weights, if they are new and it is time."""
         if self.published <= self.syncer.served or self.syncer.active:
             return []
@@ -62,7 +62,7 @@ class Serving:
             is_time = not self._flights.slots.taken and not is_rolling
             is_behind = True
         if is_time and is_behind:
-            commands = self.lender.recall()
+            commands = self.lender.recall(now)
             is_time = not self.lender.is_away
         return commands + self.syncer.begin(self.published) if is_time else commands
 
