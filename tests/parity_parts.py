@@ -35,9 +35,10 @@ from rollart.seeds import derive_seed
 from rollart.sim.fleet import Member
 from rollart.sim.loop import Loop
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
+from rollart.sim.world import World
 from rollart.types import (
     Completion,
     EngineId,

@@ -8,8 +8,8 @@ from rollart.sim.costs import Constants, EngineCosts
 from rollart.sim.hardware import gpu_named
 from rollart.sim.latency import Latency
 from rollart.sim.models import model_named
-from rollart.sim.simulator import World
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
+from rollart.sim.world import World
 
 LONG = TaskProfile(
     name="long",

@@ -22,12 +22,12 @@ from rollart.events import Launch
 from rollart.observe.log import EventLog, LogHeader
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import Member
-from rollart.sim.measured import Standstills
 from rollart.sim.recorded import compare, load
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
+from rollart.sim.world import World
 from rollart.types import EngineId, GroupId, SlotId, TrajectoryId
 
 MIX = TaskMix([TaskKind(name="short", domain="s"), TaskKind(name="long", domain="l")], seed=4)
@@ -231,13 +231,3 @@ def test_a_run_cut_off_is_simulated_as_far_as_it_came(tmp_path):
     found = compare(tmp_path, draws=1)
     assert 3 <= found["steps"] < 24
     assert found["error"]["step_s"] < 0.2
-
-
-def test_standstills_are_counted_within_any_span():
-    stood = Standstills()
-    for start, end in [(1.0, 2.0), (5.0, 8.0)]:
-        stood.begin(start)
-        stood.end(end)
-    stood.end(9.0)
-    spans = [(0.0, 10.0), (1.5, 6.0), (2.0, 5.0), (6.0, 7.0), (8.0, 9.0), (0.0, 1.0)]
-    assert [stood.within(*span) for span in spans] == [4.0, 1.5, 0.0, 1.0, 0.0, 0.0]

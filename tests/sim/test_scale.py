@@ -6,12 +6,19 @@ from dataclasses import replace
 
 import pytest
 
-from rollart.sim.loop import Loop
 from rollart.sim.outcome import simulate
-from rollart.sim.scale import BOUNDED, SIZES, Size, Trial, cost, measure, study, tails
+from rollart.sim.production import Trial
+from rollart.sim.scale import Size, cost, measure, study
 
 TINY = Trial(shape="production", gpus=12, steps=5)
-SIMULATED = ("gpus", "events_per_step", "simulated_step_s", "tokens_per_s_gpu", "engines_busy")
+SIMULATED = (
+    "gpus",
+    "events_per_step",
+    "scheduler_events_per_step",
+    "simulated_step_s",
+    "tokens_per_s_gpu",
+    "engines_busy",
+)
 
 
 def study_tiny() -> dict:
@@ -25,6 +32,7 @@ def size_of(events: float, event_us: float) -> Size:
         seconds=0.0,
         cpu_s=events * event_us / 1e6,
         events=events,
+        handled=events / 2,
         memory_mb=0.0,
         tokens_per_s_gpu=1.0,
         step_s=1.0,
@@ -35,8 +43,8 @@ def size_of(events: float, event_us: float) -> Size:
 def calls_per_event(trial: Trial) -> float:
     world = trial.world(0)
     with cProfile.Profile() as profile:
-        events = simulate(world).events
-    return pstats.Stats(profile).total_calls / events  # pyright: ignore[reportAttributeAccessIssue]
+        actions = simulate(world).actions
+    return pstats.Stats(profile).total_calls / actions  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_the_study_says_seconds_efficiency_and_cost_for_every_size():
@@ -47,6 +55,8 @@ def test_the_study_says_seconds_efficiency_and_cost_for_every_size():
         "seconds_24",
         "efficiency",
         "events_per_s",
+        "scheduler_events_per_s",
+        "events",
         "cpu_s_24",
         "peak_rss_mb",
         "cost",
@@ -72,22 +82,6 @@ def test_seeds_differ_and_are_averaged():
     one, two = measure(TINY), measure(replace(TINY, seeds=2))
     assert one.step_s != two.step_s
     assert one.events == pytest.approx(two.events, rel=0.2)
-
-
-@pytest.mark.parametrize(("shape", "tp", "attempts"), [("production", 1, 4), ("long", 2, 2)])
-@pytest.mark.parametrize("gpus", SIZES)
-def test_a_sixth_of_the_gpus_trains_and_the_rest_generates(gpus, shape, tp, attempts):
-    world = Trial(shape=shape, gpus=gpus, steps=1).world(0)
-    generating = tp * len(world.make_engines(Loop()))
-    assert generating / (gpus - generating) == pytest.approx(5, rel=0.1)
-    assert world.rules.batching.groups_per_step * 8 == attempts * gpus
-
-
-def test_the_tails_are_those_of_the_production_cluster():
-    measured = tails(Trial(shape="production", gpus=BOUNDED, steps=1))
-    assert (measured["fewest_turns"], measured["most_turns"]) == (1, 48)
-    assert measured["most_turns_over_mean"] > 40  # pyright: ignore[reportOperatorIssue]
-    assert 5 <= measured["longest_response_over_mean"] <= 9  # pyright: ignore[reportOperatorIssue]
 
 
 @pytest.mark.parametrize(("shape", "sizes"), [("production", (24, 192)), ("long", (12, 48))])

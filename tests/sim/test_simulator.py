@@ -27,8 +27,9 @@ from rollart.observe.encoding import encode
 from rollart.sim.cluster import Disaggregation, RolloutPool
 from rollart.sim.hardware import gpu_named
 from rollart.sim.latency import Latency
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
 from rollart.sim.workload import SyntheticWorkload
+from rollart.sim.world import World
 
 
 class Recording:

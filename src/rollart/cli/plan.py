@@ -72,7 +72,9 @@ def as_json(answer: Answer) -> dict[str, Json]:
         "gap": answer.gap,
         "divisions": answer.divisions,
         "simulated": answer.simulated,
+        "tried": answer.tried,
         "pruned": answer.pruned,
+        "untried": answer.untried,
         "events": answer.events,
         "explanation": list[Json](explain(answer)),
     }

@@ -19,7 +19,7 @@ from rollart.errors import StorageError, UserError
 from rollart.observe.directory import claim_directory
 from rollart.sim.outages import OutageOptions
 from rollart.sim.recorded import compare, load
-from rollart.sim.simulator import World
+from rollart.sim.world import World
 
 STUDIES = {
     "paper": "rollart.sim.paper.report",

@@ -18,9 +18,10 @@ from rollart.observe.plots import plot_utilisation
 from rollart.observe.trace import Trace, save_trace
 from rollart.sim.outcome import Collector, outcome_of
 from rollart.sim.pool_use import PoolUse
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
 from rollart.sim.steps import StepRow, StepRows
 from rollart.sim.workload import SyntheticWorkload
+from rollart.sim.world import World
 
 _LOOK_EVERY = 64
 """Events of the scheduler between two looks at the clock."""
@@ -78,8 +79,8 @@ class Ticker:
         moment = time.monotonic()
         if moment - self._shown >= _REFRESH_S:
             self._shown = moment
-            speed = self._simulator.events / (moment - self._began)
-            self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} events/s")
+            speed = self._simulator.actions / (moment - self._began)
+            self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} actions/s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,6 +139,7 @@ def _summary(simulator: Simulator, collector: Collector, rows: StepRows) -> dict
         "wasted_tokens": {cause: count for cause, count in wasted.items() if count},
         "seconds": outcome.seconds,
         "events": outcome.events,
+        "actions": outcome.actions,
         "steps": [asdict(row) for row in rows.rows],
     }
 
@@ -159,7 +161,8 @@ def readable(summary: Mapping[str, Any]) -> dict[str, Any]:
         "sampled tokens": summary["sampled_tokens"],
         "wasted tokens": ", ".join(f"{n:,} {cause}" for cause, n in wasted.items()) or "none",
         "simulated seconds": summary["seconds"],
-        "simulated events": summary["events"],
+        "events of the scheduler": summary["events"],
+        "actions on the loop": summary["actions"],
     }
 
 

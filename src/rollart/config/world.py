@@ -8,7 +8,7 @@ from rollart.errors import ConfigError, UserError
 from rollart.planning.plan import ANYWHERE, Plan, Share
 from rollart.planning.problem import Pool, Problem
 from rollart.planning.worlds import Scale, make_world
-from rollart.sim.simulator import World
+from rollart.sim.world import World
 
 
 def world_from(config: Config) -> World:

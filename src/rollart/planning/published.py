@@ -1,11 +1,18 @@
 """Problems from the paper: its testbed, and the shape of its production cluster."""
 
 from rollart.planning.problem import Pool, Problem
-from rollart.sim.latency import Latency
-from rollart.sim.models import model_named
-from rollart.sim.paper.setup import BANDWIDTH, COMPUTE, ENVIRONMENTS, H20, H800, TP, testbed
+from rollart.sim.paper.setup import (
+    BANDWIDTH,
+    COMPUTE,
+    ENVIRONMENTS,
+    H20,
+    H800,
+    PRODUCTION,
+    TP,
+    shape,
+    testbed,
+)
 from rollart.sim.paper.setup import tasks as mix
-from rollart.sim.workload import TaskProfile
 
 
 def paper_problem(size: str) -> Problem:
@@ -30,20 +37,10 @@ def production_problem() -> Problem:
 
     Only the division of its GPUs is open.
     """
-    task = TaskProfile(
-        name="agent",
-        turns=(1, 48),
-        opening_tokens=2000,
-        reads=400,
-        samples=300,
-        samples_spread=0.9,
-        reset=Latency(kind="lognormal", mean_s=10, spread=0.8),
-        step=Latency(kind="lognormal", mean_s=1, spread=0.8),
-    )
     return Problem(
-        model=model_named("Qwen3-32B"),
+        model=shape("32B"),
         pools=(Pool(name=COMPUTE, gpu=H800, count=192, tp=TP["32B"]),),
-        tasks=(task,),
+        tasks=(PRODUCTION,),
         rules=testbed("32B", "rollart").rules,
         may_split=False,
     )

@@ -1,7 +1,7 @@
 """Trials: plans simulated, and what each simulation showed.
 
-Effort is counted in events and not in seconds, so that a search ends at the same place on every
-machine.
+Effort is counted in what happens in simulations, the scheduler's events and the loop's actions, and
+not in seconds, so that a search ends at the same place on every machine.
 """
 
 from collections.abc import Mapping
@@ -124,10 +124,11 @@ class Bench:
         problem = self.bounds.problem
         world = make_world(problem, plan, scale=scale)
         outcome = simulate(world, skip=scale.skip)
-        self.spent += outcome.events
+        effort = outcome.events + outcome.actions
+        self.spent += effort
         self.simulated += 1
         attempts = scale.steps * self._attempts(scale)
-        self._per_attempt = max(self._per_attempt, outcome.events / attempts)
+        self._per_attempt = max(self._per_attempt, effort / attempts)
         part = world.rules.batching.groups_per_step / problem.rules.batching.groups_per_step
         mean_tokens = self.bounds.batch_tokens
         drawn_tokens = outcome.tokens_per_s * outcome.step_s / part

@@ -11,8 +11,8 @@ from rollart.planning.plan import Plan, Share
 from rollart.planning.problem import Problem
 from rollart.sim.cluster import Cluster, ClusterDurations, Disaggregation, RolloutPool
 from rollart.sim.hardware import Gpu
-from rollart.sim.simulator import World
 from rollart.sim.workload import SyntheticWorkload
+from rollart.sim.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

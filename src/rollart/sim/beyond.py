@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import sqrt
 from statistics import fmean, stdev
+from typing import Any
 
 from rollart.control.dispatch import Dispatch
 from rollart.control.lending import Lending
@@ -37,8 +38,8 @@ from rollart.sim.paper.setup import (
     Setup,
     testbed,
 )
-from rollart.sim.simulator import World
 from rollart.sim.workload import TaskProfile
+from rollart.sim.world import World
 from rollart.types import Json
 
 SIZE = "32B"
@@ -47,8 +48,6 @@ RULES = (ROUTING, REDUNDANCY, LENDING, DISPATCH)
 ROLLART: tuple[str, ...] = ()
 CHOICES = (*((rule,) for rule in RULES), RULES)
 """What is compared with RollArt: each rule alone, and all together."""
-WORTH_LENDING = 2.0
-"""How many times as long as lending and recalling take a wait must be to lend for."""
 T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
 
@@ -61,9 +60,6 @@ class Extent:
     skip: int
     """Steps at the start that are left out."""
     seeds: tuple[int, ...]
-    """Of the mix."""
-    task_seeds: tuple[int, ...]
-    """Of the tasks alone."""
     tasks: tuple[TaskProfile, ...] = TASKS
     """Those that are run alone too."""
     mix_part: int = 1
@@ -72,16 +68,19 @@ class Extent:
     """The same for the tasks alone."""
 
 
-FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5), task_seeds=(1, 2, 3))
+FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
 QUICK = Extent(
     steps=6,
     skip=3,
     seeds=(1, 2),
-    task_seeds=(1,),
     tasks=(TASKS[1], TASKS[4]),
     mix_part=4,
     task_part=8,
 )
+
+
+_Row = dict[str, Any]
+"""One comparison as the study prints it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,35 +105,32 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
 
 def study(extent: Extent, *, progress: Callable[[str], None]) -> dict[str, Json]:
     """Compare the rules with RollArt's to a given extent."""
-    mix = _compare(extent, tasks=TASKS, seeds=extent.seeds, progress=progress)
+    mix = _compare(extent, tasks=TASKS, progress=progress)
     single = {
-        task.name: _compare(extent, tasks=(task,), seeds=extent.task_seeds, progress=progress)
-        for task in extent.tasks
-    }
-    task_means = {
-        (task, rules): fmean(gain.value for gain in gains)
-        for task, compared in single.items()
-        for rules, gains in compared.items()
+        task.name: _compare(extent, tasks=(task,), progress=progress) for task in extent.tasks
     }
     together = [gain.value for gain in mix[RULES]]
-    mix_rows: list[Json] = [_mix_row(rules, gains) for rules, gains in mix.items()]
-    task_rows: list[Json] = [
-        {"task": task, **{_name(rules): task_means[task, rules] for rules in CHOICES}}
-        for task in single
+    mix_rows = [_row(rules, gains) for rules, gains in mix.items()]
+    task_rows = [
+        {"task": task, **_row(rules, gains)}
+        for task, compared in single.items()
+        for rules, gains in compared.items()
     ]
+    worst = min(task_rows, key=lambda row: row["gain"])
     return {
-        "mix": mix_rows,
-        "single_tasks": task_rows,
+        "mix": list[Json](mix_rows),
+        "single_tasks": list[Json](task_rows),
         "together": fmean(together),
         "together_low": low(together),
-        "worst_single_task": min(task_means.values()),
+        "worst_single_task": worst["gain"],
+        "worst_single_task_low": worst["low"],
         "alone": {rule: fmean(gain.value for gain in mix[rule,]) for rule in RULES},
+        "alone_low": {rule: low([gain.value for gain in mix[rule,]]) for rule in RULES},
         "per_seed": {str(seed): each for seed, each in zip(extent.seeds, together, strict=True)},
         "size": SIZE,
         "steps": extent.steps,
         "skipped": extent.skip,
         "seeds": list(extent.seeds),
-        "task_seeds": list(extent.task_seeds),
     }
 
 
@@ -162,17 +158,16 @@ def world(setup: Setup, rules: Iterable[str]) -> World:
     cluster, routing = setup.cluster, plain.routing
     if LENDING in chosen:
         cluster = replace(cluster, lend_tp=TP[setup.size])
-    switch_s = cluster.lending.lend_s + cluster.lending.recall_s if LENDING in chosen else 0.0
     return replace(
         plain,
-        rules=_beyond(plain.rules, chosen, min_idle_s=WORTH_LENDING * switch_s),
+        rules=_beyond(plain.rules, chosen),
         routing=replace(routing, learn=ROUTING in chosen),
         make_engines=cluster.make_engines,
         durations=ClusterDurations(cluster),
     )
 
 
-def _beyond(rules: Rules, chosen: frozenset[str], *, min_idle_s: float) -> Rules:
+def _beyond(rules: Rules, chosen: frozenset[str]) -> Rules:
     if REDUNDANCY in chosen:
         rules = replace(
             rules,
@@ -180,7 +175,7 @@ def _beyond(rules: Rules, chosen: frozenset[str], *, min_idle_s: float) -> Rules
             staleness=replace(rules.staleness, adaptive=True),
         )
     if LENDING in chosen:
-        rules = replace(rules, lending=Lending(enabled=True, min_idle_s=min_idle_s))
+        rules = replace(rules, lending=Lending(enabled=True))
     if DISPATCH in chosen:
         rules = replace(rules, dispatch=Dispatch(order="longest"))
     return rules
@@ -190,14 +185,13 @@ def _compare(
     extent: Extent,
     *,
     tasks: tuple[TaskProfile, ...],
-    seeds: Sequence[int],
     progress: Callable[[str], None],
 ) -> dict[tuple[str, ...], list[Gain]]:
     """Return the gains of every choice of rules, seed by seed."""
     gains: dict[tuple[str, ...], list[Gain]] = {rules: [] for rules in CHOICES}
     outcomes: dict[tuple[str, ...], Outcome] = {}
     part = extent.mix_part if len(tasks) > 1 else extent.task_part
-    for seed, rules in product(seeds, (ROLLART, *CHOICES)):
+    for seed, rules in product(extent.seeds, (ROLLART, *CHOICES)):
         progress(f"{'+'.join(task.name for task in tasks)}, seed {seed}, {_name(rules)}")
         setup = replace(testbed(SIZE, "rollart"), tasks=tasks, steps=extent.steps, seed=seed)
         outcomes[rules] = simulate(world(divided(setup, part=part), rules), skip=extent.skip)
@@ -219,12 +213,13 @@ def _trajectories_per_s(outcome: Outcome) -> float:
     return fmean(step.trajectories for step in kept) / outcome.step_s
 
 
-def _mix_row(rules: tuple[str, ...], gains: Sequence[Gain]) -> dict[str, Json]:
+def _row(rules: tuple[str, ...], gains: Sequence[Gain]) -> _Row:
     values = [gain.value for gain in gains]
     return {
         "rules": _name(rules),
         "gain": fmean(values),
         "low": low(values),
+        "high": 2 * fmean(values) - low(values),
         "tokens": fmean(gain.tokens for gain in gains),
         "trajectories": fmean(gain.trajectories for gain in gains),
         "staleness": max(gain.staleness for gain in gains),

@@ -2,18 +2,15 @@
 
     submit ─► waiting (no room for its keys and values) ─► unread ─► reading ─► running ─► done
 
-All running sequences advance together, one token per engine step, so their progress is one number:
-`_clock`, the tokens each has sampled since the engine began. A sequence that still needs `n` tokens
-is done when the clock has grown by `n`. The clock's speed is constant between two changes of the
-batch (the cache that grows meanwhile counts from the next change on), which makes every change cost
-O(log batch), whatever the number of tokens.
+All running sequences advance together (`running`), at a speed that is constant between two changes
+of the batch: the cache that grows meanwhile counts from the next change on. That makes every change
+cost O(log batch), whatever the number of tokens.
 
 Prefill runs one request at a time, in chunks; beside each chunk the running sequences take one
 step. New weights make every cached token worthless: what runs is read again, as the paper has it.
 """
 
 from collections import deque
-from heapq import heappop, heappush
 
 from rollart.sim.busy import BusyTime, Watcher
 from rollart.sim.costs import EngineCosts
@@ -21,10 +18,8 @@ from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.reading import Reading, Usage
 from rollart.sim.room import Room
+from rollart.sim.running import Running
 from rollart.types import EngineId, TrajectoryId, Version
-
-_End = tuple[float, int, Job]
-"""The clock at which a job will be done, and a number that tells entries apart."""
 
 
 class SimEngine:
@@ -44,13 +39,7 @@ class SimEngine:
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
         self._prefill: Reading | None = None
-        self._running: dict[TrajectoryId, Job] = {}
-        self._ends: list[_End] = []
-        self._listed = 0
-        """Ends ever listed, and below how many of those still listed will not be."""
-        self._overtaken = 0
-        self._clock = 0.0
-        self._cached = 0.0
+        self._running = Running()
         self._speed = 0.0
         """Steps per second of what runs, if nothing is read."""
         self._whole_s = 0.0
@@ -69,7 +58,7 @@ class SimEngine:
     def in_flight(self) -> int:
         """How many jobs it has not completed."""
         unread = len(self._unread) + (self._prefill is not None)
-        return len(self._waiting) + unread + len(self._running)
+        return len(self._waiting) + unread + len(self._running.jobs)
 
     @property
     def busy_s(self) -> float:
@@ -93,7 +82,7 @@ class SimEngine:
     def evict(self) -> list[Job]:
         """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
         self._progress()
-        jobs = [*self._running.values()]
+        jobs = [*self._running.jobs.values()]
         jobs += [self._prefill.job] if self._prefill else []
         jobs += [*self._unread, *self._waiting]
         for job in jobs:
@@ -119,9 +108,9 @@ class SimEngine:
         if keep_cache:
             return
         self._room.clear()
-        interrupted = list(self._running.values())
+        interrupted = list(self._running.jobs.values())
         for job in interrupted:
-            self._interrupt(job)
+            self._running.interrupt(job)
             job.cached = job.context + job.sampled
         if self._prefill is not None:
             interrupted.append(self._stop_reading(self._prefill))
@@ -156,7 +145,7 @@ class SimEngine:
                 assert self._prefill is not None
                 self._stop_reading(self._prefill)
             else:
-                self._interrupt(job)
+                self._running.interrupt(job)
             self._room.give_back(job, keep=0.0)
         job.state = "gone"
 
@@ -168,17 +157,6 @@ class SimEngine:
         self.usage.prefill_s += share * prefill.seconds
         job.cached += share * prefill.tokens
         return job
-
-    def _interrupt(self, job: Job) -> None:
-        """Stop a job that runs; its end stays listed and is skipped when met."""
-        self._overtaken += 1
-        self._stop_running(job)
-
-    def _stop_running(self, job: Job) -> None:
-        running = self._running
-        del running[job.session]
-        job.sampled += self._clock - job.began
-        self._cached = self._cached - (job.context + job.sampled) if running else 0.0
 
     def _progress(self) -> None:
         """Bring the state up to now."""
@@ -193,11 +171,7 @@ class SimEngine:
             share = elapsed / self._whole_s
             prefill.left -= share
             steps = share * prefill.steps
-        self._clock += steps
-        if self._running:
-            tokens = steps * len(self._running)
-            self._cached += tokens
-            self.usage.sampled_tokens += tokens
+        self.usage.sampled_tokens += self._running.advance(steps)
 
     def _proceed(self) -> None:
         """Start what can start and ask to be woken at the next change."""
@@ -234,12 +208,9 @@ class SimEngine:
 
     def _next_change_s(self) -> float | None:
         """Return how long until a prefill or a sequence ends; set the speed until then."""
-        ends, running = self._ends, len(self._running)
-        while self._overtaken and ends and not self._is_true(ends[0]):
-            heappop(ends)
-            self._overtaken -= 1
-        step_s = self._costs.decode_s(running, cached=self._cached) if running else 0.0
-        left = ends[0][0] - self._clock if ends else None
+        running = self._running
+        left, count = running.left(), len(running.jobs)
+        step_s = self._costs.decode_s(count, cached=running.cached) if count else 0.0
         self._next_ends_prefill = False
         prefill = self._prefill
         if prefill is None:
@@ -257,35 +228,16 @@ class SimEngine:
     def _wake(self) -> None:
         self._timer = None
         self._progress()
-        ends = self._ends
         if self._next_ends_prefill:
             self._end_reading()
         else:
-            self._clock = max(self._clock, ends[0][0])  # exactly, whatever rounding made of it
-        if not ends or ends[0][0] > self._clock:
-            self._proceed()
-            return
-        done = self._take_done()
+            self._running.reach_end()
+        done = self._running.take_done()
+        for job in done:
+            self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
         self._proceed()
         for job in done:
             job.on_done(job)
-
-    def _take_done(self) -> list[Job]:
-        """Let go of the jobs whose end the clock has reached."""
-        ends, clock = self._ends, self._clock
-        done: list[Job] = []
-        while ends and ends[0][0] <= clock:
-            end = heappop(ends)
-            if self._overtaken and not self._is_true(end):
-                self._overtaken -= 1
-                continue
-            job = end[2]
-            self._stop_running(job)
-            job.state = "done"
-            job.sampled = job.response
-            self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
-            done.append(job)
-        return done
 
     def _end_reading(self) -> None:
         prefill, self._prefill = self._prefill, None
@@ -295,17 +247,6 @@ class SimEngine:
         self._run(prefill.job)
 
     def _run(self, job: Job) -> None:
-        job.state = "running"
-        job.began = self._clock
         if job.born is None:
             job.born = self.version
-        self._running[job.session] = job
-        self._cached += job.context + job.sampled
-        self._listed += 1
-        job.listed = self._listed
-        heappush(self._ends, (self._clock + job.response - job.sampled, self._listed, job))
-
-    def _is_true(self, end: _End) -> bool:
-        """Say whether a listed end will be: its job may have been interrupted."""
-        _, number, job = end
-        return job.listed == number and self._running.get(job.session) is job
+        self._running.start(job)

@@ -14,7 +14,8 @@ from rollart.events import (
     Train,
 )
 from rollart.sim.fleet import Fleet
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
+from rollart.sim.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +37,9 @@ class Outcome:
     skipped: int
     """Steps at the start that rates leave out."""
     events: int
+    """What the scheduler took in."""
+    actions: int
+    """What happened on the loop; some of it became events."""
     seconds: float
     utilisation: dict[str, float]
     """Share of the kept steps' time in which each pool's engines were busy."""
@@ -139,6 +143,7 @@ def outcome_of(simulator: Simulator, collector: Collector, *, skip: int = 1) -> 
         steps=tuple(collector.steps),
         skipped=skipped,
         events=simulator.events,
+        actions=simulator.actions,
         seconds=simulator.loop.now,
         utilisation=collector.utilisation(skipped),
         reward_utilisation=simulator.rewards.utilisation,

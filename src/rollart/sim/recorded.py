@@ -32,10 +32,11 @@ from rollart.sim.fleet import Member
 from rollart.sim.loop import Loop
 from rollart.sim.measured import Course, Figures, Measured, Place
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import Simulator, World
+from rollart.sim.simulator import Simulator
 from rollart.sim.stretches import Stretches
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
+from rollart.sim.world import World
 from rollart.types import EngineId, Version
 
 T = TypeVar("T")

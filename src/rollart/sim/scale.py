@@ -1,134 +1,31 @@
 """The scale study: one shape of run from 64 to 10,000 GPUs, and what simulating it costs.
 
-Weak scaling: batch, environments and GPUs grow together, train to generation 1:5, so a perfect
-schedule trains the same tokens per second and GPU at every size. There are two shapes:
+Weak scaling: a perfect schedule trains the same tokens per second and GPU at every size. What the
+simulated cluster does depends on the seed alone; seconds and memory are this machine's.
 
-- `production`: turns from 1 to 48 with the paper's tail. Most tasks need one turn, a few so many
-  that the most turns of a step are over 40 times the mean.
-- `long`: turns from 1 to 48, evenly. Four times the events: the harder one to simulate.
-
-What the simulated cluster does depends on the seed alone; seconds and memory are this machine's.
+An event here is an action on the simulator's loop: a request that ends, a step of an environment.
+Those the scheduler takes in, launches' ends, weights, steps, are counted apart.
 """
 
 import gc
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from math import log
 from statistics import fmean, linear_regression
 
 from rollart.clock import SystemClock
-from rollart.control.batching import Batching
-from rollart.control.modes import mode_named
-from rollart.control.redundancy import Redundancy
-from rollart.control.rules import Rules
-from rollart.control.staleness import Staleness
-from rollart.events import Launch
-from rollart.sim.cluster import Cluster, ClusterDurations, RolloutPool
-from rollart.sim.hardware import gpu_named
-from rollart.sim.latency import Latency
-from rollart.sim.models import model_named
 from rollart.sim.outcome import Outcome, simulate
-from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import World
-from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
-from rollart.types import GroupId, Json, SlotId, TrajectoryId
+from rollart.sim.production import ALPHA, GROUP_SIZE, Trial, tails
+from rollart.types import Json
 
 SIZES = (64, 256, 1024, 3000, 10_000)
 BOUNDED = 3000
 """The size whose seconds are bounded."""
-GROUP_SIZE = 8
-ALPHA = 2
-EXTRA_SHARE = 3 / 64
-"""Redundant groups, as RollArt's set-up has them."""
-GENERATION_SHARE = 5 / 6
-CLUSTER_MTBF_S = 7 * 24 * 3600.0
-"""One engine of 3,000 GPUs dies a week."""
 WARMING = COOLING = ALPHA
 """Steps that fill the pipeline, and steps that drain it: efficiency leaves them out."""
-
-SINGLE = TaskProfile(
-    name="single",
-    weight=0.995,
-    turns=(1, 1),
-    opening_tokens=1500,
-    samples=8000,
-    samples_spread=0.35,
-    task_spread=0.3,
-    reset=Latency(kind="lognormal", mean_s=10.0, spread=0.5, tail_share=1e-4, tail_factor=30.0),
-    step=Latency(kind="lognormal", mean_s=1.0, spread=0.8),
-    score=Latency(kind="lognormal", mean_s=2.0, spread=0.5),
-    max_tokens=131_072,
-)
-LONG = replace(SINGLE, name="long", weight=0.005, turns=(1, 48), reads=200, samples=200)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What attempts are like and how many there are: a batch has 4.8 for each engine."""
-
-    tasks: tuple[TaskProfile, ...]
-    tp: int
-    """GPUs of one engine."""
-    attempts_per_gpu: int
-    """Attempts of a batch per GPU; the paper's testbed has 512 on 128."""
-
-
-SHAPES = {
-    "production": Shape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
-    "long": Shape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One size of one shape, and how much of it is simulated."""
-
-    shape: str
-    gpus: int
-    steps: int
-    seeds: int = 1
-
-    @property
-    def groups(self) -> int:
-        """Groups of a batch."""
-        return self.gpus * SHAPES[self.shape].attempts_per_gpu // GROUP_SIZE
-
-    def workload(self, seed: int) -> SyntheticWorkload:
-        """Return what its attempts would do."""
-        return SyntheticWorkload(SHAPES[self.shape].tasks, seed=seed)
-
-    def world(self, seed: int) -> World:
-        """Return the run, ready to be simulated."""
-        tp = SHAPES[self.shape].tp
-        generation = round(self.gpus * GENERATION_SHARE / tp) * tp
-        cluster = Cluster(
-            model=model_named("Qwen3-30B-A3B"),
-            rollout=(RolloutPool(name="h20", gpu=gpu_named("H20"), gpus=generation, tp=tp),),
-            train_gpu=gpu_named("H800"),
-            train_gpus=self.gpus - generation,
-            engine_mtbf_s=CLUSTER_MTBF_S * BOUNDED * GENERATION_SHARE / tp,
-        )
-        attempts = self.groups * GROUP_SIZE
-        return World(
-            rules=Rules(
-                steps=self.steps,
-                seed=seed,
-                mode=mode_named("rollart"),
-                batching=Batching(groups_per_step=self.groups, group_size=GROUP_SIZE),
-                staleness=Staleness(alpha=ALPHA),
-                redundancy=Redundancy(extra_groups=round(self.groups * EXTRA_SHARE)),
-            ),
-            workload=self.workload(seed),
-            make_engines=cluster.make_engines,
-            durations=ClusterDurations(cluster),
-            slots=(ALPHA + 1) * attempts,
-            rewards=RewardOptions(most=attempts),
-            call_s=cluster.constants.rpc_s,
-            outages=cluster.outages(seed),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +38,9 @@ class Size:
     cpu_s: float
     """Processor time of one simulated step."""
     events: float
-    """Events of one step."""
+    """Actions on the loop in one step."""
+    handled: float
+    """Events the scheduler took in, in one step."""
     memory_mb: float
     """The most memory the process has had so far."""
     tokens_per_s_gpu: float
@@ -164,6 +63,7 @@ class Size:
             "gpus": self.trial.gpus,
             "attempts_per_step": self.trial.groups * GROUP_SIZE,
             "events_per_step": round(self.events),
+            "scheduler_events_per_step": round(self.handled),
             "seconds_per_step": self.seconds,
             "cpu_s_per_step": self.cpu_s,
             "us_per_event": self.event_us,
@@ -200,12 +100,14 @@ def study(
         shapes.setdefault(trial.shape, []).append(measure(trial))
     sizes = [size for each in shapes.values() for size in each]
     at_bound = {size.trial.shape: size for size in sizes if size.trial.gpus == bounded}
-    production = shapes["production"]
+    production, watched = shapes["production"], at_bound["production"]
     base = production[0].tokens_per_s_gpu
     return {
-        f"seconds_{bounded}": at_bound["production"].seconds,
+        f"seconds_{bounded}": watched.seconds,
         "efficiency": {str(size.trial.gpus): size.tokens_per_s_gpu / base for size in production},
-        "events_per_s": at_bound["production"].events / at_bound["production"].seconds,
+        "events_per_s": watched.events / watched.seconds,
+        "scheduler_events_per_s": watched.handled / watched.seconds,
+        "events": "actions on the simulator's loop; the scheduler's events are counted apart",
         f"cpu_s_{bounded}": {shape: size.cpu_s for shape, size in at_bound.items()},
         "peak_rss_mb": max(size.memory_mb for size in sizes),
         "cost": {shape: cost(each) for shape, each in shapes.items() if len(each) > 1},
@@ -230,7 +132,8 @@ def measure(trial: Trial) -> Size:
         trial=trial,
         seconds=seconds / steps,
         cpu_s=cpu_s / steps,
-        events=sum(outcome.events for outcome in outcomes) / steps,
+        events=sum(outcome.actions for outcome in outcomes) / steps,
+        handled=sum(outcome.events for outcome in outcomes) / steps,
         memory_mb=_peak_mb(),
         tokens_per_s_gpu=fmean(tokens / step_s for tokens, step_s in paces) / trial.gpus,
         step_s=fmean(step_s for _, step_s in paces),
@@ -255,39 +158,6 @@ def cost(sizes: Sequence[Size]) -> dict[str, Json]:
         "growth": costs[-1] / costs[0],
         "growth_of_log_events": doublings[-1] / doublings[0],
     }
-
-
-def tails(trial: Trial) -> dict[str, Json]:
-    """Return how far the attempts of one step lie apart."""
-    turns: list[int] = []
-    responses: list[int] = []
-    for script in _scripts(trial):
-        turns.append(len(script.turns))
-        responses.extend(turn.samples for turn in script.turns)
-    return {
-        "fewest_turns": min(turns),
-        "most_turns": max(turns),
-        "most_turns_over_mean": max(turns) / fmean(turns),
-        "longest_response_over_mean": max(responses) / fmean(responses),
-    }
-
-
-def _scripts(trial: Trial) -> Iterator[Script]:
-    """Draw the attempts of the first step once more."""
-    workload = trial.workload(0)
-    for task in range(trial.groups):
-        for member in range(GROUP_SIZE):
-            yield workload.script(
-                Launch(
-                    id=TrajectoryId(0),
-                    group=GroupId(task),
-                    member=member,
-                    attempt=0,
-                    task=task,
-                    slot=SlotId(0),
-                    seed=0,
-                )
-            )
 
 
 def _pace(outcome: Outcome) -> tuple[float, float]:

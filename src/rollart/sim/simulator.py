@@ -12,15 +12,13 @@ issue the same commands; a test holds them together.
 import gc
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Protocol, assert_never
+from typing import assert_never
 
 from rollart.control.lockstep import LockStep
-from rollart.control.routing import Routing
-from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
-from rollart.errors import ConfigError, InvariantError, UserError
+from rollart.errors import InvariantError, UserError
 from rollart.events import (
     Adapt,
     Cancel,
@@ -52,58 +50,14 @@ from rollart.events import (
     Woke,
 )
 from rollart.sim.attempt import SimAttempt, Surroundings
-from rollart.sim.fleet import Fleet, Member
+from rollart.sim.fleet import Fleet
 from rollart.sim.loop import Loop
-from rollart.sim.outages import OutageOptions, Outages
-from rollart.sim.rewards import RewardOptions, RewardPlace
-from rollart.sim.workload import Workload
-from rollart.types import EngineId, TrajectoryId, Version
+from rollart.sim.outages import Outages
+from rollart.sim.rewards import RewardPlace
+from rollart.sim.world import World
+from rollart.types import TrajectoryId, Version
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
-
-
-class Durations(Protocol):
-    """How long what is neither rollout nor reward takes."""
-
-    def train_s(self, tokens: int, *, version: Version) -> float:
-        """Return the time of an optimizer step on so many tokens."""
-        ...
-
-    def publish_s(self, version: Version) -> float:
-        """Return the time until a new version may be loaded."""
-        ...
-
-    def update_s(self, version: Version, *, engine: EngineId) -> float:
-        """Return how long an engine stands still to load it."""
-        ...
-
-    def lend_s(self) -> float:
-        """Return the time to make training hardware serve."""
-        ...
-
-    def recall_s(self) -> float:
-        """Return the time to make it train again."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """Everything a simulated run is determined by."""
-
-    rules: Rules
-    workload: Workload
-    make_engines: Callable[[Loop], Sequence[Member]]
-    durations: Durations
-    slots: int
-    routing: Routing = field(default_factory=Routing)
-    rewards: RewardOptions = field(default_factory=RewardOptions)
-    call_s: float = 0.0
-    """Time of a call to an environment beside its own work."""
-    outages: OutageOptions = field(default_factory=OutageOptions)
-
-    def __post_init__(self) -> None:
-        if self.slots < 1:
-            raise ConfigError("run.environments", self.slots, "must be at least 1")
 
 
 class Simulator:
@@ -118,8 +72,8 @@ class Simulator:
         self.fleet = Fleet(world.make_engines(self.loop), routing=routing, loop=self.loop)
         self.outages = Outages(world.outages, loop=self.loop, doors=self.fleet)
         self.rewards = RewardPlace(world.rewards, loop=self.loop)
-        self.handled = 0
-        """Events the scheduler has taken in."""
+        self.events = 0
+        """What the scheduler has taken in so far."""
         self.attempts: dict[TrajectoryId, SimAttempt] = {}
         self.finished: dict[TrajectoryId, SimAttempt] = {}
         self._observers = observers
@@ -162,9 +116,9 @@ class Simulator:
             self._drain()
 
     @property
-    def events(self) -> int:
-        """Everything that has happened so far, on the loop and to the scheduler."""
-        return self.loop.count + self.handled
+    def actions(self) -> int:
+        """What has happened on the loop so far; some of it became events of the scheduler."""
+        return self.loop.count
 
     def post(self, event: Event) -> None:
         """Let something have happened."""
@@ -183,7 +137,7 @@ class Simulator:
         while inbox and not scheduler.done:
             event = inbox.popleft()
             commands = scheduler.handle(event, loop.now)
-            self.handled += 1
+            self.events += 1
             for observer in self._observers:
                 observer(loop.now, event, commands)
             if commands:

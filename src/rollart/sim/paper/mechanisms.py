@@ -25,8 +25,8 @@ from rollart.sim.paper.setup import (
     testbed,
 )
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import World
 from rollart.sim.workload import TaskProfile
+from rollart.sim.world import World
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
 _TURN_S = 10.0

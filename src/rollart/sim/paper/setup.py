@@ -20,8 +20,8 @@ from rollart.sim.hardware import Gpu, gpu_named
 from rollart.sim.latency import Latency
 from rollart.sim.models import ModelShape, model_named
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.simulator import World
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
+from rollart.sim.world import World
 
 H800: Gpu = gpu_named("H800")
 H20: Gpu = gpu_named("H20")
@@ -94,6 +94,17 @@ GAME = TaskProfile(
     score=lognormal(1.0),
 )
 TASKS = (SWE, WEBSHOP, FROZEN_LAKE, MATH, GAME)
+PRODUCTION = TaskProfile(
+    name="agent",
+    turns=(1, 48),
+    opening_tokens=2000,
+    reads=400,
+    samples=300,
+    samples_spread=0.9,
+    reset=lognormal(10.0, 0.8),
+    step=lognormal(1.0, 0.8),
+)
+"""What the paper's production job was like, as one task."""
 AFFINITY = {
     "swe": (COMPUTE,),
     "webshop": (COMPUTE,),
