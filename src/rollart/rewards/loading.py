@@ -21,6 +21,19 @@ from rollart.errors import ConfigError
 from rollart.types import Json
 
 SHIPPED = {
+    "exact": "rollart.rewards.match:exact",
+    "regex": "rollart.rewards.match:regex",
+    "multiple_choice": "rollart.rewards.match:multiple_choice",
+    "math": "rollart.rewards.mathematics:math",
+    "unit_tests": "rollart.rewards.code:unit_tests",
+    "stdin_stdout": "rollart.rewards.code:stdin_stdout",
+    "instructions": "rollart.rewards.instructions:instructions",
+    "format": "rollart.rewards.shaping:well_formed",
+    "length": "rollart.rewards.shaping:length",
+    "repetition": "rollart.rewards.shaping:repetition",
+    "judge": "rollart.rewards.judge:judge",
+    "pairwise": "rollart.rewards.judge:pairwise",
+    "reward_model": "rollart.rewards.reward_model:reward_model",
     "weighted": "rollart.rewards.weighted:weighted",
     "weighted_group": "rollart.rewards.weighted:weighted_group",
 }

@@ -8,6 +8,7 @@ that is found out afterwards. What bypasses Python's streams is the invoker's to
 
 import io
 import sys
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -89,6 +90,7 @@ class _Stream(io.TextIOBase):
 _current: ContextVar[Output | None] = ContextVar("rollart_reward_output", default=None)
 _installed: list[tuple[_Stream, _Stream]] = []
 _open_calls = 0
+_lock = threading.Lock()
 
 
 @contextmanager
@@ -107,20 +109,22 @@ def captured(*, limit_bytes: int = LIMIT_BYTES) -> Generator[Output]:
 
 def _enter() -> None:
     global _open_calls  # noqa: PLW0603
-    if _open_calls == 0:
-        streams = _Stream(sys.stdout), _Stream(sys.stderr)
-        _installed.append(streams)
-        sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", streams)
-    _open_calls += 1
+    with _lock:
+        if _open_calls == 0:
+            streams = _Stream(sys.stdout), _Stream(sys.stderr)
+            _installed.append(streams)
+            sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", streams)
+        _open_calls += 1
 
 
 def _leave() -> None:
     """Give the standard streams back when the last call has ended, unless someone took them."""
     global _open_calls  # noqa: PLW0603
-    _open_calls -= 1
-    if _open_calls == 0:
-        out, err = _installed.pop()
-        if sys.stdout is out:
-            sys.stdout = out.outer
-        if sys.stderr is err:
-            sys.stderr = err.outer
+    with _lock:
+        _open_calls -= 1
+        if _open_calls == 0:
+            out, err = _installed.pop()
+            if sys.stdout is out:
+                sys.stdout = out.outer
+            if sys.stderr is err:
+                sys.stderr = err.outer

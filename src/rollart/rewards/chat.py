@@ -1,0 +1,155 @@
+"""Asking a chat model: behind an OpenAI-compatible URL, or an engine this process offers.
+
+A judge has its own place to ask and its own limit on how many questions are open at once, apart
+from rollout's, so that neither starves the other. Whatever keeps an answer from coming is a
+ScoreError; it is final only if asking again is vain. Nothing is asked twice here: retries are the
+invoker's.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+import httpx
+
+from rollart.errors import ConfigError, ScoreError
+from rollart.rewards.context import get_model
+from rollart.types import Json
+
+T = TypeVar("T")
+
+_FIELD = "reward.options.judge"
+_ANSWER_BYTES = 2**20
+_SHOWN = 200
+_TRY_AGAIN = (408, 409, 425, 429)
+_Seats = dict["Judge", asyncio.Semaphore]
+_seats: WeakKeyDictionary[asyncio.AbstractEventLoop, _Seats] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judge:
+    """Where a judge is asked, and how; one of `base_url` and `engine` says where."""
+
+    base_url: str = ""
+    """An OpenAI-compatible server, up to and with /v1."""
+    engine: str = ""
+    """The name under which this process offers an engine (`context.use_model`)."""
+    model: str = "judge"
+    """The model's name at the server."""
+    api_key_variable: str = ""
+    """The environment variable that holds the server's key; empty: no key."""
+    temperature: float = 0.0
+    """Divides the logits; 0 takes the likeliest token."""
+    max_tokens: int = 1024
+    """Most tokens of an answer."""
+    timeout_s: float = 60.0
+    """Seconds an answer may take."""
+    concurrency: int = 8
+    """Questions that are open at once in this process; others wait."""
+
+    def __post_init__(self) -> None:
+        if bool(self.base_url) == bool(self.engine):
+            fix = "give one: base_url, an OpenAI-compatible URL, or engine, a name"
+            raise ConfigError(f"{_FIELD}.base_url", self.base_url, fix)
+        if self.base_url and not self.base_url.startswith(("http://", "https://")):
+            raise ConfigError(f"{_FIELD}.base_url", self.base_url, "must begin with http")
+        for name in ("max_tokens", "timeout_s", "concurrency"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{_FIELD}.{name}", getattr(self, name), "must be above 0")
+
+    @property
+    def pool(self) -> str:
+        """The pool it is asked in, as reasons name it."""
+        return f"judge {self.engine or self.base_url}"
+
+    async def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return the model's answer to a conversation."""
+        async with self._seat():
+            try:
+                async with asyncio.timeout(self.timeout_s):
+                    answer = await (self._say(messages) if self.engine else self._post(messages))
+            except TimeoutError:
+                raise ScoreError(f"{self.pool}: no answer within {self.timeout_s:g} s") from None
+        if not isinstance(answer, str):
+            raise ScoreError(f"{self.pool}: the answer is {answer!r}, wanted a text")
+        return answer
+
+    def _seat(self) -> asyncio.Semaphore:
+        """Return what bounds the open questions of this judge on this event loop."""
+        seats = _seats.setdefault(asyncio.get_running_loop(), {})
+        return seats.setdefault(self, asyncio.Semaphore(self.concurrency))
+
+    async def _say(self, messages: Sequence[Mapping[str, str]]) -> object:
+        return await get_model(self.engine)(messages)
+
+    async def _post(self, messages: Sequence[Mapping[str, str]]) -> object:
+        body = {
+            "model": self.model,
+            "messages": [dict(message) for message in messages],
+            "temperature": self.temperature,
+            "max_tokens": self.max_tokens,
+        }
+        url = f"{self.base_url.rstrip('/')}/chat/completions"
+        try:
+            async with (
+                httpx.AsyncClient(timeout=self.timeout_s) as client,
+                client.stream("POST", url, json=body, headers=self._headers()) as response,
+            ):
+                return self._content(response.status_code, await self._read(response))
+        except httpx.HTTPError as error:
+            reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise ScoreError(f"{self.pool}: {reason}") from error
+
+    def _headers(self) -> dict[str, str]:
+        variable = self.api_key_variable
+        if not variable:
+            return {}
+        if variable not in os.environ:
+            message = f"{self.pool}: the environment variable {variable} is not set"
+            raise ScoreError(message, is_final=True)
+        return {"Authorization": f"Bearer {os.environ[variable]}"}
+
+    async def _read(self, response: httpx.Response) -> bytes:
+        body = b""
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) > _ANSWER_BYTES:
+                raise ScoreError(f"{self.pool}: an answer of more than {_ANSWER_BYTES} bytes")
+        return body
+
+    def _content(self, status: int, body: bytes) -> object:
+        said = body[:_SHOWN].decode(errors="replace")
+        if status != 200:
+            # Busy and broken servers may recover; what they refuse they will refuse again.
+            is_final = status < 500 and status not in _TRY_AGAIN
+            raise ScoreError(f"{self.pool}: answered {status}: {said}", is_final=is_final)
+        try:
+            return cast("Any", json.loads(body))["choices"][0]["message"]["content"]
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            raise ScoreError(f"{self.pool}: no chat completion in {said!r}") from None
+
+
+def read_judge(options: Mapping[str, Json]) -> Judge:
+    """Return the judge that an option describes."""
+    kinds = {field.name: type(field.default) for field in fields(Judge)}
+    for name, value in options.items():
+        kind = kinds.get(name)
+        is_number = kind is float and type(value) in (int, float)
+        if kind is None or not (is_number or type(value) is kind):
+            fix = f"a judge has {', '.join(f'{n} ({k.__name__})' for n, k in kinds.items())}"
+            raise ConfigError(f"{_FIELD}.{name}", value, fix)
+    return Judge(**cast("dict[str, Any]", dict(options)))
+
+
+async def ask_all(questions: Iterable[Coroutine[None, None, T]]) -> list[T]:
+    """Return the answers to questions asked together; the first that fails ends the others."""
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            asked = [tasks.create_task(question) for question in questions]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
+    return [task.result() for task in asked]

@@ -1,0 +1,172 @@
+"""Code: how many tests a program passes, run in the sandbox this process offers.
+
+What the model wrote never runs anywhere else. A program that fails, crashes or reaches a limit
+passes no test; a sandbox that fails is an error, never a 0. The value is the share of tests passed
+(`mode = "fraction"`), or 1 if all are and else 0 (`mode = "all"`).
+"""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal, TypeAlias, cast
+
+from rollart.errors import ConfigError, ScoreError
+from rollart.rewards.answers import Source, find_answer, find_code, get_expected, wrong_payload
+from rollart.rewards.context import get_sandbox
+from rollart.rewards.outputs import Compare, are_same
+from rollart.types import Json, Program, ProgramLimits, ProgramResult, Reward, Trajectory
+
+Mode: TypeAlias = Literal["all", "fraction"]
+Case: TypeAlias = tuple[str, str]
+"""What a program reads and what it is to write."""
+
+_RUNNER = Path(__file__).with_name("inside.py")
+_SECRET_BYTES = 16
+
+
+async def unit_tests(
+    trajectory: Trajectory,
+    *,
+    key: str = "tests",
+    source: Source = "last",
+    mode: Mode = "all",
+    python: str = "python3",
+    limits: Mapping[str, Json] | None = None,
+) -> Reward:
+    """Score a Python program by the tests of its task: a test file, or a list of statements.
+
+    A file's tests are its functions `test…` and its TestCases, or, without any, the file itself.
+    Tests see the solution's names as their own and may also import `solution`.
+    """
+    tests = get_expected(trajectory, key)
+    if not _are_tests(tests):
+        raise wrong_payload(key, tests, "a test file as text, or a list of test statements")
+    program = find_code(find_answer(trajectory, source=source) or "", language="python")
+    secret = secrets.token_hex(_SECRET_BYTES)
+    result = await _run(
+        Program(
+            argv=(python, "run_tests.py"),
+            files={
+                "run_tests.py": _RUNNER.read_bytes(),
+                "solution.py": _encode(program),
+                "tests.json": json.dumps(tests).encode(),
+            },
+            stdin=f"{secret}\n".encode(),
+            limits=_read_limits(limits),
+        )
+    )
+    passed, total = _count(result, secret)
+    return _reward(passed, max(total, len(tests) if isinstance(tests, list) else 1), mode)
+
+
+async def stdin_stdout(
+    trajectory: Trajectory,
+    *,
+    key: str = "cases",
+    source: Source = "last",
+    mode: Mode = "fraction",
+    compare: Compare = "lines",
+    command: Sequence[str] = ("python3", "solution.py"),
+    limits: Mapping[str, Json] | None = None,
+) -> Reward:
+    """Score a program by what it writes for what it reads, case by case.
+
+    The last word of `command` names the file the program is written to, its ending the language.
+    What a case expects stays here: the program cannot look it up.
+    """
+    cases = _read_cases(get_expected(trajectory, key), key)
+    allowed = _read_limits(limits)
+    if not command or "." not in command[-1]:
+        fix = "must end with the program's file, such as solution.py"
+        raise ConfigError("reward.options.command", command, fix)
+    language = _LANGUAGES.get(command[-1].rpartition(".")[2], "")
+    program = find_code(find_answer(trajectory, source=source) or "", language=language)
+    files = {command[-1]: _encode(program)}
+
+    async def passes(case: Case) -> bool:
+        read, wanted = case
+        stdin = _encode(read)
+        result = await _run(Program(argv=tuple(command), files=files, stdin=stdin, limits=allowed))
+        is_done = result.end == "exited" and result.exit_code == 0 and not result.is_cut
+        return is_done and are_same(result.stdout, wanted, compare=compare)
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(passes(case)) for case in cases]
+    except ExceptionGroup as group:
+        raise group.exceptions[0] from group
+    return _reward(sum(task.result() for task in running), len(cases), mode)
+
+
+_LANGUAGES = {"py": "python", "js": "javascript", "sh": "bash", "rb": "ruby"}
+
+
+async def _run(program: Program) -> ProgramResult:
+    try:
+        return await get_sandbox().run(program)
+    except ScoreError:
+        raise
+    except Exception as error:
+        raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
+
+
+def _count(result: ProgramResult, secret: str) -> tuple[int, int]:
+    """Return how many tests passed and how many there were, by what the runner wrote."""
+    lines = result.stdout.decode(errors="replace").splitlines()
+    said = [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
+    totals = [int(words[1]) for words in said if words[:1] == ["total"]]
+    return said.count(["passed"]), totals[0] if totals else 0
+
+
+def _reward(passed: int, total: int, mode: Mode) -> Reward:
+    if mode not in ("all", "fraction"):
+        raise ConfigError("reward.options.mode", mode, "use all or fraction")
+    value = passed / total if mode == "fraction" else float(passed == total)
+    return Reward(value=value, parts={"passed": float(passed), "total": float(total)})
+
+
+def _are_tests(value: Json) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _read_cases(value: Json, key: str) -> list[Case]:
+    """Read cases: objects of input and output, or one object of two lists."""
+    cases: list[object] = []
+    if isinstance(value, list):
+        cases = [
+            (each.get("input"), each.get("output")) if isinstance(each, dict) else None
+            for each in value
+        ]
+    elif isinstance(value, dict):
+        inputs, outputs = value.get("inputs"), value.get("outputs")
+        if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs):
+            cases = list(zip(inputs, outputs, strict=True))
+    if not cases or not all(_is_case(case) for case in cases):
+        raise wrong_payload(key, value, 'a list of {"input": text, "output": text}')
+    return cast("list[Case]", cases)
+
+
+def _is_case(value: object) -> bool:
+    return isinstance(value, tuple) and all(
+        isinstance(text, str) for text in cast("tuple[object, ...]", value)
+    )
+
+
+def _read_limits(limits: Mapping[str, Json] | None) -> ProgramLimits:
+    known = {field.name for field in fields(ProgramLimits)}
+    for name, value in (limits or {}).items():
+        is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+        if name not in known or not is_number:
+            fix = f"must be a number above 0 under one of {', '.join(sorted(known))}"
+            raise ConfigError(f"reward.options.limits.{name}", value, fix)
+    return ProgramLimits(**cast("dict[str, int]", dict(limits or {})))
+
+
+def _encode(text: str) -> bytes:
+    """Return a text as bytes; what is no text in UTF-8 becomes a question mark."""
+    return text.encode(errors="replace")

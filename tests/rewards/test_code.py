@@ -1,0 +1,198 @@
+"""Code is scored by running it in a sandbox, and only there."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from rewarded import attempt, call
+
+from rollart.errors import ScoreError
+from rollart.rewards.context import close_sandbox, use_sandbox
+from rollart.rewards.outputs import are_same
+from rollart.rewards.scoring import score
+from rollart.sandbox.opening import open_sandbox
+from rollart.sandbox.options import SandboxOptions
+from rollart.types import Json, Program, ProgramResult, Reward
+
+ADD = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
+TWICE = "```python\nprint(2 * int(input()))\n```"
+
+
+@pytest.fixture(autouse=True)
+def sandbox() -> Iterator[None]:
+    """Programs written in this file need no isolation."""
+    use_sandbox(lambda: open_sandbox(SandboxOptions(kind="plain", allow_plain=True)))
+    yield
+    use_sandbox(None)
+
+
+def scored(function: str, answer: str, payload: dict[str, Json], **options: Json) -> Reward:
+    async def run() -> Reward:
+        try:
+            return (await score(call(function, attempt(answer, payload=payload), **options)))[0]
+        finally:
+            await close_sandbox()
+
+    return asyncio.run(run())
+
+
+def share(passed: int, total: int, value: float) -> Reward:
+    return Reward(value=value, parts={"passed": float(passed), "total": float(total)})
+
+
+def test_statements_are_tests_each():
+    tests: list[Json] = ["assert add(1, 2) == 3", "assert add(1, 2) == 4", "import solution"]
+    assert scored("unit_tests", ADD, {"tests": tests}) == share(2, 3, 0.0)
+    assert scored("unit_tests", ADD, {"tests": tests}, mode="fraction") == share(2, 3, 2 / 3)
+
+
+FILE = """
+import unittest
+from solution import add
+
+def test_small(): assert add(1, 1) == 2
+def test_wrong(): assert add(1, 1) == 3
+
+class Large(unittest.TestCase):
+    def test_sum(self): self.assertEqual(add(10**20, 1), 10**20 + 1)
+    def test_text(self): self.assertEqual(add("é", "漢"), "é漢")
+    @unittest.skip("later")
+    def test_later(self): pass
+"""
+
+
+def test_a_file_holds_functions_and_test_cases():
+    assert scored("unit_tests", ADD, {"tests": FILE}, mode="fraction") == share(3, 5, 0.6)
+
+
+def test_a_file_of_statements_alone_is_one_test():
+    assert scored("unit_tests", ADD, {"tests": "assert add(1, 2) == 3"}) == share(1, 1, 1.0)
+    assert scored("unit_tests", ADD, {"tests": "assert add(1, 2) == 4"}) == share(0, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "",
+        "no program at all",
+        "```python\ndef add(a, b:\n```",
+        "```python\nraise SystemExit(0)\n```",
+        "```python\nimport os\nos._exit(0)\n```",
+        "```python\nprint('total 2', 'passed', 'passed', flush=True)\n```",
+        "```python\nimport os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n```",
+        "```js\nfunction add(a, b) { return a + b }\n```",
+    ],
+)
+def test_a_program_that_fails_passes_nothing(answer: str):
+    tests: list[Json] = ["assert add(1, 2) == 3", "assert add(0, 0) == 0"]
+    assert scored("unit_tests", answer, {"tests": tests}, mode="fraction") == share(0, 2, 0.0)
+
+
+def test_what_passed_before_the_time_was_up_counts():
+    tests: list[Json] = ["assert add(1, 2) == 3", "while True: pass", "assert add(0, 0) == 0"]
+    got = scored("unit_tests", ADD, {"tests": tests}, mode="fraction", limits={"wall_s": 1.0})
+    assert got == share(1, 3, 1 / 3)
+
+
+CASES: list[Json] = [
+    {"input": "3\n", "output": "6\n"},
+    {"input": "-1", "output": "-2"},
+    {"input": "x", "output": "xx"},
+]
+
+
+def test_outputs_are_compared_case_by_case():
+    assert scored("stdin_stdout", TWICE, {"cases": CASES}) == share(2, 3, 2 / 3)
+    assert scored("stdin_stdout", TWICE, {"cases": CASES}, mode="all") == share(2, 3, 0.0)
+    assert scored("stdin_stdout", TWICE, {"cases": CASES[:2]}, mode="all") == share(2, 2, 1.0)
+
+
+def test_cases_may_stand_in_two_lists_and_programs_in_other_languages():
+    cases: Json = {"inputs": ["漢字"], "outputs": ["漢字"]}
+    got = scored("stdin_stdout", "```sh\ncat\n```", {"c": cases}, key="c", command=["sh", "a.sh"])
+    assert got == share(1, 1, 1.0)
+
+
+def test_a_program_that_ends_badly_fails_its_case_whatever_it_wrote():
+    answer = "```python\nprint(6)\nraise ValueError\n```"
+    assert scored("stdin_stdout", answer, {"cases": CASES[:1]}) == share(0, 1, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted", "same"),
+    [
+        (b"6\n", "6", {"lines", "words"}),
+        (b"6", "6", {"exact", "lines", "words"}),
+        (b"a \nb\n\n", "a\nb", {"lines", "words"}),
+        (b"a b", "a\nb", {"words"}),
+        (b"0.3333333", "0.33333333", {"words"}),
+        (b"1e3", "1000", {"words"}),
+        (b"0.33", "0.34", set()),
+        (b"a", "b", set()),
+        (b"1", "1 2", set()),
+        (b"\xff", "a", set()),
+        (b"", "", {"exact", "lines", "words"}),
+        ("é\n".encode(), "é\n", {"exact", "lines", "words"}),
+    ],
+)
+def test_how_strictly_outputs_are_compared_is_an_option(written: bytes, wanted: str, same):
+    got = {how for how in ("exact", "lines", "words") if are_same(written, wanted, compare=how)}
+    assert got == same
+
+
+@pytest.mark.parametrize(
+    ("function", "payload", "options", "message"),
+    [
+        ("unit_tests", {"x": 1}, {}, "task.payload has no key 'tests'; its keys: x"),
+        ("unit_tests", {"tests": []}, {}, "task.payload['tests'] is []; wanted a test file"),
+        ("unit_tests", {"tests": "a"}, {"mode": "some"}, "mode = 'some': use all or fraction"),
+        ("unit_tests", {"tests": "a"}, {"limits": {"wall": 1}}, "limits.wall = 1: must be a num"),
+        ("stdin_stdout", {}, {}, "task.payload has no key 'cases'; its keys: none"),
+        ("stdin_stdout", {"cases": [{"input": 3}]}, {}, 'wanted a list of {"input": text'),
+        ("stdin_stdout", {"cases": CASES}, {"command": ["cat"]}, "must end with the program's f"),
+        ("stdin_stdout", {"cases": CASES[:1]}, {"compare": "some"}, "compare = 'some': use exact"),
+    ],
+)
+def test_wrong_tasks_and_options_are_errors(function: str, payload, options, message: str):
+    with pytest.raises(ScoreError) as caught:
+        scored(function, TWICE, payload, **options)
+    assert message in str(caught.value)
+    assert caught.value.is_final
+
+
+class Broken:
+    """A sandbox that fails."""
+
+    async def run(self, program: Program) -> ProgramResult:
+        raise OSError("no space left")
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+)
+def test_a_sandbox_that_fails_is_an_error_and_no_score(function: str, payload):
+    use_sandbox(Broken)
+    with pytest.raises(ScoreError, match="the sandbox failed: OSError: no space left") as caught:
+        scored(function, TWICE, payload)
+    assert not caught.value.is_final
+
+
+def test_without_a_sandbox_nothing_runs():
+    use_sandbox(None)
+    with pytest.raises(
+        ScoreError, match="scoring code needs a sandbox and there is none"
+    ) as caught:
+        scored("unit_tests", ADD, {"tests": "a"})
+    assert caught.value.is_final
+
+
+def test_a_sandbox_that_cannot_be_opened_is_told():
+    def opening():
+        raise OSError("no bubblewrap")
+
+    use_sandbox(opening)
+    with pytest.raises(ScoreError, match="could not be opened: OSError: no bubblewrap"):
+        scored("unit_tests", ADD, {"tests": "a"})

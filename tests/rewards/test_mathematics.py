@@ -1,0 +1,70 @@
+"""Mathematics: equal expressions are right, unreadable answers wrong, unreadable tasks errors."""
+
+import threading
+
+import pytest
+from rewarded import attempt
+
+from rollart.errors import ConfigError, ScoreError
+from rollart.rewards.mathematics import math
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected", "reward"),
+    [
+        ("The answer is $4$.", "4", 1.0),
+        ("4", 4, 1.0),
+        (r"\boxed{0.5}", r"\frac{1}{2}", 1.0),
+        (r"\boxed{\frac{2}{4}}", "1/2", 1.0),
+        (r"$1+x^2$", "x^2+1", 1.0),
+        (r"$\{2,1\}$", r"\{1,2\}", 1.0),
+        (r"\boxed{2\sqrt{2}}", r"$\sqrt{8}$", 1.0),
+        (r"\boxed{5}", ["3", "5"], 1.0),
+        (r"\boxed{3} no, \boxed{4}", "4", 1.0),
+        (r"\boxed{5}", "4", 0.0),
+        ("", "4", 0.0),
+        ("no idea", "4", 0.0),
+        ("漢字", "4", 0.0),
+        (r"\boxed{\frac{}", "4", 0.0),
+        ("x" * 10**6 + r" \boxed{4}", "4", 1.0),
+    ],
+)
+def test_an_answer_is_right_if_it_equals_the_expected_expression(answer, expected, reward):
+    assert math(attempt(answer, payload={"answer": expected})) == reward
+
+
+def test_what_counts_of_the_answer_is_an_option():
+    said = attempt("<answer>4</answer> though 5 is near", payload={"answer": "4"})
+    assert math(said, pattern="<answer>(.*?)</answer>") == 1.0
+    assert math(said, pattern="<box>(.*?)</box>") == 0.0
+
+
+@pytest.mark.parametrize("expected", ["", "   ", r"\frac{", "漢字"])
+def test_an_expectation_that_cannot_be_read_is_an_error(expected: str):
+    message = r"task.payload\['answer'\] is .*; wanted an expression math-verify can read"
+    with pytest.raises(ScoreError, match=message) as caught:
+        math(attempt("4", payload={"answer": expected}))
+    assert caught.value.is_final
+
+
+def test_a_missing_key_is_an_error():
+    with pytest.raises(ScoreError, match=r"task.payload has no key 'gold'; its keys: answer"):
+        math(attempt("4", payload={"answer": "4"}), key="gold")
+
+
+def test_an_answer_that_takes_too_long_is_an_error_and_no_score():
+    tower = r"\boxed{" + "2^{" * 30 + "1" + "}" * 30 + "}"
+    with pytest.raises(ScoreError, match="the answer took more than 1 s to read") as caught:
+        math(attempt("(" * 60 + tower, payload={"answer": "4"}), timeout_s=1)
+    assert caught.value.is_final
+    with pytest.raises(ConfigError, match=r"reward.options.timeout_s = 0: must be a whole number"):
+        math(attempt("4", payload={"answer": "4"}), timeout_s=0)
+
+
+def test_it_works_in_a_thread_too():
+    got: list[float] = []
+    one = attempt("$4$", payload={"answer": "4"})
+    thread = threading.Thread(target=lambda: got.append(math(one)))
+    thread.start()
+    thread.join()
+    assert got == [1.0]
