@@ -4,6 +4,7 @@
     ├── UserError            the user can fix it: printed as one message, no traceback, exit 2
     │   ├── ConfigError      a config field: names the field, the value and the fix
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
+    │   ├── PlacementError   a worker that no pool can take
     │   └── StorageError     a disk or directory that refuses
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
     ├── ScoreError           a reward function or what runs it failed; never a score
@@ -34,6 +35,10 @@ class ConfigError(UserError):
 
 class ModelError(UserError):
     """A model, tokenizer or checkpoint that cannot be used."""
+
+
+class PlacementError(UserError):
+    """A worker that no pool can take: the message says what it needs and what there is."""
 
 
 class StorageError(UserError):

@@ -1,0 +1,272 @@
+"""Binding: which pool each worker runs in, the one it prefers or one in its place.
+
+A worker names pools, best first. It gets the first that is large enough for it and has room on one
+node; if none has, another pool of the same kind: devices stand in for devices, CPUs for CPUs. What
+was preferred is kept beside what was had, so that a worker can go home when its pool has room
+again. Machines come and go: `observe` says what is alive, and a worker whose node is gone is lost
+until it is bound anew or released.
+
+Invariant: the workers of a node never hold more units than are alive on it, nor those of a pool
+more than it was declared with. `check` asserts it.
+
+Pure: no clock, no I/O. What starts processes on the nodes is told what was decided here.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from rollart.control.capacity import Needs, PoolCapacity
+from rollart.errors import InvariantError, PlacementError
+
+_SHOWN = 6
+"""Workers that an error names as holding a pool."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """Where a worker is, and where it would rather be."""
+
+    worker: str
+    preferred: tuple[str, ...]
+    """Pools, best first."""
+    actual: str
+    node: str
+    since_s: float
+    until_s: float | None = None
+    """When it was lost, moved or released; None: it still holds."""
+
+    @property
+    def is_at_home(self) -> bool:
+        """Whether it is in the pool it likes best."""
+        return self.preferred[:1] == (self.actual,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolRow:
+    """A pool and who is in it, for display."""
+
+    name: str
+    hardware: str
+    units: int
+    alive: int
+    used: int
+    bindings: tuple[Binding, ...]
+    lost: tuple[str, ...]
+    """Workers it held when their node went away, not yet bound anew."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Held:
+    binding: Binding
+    needs: Needs
+    is_lost: bool = False
+
+
+class Bindings:
+    """The ResourceManager's state: pools, what of them is alive, and who holds what."""
+
+    def __init__(self, pools: Iterable[PoolCapacity]) -> None:
+        self._pools = {pool.name: pool for pool in pools}
+        self._workers: dict[str, _Held] = {}
+        self._alive: dict[str, dict[str, int]] = {}
+        """Units of each pool by node."""
+        self._capacity: dict[tuple[str, str], int] = {}
+        """Units of each resource and node, which pools may share."""
+        self._on_node: Counter[tuple[str, str]] = Counter()
+        """Units in use, by resource and node."""
+        self._in_pool: Counter[str] = Counter()
+        self._ended: list[Binding] = []
+        self.observe({name: pool.units for name, pool in self._pools.items()}, now=0.0)
+
+    def observe(self, alive: Mapping[str, int | Mapping[str, int]], *, now: float) -> None:
+        """Say how many units of each pool are alive, by node where nodes are known.
+
+        A pool left out is gone. Of workers that no longer fit on their node the newest are lost.
+        """
+        self._check_names(alive, "the cluster reports")
+        self._alive = {n: pool.by_node(alive.get(n, 0)) for n, pool in self._pools.items()}
+        self._capacity = {}
+        for name, nodes in self._alive.items():
+            for node, units in nodes.items():
+                key = self._pools[name].key(node)
+                self._capacity[key] = max(units, self._capacity.get(key, 0))
+        self._on_node.clear()
+        self._in_pool.clear()
+        for held in self._workers.values():
+            if held.is_lost:
+                continue
+            pool, node = self._pools[held.binding.actual], held.binding.node
+            if node in self._alive[pool.name] and self._free(pool, node) >= held.needs.units:
+                self._take(held)
+            else:
+                held.is_lost = True
+                self._end(held, now)
+
+    def bind(self, worker: str, *, preferred: tuple[str, ...], needs: Needs, now: float) -> Binding:
+        """Give a worker a place, or say why there is none."""
+        if worker in self._workers:
+            raise InvariantError(f"{worker} is bound already")
+        self._check_names(preferred, f"{worker} prefers")
+        pool, node = self._choose(worker, preferred, needs)
+        binding = Binding(worker=worker, preferred=preferred, actual=pool, node=node, since_s=now)
+        self._workers[worker] = held = _Held(binding=binding, needs=needs)
+        self._take(held)
+        return binding
+
+    def release(self, worker: str, *, now: float) -> None:
+        """Give a worker's place back."""
+        held = self._workers.pop(worker)
+        if not held.is_lost:
+            self._give_back(held)
+            self._end(held, now)
+
+    def lost(self) -> tuple[str, ...]:
+        """Return the workers whose node is gone and that have no new place yet."""
+        return tuple(worker for worker, held in self._workers.items() if held.is_lost)
+
+    def better(self, worker: str) -> str | None:
+        """Return the pool a worker prefers to its own and that has room; None if there is none."""
+        held = self._workers[worker]
+        for name in held.binding.preferred:
+            if name == held.binding.actual and not held.is_lost:
+                return None
+            if self._room(self._pools[name], held.needs) is not None:
+                return name
+        return None
+
+    def rebind(self, worker: str, *, now: float) -> Binding:
+        """Give a worker the best place there is now, which may be the one it has."""
+        held = self._workers[worker]
+        old = held.binding
+        if not held.is_lost and self.better(worker) is None:
+            return old
+        pool, node = self._choose(worker, old.preferred, held.needs)
+        self.release(worker, now=now)
+        binding = replace(old, actual=pool, node=node, since_s=now)
+        self._workers[worker] = held = _Held(binding=binding, needs=held.needs)
+        self._take(held)
+        return binding
+
+    def binding(self, worker: str) -> Binding:
+        """Return where a worker is, or was when it was lost."""
+        return self._workers[worker].binding
+
+    def records(self) -> tuple[Binding, ...]:
+        """Return every binding there was, in the order they ended, then those that hold."""
+        current = (held.binding for held in self._workers.values() if not held.is_lost)
+        return (*self._ended, *current)
+
+    def table(self) -> tuple[PoolRow, ...]:
+        """Return each pool and who is in it."""
+        rows: list[PoolRow] = []
+        for name, pool in self._pools.items():
+            held = [each for each in self._workers.values() if each.binding.actual == name]
+            row = PoolRow(
+                name=name,
+                hardware=pool.hardware,
+                units=pool.units,
+                alive=self._units_alive(name),
+                used=self._in_pool[name],
+                bindings=tuple(each.binding for each in held if not each.is_lost),
+                lost=tuple(each.binding.worker for each in held if each.is_lost),
+            )
+            rows.append(row)
+        return tuple(rows)
+
+    def check(self) -> None:
+        """Assert the invariants."""
+        on_node: Counter[tuple[str, str]] = Counter()
+        in_pool: Counter[str] = Counter()
+        for held in self._workers.values():
+            if held.is_lost:
+                continue
+            pool, node = self._pools[held.binding.actual], held.binding.node
+            on_node[pool.key(node)] += held.needs.units
+            in_pool[pool.name] += held.needs.units
+            assert node in self._alive[pool.name], held
+            assert on_node[pool.key(node)] <= self._capacity[pool.key(node)], held
+            assert in_pool[pool.name] <= pool.units, held
+            assert pool.fits(held.needs), held
+        assert +self._on_node == +on_node
+        assert +self._in_pool == +in_pool
+
+    def _choose(self, worker: str, preferred: tuple[str, ...], needs: Needs) -> tuple[str, str]:
+        """Return the pool and the node a worker gets."""
+        names = [*preferred, *self._stand_ins(preferred)]
+        for name in names:
+            node = self._room(self._pools[name], needs)
+            if node is not None:
+                return name, node
+        raise PlacementError(self._why_not(worker, names, needs))
+
+    def _stand_ins(self, preferred: tuple[str, ...]) -> list[str]:
+        """Return the pools that may take the place of preferred ones, in the order declared."""
+        kinds = {self._pools[name].is_cpu for name in preferred}
+        return [
+            name
+            for name, pool in self._pools.items()
+            if name not in preferred and (not kinds or pool.is_cpu in kinds)
+        ]
+
+    def _room(self, pool: PoolCapacity, needs: Needs) -> str | None:
+        """Return the fullest node of a pool that has room; None if there is none."""
+        if not pool.fits(needs) or self._in_pool[pool.name] + needs.units > pool.units:
+            return None
+        free = {node: self._free(pool, node) for node in self._alive[pool.name]}
+        enough = [node for node, units in free.items() if units >= needs.units]
+        return min(enough, key=lambda node: free[node], default=None)
+
+    def _free(self, pool: PoolCapacity, node: str) -> int:
+        return self._capacity[pool.key(node)] - self._on_node[pool.key(node)]
+
+    def _take(self, held: _Held) -> None:
+        pool, node = self._pools[held.binding.actual], held.binding.node
+        self._on_node[pool.key(node)] += held.needs.units
+        self._in_pool[pool.name] += held.needs.units
+
+    def _give_back(self, held: _Held) -> None:
+        pool, node = self._pools[held.binding.actual], held.binding.node
+        self._on_node[pool.key(node)] -= held.needs.units
+        self._in_pool[pool.name] -= held.needs.units
+
+    def _end(self, held: _Held, now: float) -> None:
+        self._ended.append(replace(held.binding, until_s=now))
+
+    def _units_alive(self, name: str) -> int:
+        return min(sum(self._alive[name].values()), self._pools[name].units)
+
+    def _check_names(self, names: Iterable[str], who: str) -> None:
+        for name in names:
+            if name not in self._pools:
+                known = ", ".join(self._pools) or "none"
+                raise PlacementError(f"{who} pool {name!r}: no such pool; there is {known}")
+
+    def _why_not(self, worker: str, names: Iterable[str], needs: Needs) -> str:
+        """Say why none of these pools takes a worker: too small, gone or full."""
+        pools = [self._pools[name] for name in names]
+        asked = f"{worker} needs {needs}"
+        large = [pool for pool in pools if pool.fits(needs)]
+        if not large:
+            offers = "; ".join(pool.offer(needs) for pool in pools) or "there is none"
+            return f"{asked}; no pool is large enough: {offers}"
+        there = [pool for pool in large if self._units_alive(pool.name)]
+        if not there:
+            gone = ", ".join(pool.name for pool in large)
+            return f"{asked}; no node is alive of the pools that are large enough: {gone}"
+        return f"{asked}; every pool that could take it is full: " + "; ".join(
+            f"{pool.name} ({self._in_pool[pool.name]} of {self._units_alive(pool.name)} units "
+            f"in use{self._holders(pool)})"
+            for pool in there
+        )
+
+    def _holders(self, pool: PoolCapacity) -> str:
+        """Name who is on a pool's nodes."""
+        nodes = {pool.key(node) for node in self._alive[pool.name]}
+        workers = [
+            worker
+            for worker, held in self._workers.items()
+            if not held.is_lost and self._pools[held.binding.actual].key(held.binding.node) in nodes
+        ]
+        more = f" and {len(workers) - _SHOWN} more" if len(workers) > _SHOWN else ""
+        return f" by {', '.join(workers[:_SHOWN])}{more}" if workers else ""
