@@ -238,9 +238,13 @@ class Router:
 
     def _is_crowded(self, home: EngineLoad) -> bool:
         """Say whether a guest has so little to do that an episode had better move there."""
-        return home.pool not in self._guests and any(
-            home.load > _CROWDED * (guest.load + 1) for guest in self._least_guests()
-        )
+        if not self._guests or home.pool in self._guests:
+            return False
+        for name in self._guests:
+            pool = self._pools[name]
+            if pool and home.load > _CROWDED * (pool.least().load + 1):
+                return True
+        return False
 
     def _least_guests(self) -> list[EngineLoad]:
         return [self._pools[name].least() for name in self._guests if self._pools[name]]
