@@ -1,6 +1,9 @@
-import pytest
-from planning_samples import H20, make_plan, make_problem
+from dataclasses import replace
 
+import pytest
+from planning_samples import H20, make_plan, make_problem, make_rules
+
+from rollart.control.lending import Lending
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import Share
 from rollart.planning.trials import Bench
@@ -34,3 +37,19 @@ def test_engines_that_do_not_divide_evenly_keep_their_speed_together():
     whole = bench.run(trial, Scale(attempts=32, steps=12, skip=2)).step_s
     half = bench.run(trial, Scale(attempts=16, steps=12, skip=2)).step_s
     assert half == pytest.approx(whole, rel=0.25)
+
+
+def test_a_likeness_lends_what_the_whole_would():
+    rules = replace(make_rules(), lending=Lending(enabled=True))
+    plan = make_plan(rollout=(Share(pool=H20, gpus=16, tp=1),), serves={"reader": "h20"})
+    whole, part = (
+        make_world(make_problem(rules=rules), plan, scale=Scale(attempts=n, steps=1, skip=0))
+        for n in (32, 8)
+    )
+    assert part.durations.recall_s() == whole.durations.recall_s()
+    assert part.durations.lend_s() == whole.durations.lend_s()
+    engines = [
+        [member.engine.id for member in world.make_engines(Loop()) if member.lent]
+        for world in (whole, part)
+    ]
+    assert [len(each) for each in engines] == [8, 2]

@@ -67,6 +67,7 @@ def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
         blocking_weights=problem.blocking_weights,
         push_link=problem.push_link(plan.rollout_pools),
         lend_tp=lend_tp,
+        state_gpus=plan.train_gpus,
     )
 
 

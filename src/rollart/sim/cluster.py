@@ -87,6 +87,8 @@ class Cluster:
     """What they cross from there."""
     lend_tp: int = 0
     """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
+    state_gpus: int = 0
+    """GPUs that share what training keeps, of which a likeness has a part; 0: those that train."""
     engine_mtbf_s: float = 0.0
     """Mean time an engine serves until it dies; 0 is for ever."""
     engine_repair_s: float = 60.0
@@ -102,7 +104,7 @@ class Cluster:
         return LendCosts(
             model=self.model,
             gpu=self.train_gpu,
-            gpus=self.train_gpus,
+            gpus=self.state_gpus or self.train_gpus,
             tp=self.lend_tp,
             pull_link=link_named(self.pull_link),
             constants=self.constants,
