@@ -3,8 +3,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_samples import make_trajectory, make_turn, random_groups
 
+from rollart.training.balance import Share
 from rollart.training.batch import decode, encode
-from rollart.training.packing import lay_out, pack, split
+from rollart.training.packing import IDLE, lay_out, pack, split
 
 lengths = st.lists(st.integers(1, 40), max_size=30).map(lambda values: dict(enumerate(values)))
 
@@ -76,3 +77,28 @@ def test_rows_of_one_token_mean_no_packing():
 def test_nothing_to_lay_out_gives_nothing():
     batch = decode(encode(random_groups(0)))
     assert lay_out(batch, [], row_tokens=0, micro_batch_tokens=10) == []
+
+
+def test_ranks_share_all_sequences_and_have_equally_many_micro_batches():
+    batch = decode(encode(random_groups(0, groups=4)))
+    every = np.flatnonzero(batch.sampled).tolist()
+    for ranks in (2, 3, 16):
+        laid = [
+            lay_out(
+                batch,
+                range(len(batch.rewards)),
+                row_tokens=0,
+                micro_batch_tokens=50,
+                share=Share(rank=rank, ranks=ranks, attention=0.01),
+            )
+            for rank in range(ranks)
+        ]
+        assert len({len(micros) for micros in laid}) == 1
+        assert sorted(place for micros in laid for m in micros for place in m.places) == every
+
+
+def test_a_rank_without_sequences_is_idle_as_long_as_others_work():
+    batch = decode(encode(random_groups(0)))
+    share = Share(rank=1, ranks=2, attention=0.0)
+    micros = lay_out(batch, [4], row_tokens=0, micro_batch_tokens=50, share=share)
+    assert [micro is IDLE for micro in micros] == [True]

@@ -1,7 +1,7 @@
 import pytest
 
 from rollart.errors import ConfigError
-from rollart.training.options import TrainingOptions
+from rollart.training.options import LoraOptions, TrainingOptions
 
 
 def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
@@ -30,6 +30,8 @@ def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
         ("minibatches", 0, "must be at least 1"),
         ("micro_batch_tokens", 0, "must be at least 1"),
         ("threads", 0, "must be at least 1"),
+        ("ranks", 0, "must be at least 1"),
+        ("timeout_s", 0.0, "must be a finite number above 0"),
         ("warmup_steps", -1, "must be at least 0"),
         ("row_tokens", -1, "must be at least 0"),
         ("seed", -1, "must be at least 0"),
@@ -40,3 +42,26 @@ def test_a_wrong_value_is_refused_with_its_field_and_fix(field: str, value: obje
     with pytest.raises(ConfigError) as caught:
         TrainingOptions(**{field: value})  # type: ignore[arg-type]
     assert str(caught.value) == f"training.{field} = {value!r}: {fix}"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "fix"),
+    [
+        ("rank", -1, "must be at least 0 (0: no adapter)"),
+        ("alpha", 0.0, "must be a finite number above 0"),
+        ("targets", [], "name at least one linear layer"),
+        ("dropout", 1.0, "must be in [0, 1)"),
+    ],
+)
+def test_a_wrong_adapter_is_refused_with_its_field_and_fix(field: str, value: object, fix: str):
+    with pytest.raises(ConfigError) as caught:
+        LoraOptions(**{field: value})  # type: ignore[arg-type]
+    assert str(caught.value) == f"training.lora.{field} = {value!r}: {fix}"
+
+
+def test_options_are_read_from_json_with_their_adapters():
+    read = TrainingOptions.read({"ranks": 2, "lora": {"rank": 4, "targets": ["q_proj"]}})
+    assert read == TrainingOptions(ranks=2, lora=LoraOptions(rank=4, targets=("q_proj",)))
+    assert [read.is_sharded, TrainingOptions().is_sharded] == [True, False]
+    with pytest.raises(ConfigError, match=r"training\.lora\.rnk = 4: is not an option"):
+        TrainingOptions.read({"lora": {"rnk": 4}})

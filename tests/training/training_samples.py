@@ -12,7 +12,9 @@ VOCABULARY = 40
 torch.set_num_threads(1)
 
 
-def write_checkpoint(directory: Path, *, width: int = 16, seed: int = 0) -> Path:
+def write_checkpoint(
+    directory: Path, *, width: int = 16, seed: int = 0, tied: bool = False
+) -> Path:
     config = Qwen3Config(
         vocab_size=VOCABULARY,
         hidden_size=width,
@@ -23,7 +25,7 @@ def write_checkpoint(directory: Path, *, width: int = 16, seed: int = 0) -> Path
         head_dim=8,
         max_position_embeddings=256,
         initializer_range=0.3,
-        tie_word_embeddings=False,
+        tie_word_embeddings=tied,
         pad_token_id=0,
         bos_token_id=None,
         eos_token_id=1,

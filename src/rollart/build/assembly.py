@@ -19,6 +19,7 @@ from rollart.models.renderer import ChatRenderer
 from rollart.ports import Array, Handle, WeightStore
 from rollart.runtime.host import EmbeddedHost, thread_env
 from rollart.runtime.proxy import LLMProxy
+from rollart.training.ranks import TRAINER, RankGroup, RankPlan
 from rollart.types import EngineId, EngineInfo, Json, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.opening import open_store
@@ -133,17 +134,23 @@ def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:
 async def open_trainer(
     config: Config, *, model: Path, store: dict[str, Json]
 ) -> AsyncGenerator[Handle]:
-    """Run the trainer until the block ends: in a process of its own if the weights can cross."""
+    """Run the trainer until the block ends: in processes of its own if the weights can cross."""
     host = EmbeddedHost(env=thread_env(config.training.threads))
+    options: dict[str, Json] = {
+        "model": str(model),
+        "options": json.loads(json.dumps(asdict(config.training))),
+        "store": store,
+    }
     try:
-        yield await host.spawn(
-            "rollart.training.trainer:TorchTrainer",
-            {
-                "model": str(model),
-                "options": json.loads(json.dumps(asdict(config.training))),
-                "store": store,
-            },
-            own_process=config.weights.store != "memory",
-        )
+        if config.training.ranks > 1:
+            plan = RankPlan(options=options, ranks=config.training.ranks)
+            group = await RankGroup.start(host, plan)
+            try:
+                yield group
+            finally:
+                await group.close()
+        else:
+            own_process = config.weights.store != "memory"
+            yield await host.spawn(TRAINER, options, own_process=own_process)
     finally:
         await host.close()

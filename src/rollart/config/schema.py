@@ -160,7 +160,7 @@ class WeightOptions:
         if self.keep < 1:
             raise ConfigError("weights.keep", self.keep, "must be at least 1")
         if self.bucket_bytes < 64 or self.bucket_bytes % 64:
-            raise ConfigError("weights.bucket_bytes", self.bucket_bytes, "a multiple of 64, please")
+            raise ConfigError("weights.bucket_bytes", self.bucket_bytes, "must be a multiple of 64")
         if self.wait_s <= 0:
             raise ConfigError("weights.wait_s", self.wait_s, "must be more than 0")
         in_buckets = self.store not in ("shared_memory", "memory")
@@ -218,6 +218,7 @@ class Config:
         self._check_sampling()
         self._check_groups()
         self._check_lending()
+        self._check_ranks()
 
     @property
     def mode(self) -> Mode:
@@ -287,3 +288,8 @@ class Config:
         if self.lending.enabled and self.weights.keep < 2:
             fix = "lending.enabled lends the weights before the newest too: keep at least 2"
             raise ConfigError("weights.keep", self.weights.keep, fix)
+
+    def _check_ranks(self) -> None:
+        if self.training.ranks > 1 and self.weights.store == "memory":
+            fix = 'ranks are processes of their own: weights.store must not be "memory"'
+            raise ConfigError("training.ranks", self.training.ranks, fix)

@@ -1,45 +1,36 @@
 """Checkpoints: a Hugging Face model directory that also holds what training needs to go on.
 
-    config.json, model.safetensors, tokenizer files   the model, usable by anything
-    optimizer.safetensors                             AdamW's moments by parameter name
-    trainer.json                                      version, steps, RNG state, fingerprint
+    config.json, model*.safetensors, tokenizer files   the model, usable by anything
+    adapter/                                           the adapters, where they are what is trained
+    optimizer*.safetensors                             AdamW's moments by parameter name
+    trainer.json                                       version, steps, RNG state, fingerprint
 
-A checkpoint is written beside its place and renamed into it, so a name always holds a whole
-checkpoint: a full disk costs the new one, never the old. What is read is JSON and safetensors.
+Nothing in it depends on how many ranks wrote it, so any number of ranks goes on from it: weights
+and moments lie whole in files of which every rank reads its rows (`tensor_files`). A name always
+holds a whole checkpoint (`drafts`), and nothing is restored unless every rank could read its part.
+What is read is JSON and safetensors.
 """
 
 import base64
-import errno
 import json
-import os
-import re
-import shutil
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoTokenizer
 
-from rollart.errors import ModelError, StorageError
+from rollart.errors import ModelError
+from rollart.training.drafts import drafted, recover
+from rollart.training.exporting import ADAPTER_DIRECTORY, ADAPTER_STEM, write_model
 from rollart.training.model import Model, load_model
+from rollart.training.policy import Policy
+from rollart.training.sharding import Rows, architecture, local, whole
+from rollart.training.tensor_files import Division, TensorReader
+from rollart.training.world import told_to_all
 
 FORMAT = 1
-_TOKENIZER_FILES = (
-    "tokenizer*",
-    "vocab*",
-    "merges.txt",
-    "*.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "chat_template*",
-)
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,66 +41,134 @@ class Progress:
     steps: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Restored:
+    """What a rank read of a checkpoint, checked and not yet applied."""
+
+    progress: Progress
+    rng: Tensor
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+
+
 def fingerprint(model: Model) -> dict[str, Any]:
     """Return what identifies a model's shape: its class and every parameter's dimensions."""
     return {
-        "architecture": type(model).__name__,
+        "architecture": architecture(model),
         "parameters": {name: list(value.shape) for name, value in model.named_parameters()},
     }
 
 
 def save_checkpoint(
-    directory: Path,
-    *,
-    model: Model,
-    source: str,
-    optimizer: torch.optim.Optimizer,
-    progress: Progress,
+    directory: Path, *, policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress
 ) -> None:
     """Write a whole checkpoint, replacing the one of that name only at the end."""
-    parent = directory.absolute().parent
-    fresh, old = parent / f".{directory.name}.new", parent / f".{directory.name}.old"
-    with _storage(directory):
-        parent.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(fresh, ignore_errors=True)
-        fresh.mkdir()
-        try:
-            model.save_pretrained(fresh)
-            _copy_tokenizer(source, fresh)
-            save_file(_moments(model, optimizer), fresh / "optimizer.safetensors")
-            (fresh / "trainer.json").write_text(json.dumps(_record(model, progress), indent=1))
-            _flush(fresh)
-        except BaseException:
-            shutil.rmtree(fresh, ignore_errors=True)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
-        if directory.exists():
-            directory.rename(old)
-        fresh.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
+    model, rank = policy.model, policy.world.rank
+    with drafted(directory, world=policy.world, what="checkpoint") as draft:
+        write_model(policy, draft)
+        sizes = {name: value.numel() for name, value in _moments(model, optimizer)}
+        division = Division(sizes, ranks=policy.world.size)
+        gathered = ((name, whole(value)) for name, value in _moments(model, optimizer))
+        own = division.take(gathered, rank=rank)
+        draft.each(lambda: division.write(own, draft.path, "optimizer", rank))
+
+        def describe() -> None:
+            total_bytes = sum(value.nbytes for _, value in _moments(model, optimizer))
+            division.write_index(draft.path, "optimizer", total_bytes=total_bytes)
+            record = json.dumps(_record(model, progress), indent=1)
+            (draft.path / "trainer.json").write_text(record)
+
+        draft.first(describe)
 
 
-def load_checkpoint(directory: Path, *, model: Model, optimizer: torch.optim.Optimizer) -> Progress:
+def load_checkpoint(
+    directory: Path, *, policy: Policy, optimizer: torch.optim.Optimizer
+) -> Progress:
     """Restore weights, moments and RNG state in place; nothing changes if anything is wrong."""
-    old = directory.absolute().parent / f".{directory.name}.old"
-    if not directory.exists() and old.exists():
-        old.rename(directory)
-    record = _read_record(directory)
-    _check_same_shape(directory, record["fingerprint"], fingerprint(model))
-    moments = _read_moments(directory, model)
-    device, dtype = str(model.device), str(model.dtype).removeprefix("torch.")
-    stored = load_model(str(directory), dtype=dtype, device=device)
-    rng = torch.frombuffer(bytearray(base64.b64decode(record["rng"])), dtype=torch.uint8)
-    model.load_state_dict(stored.state_dict())
+    world, model = policy.world, policy.model
+    recover(directory, world=world)
+    with told_to_all(world, ModelError):
+        restored = _read(directory, policy)
+    _apply(restored, policy)
     optimizer.state.clear()
     for name, parameter in model.named_parameters():
-        if f"{name}/exp_avg" in moments:
+        if f"{name}/exp_avg" in restored.moments:
             optimizer.state[parameter] = {
-                key: moments[f"{name}/{key}"].to(parameter.device if key != "step" else "cpu")
+                key: _placed(restored.moments[f"{name}/{key}"], parameter)
                 for key in ("step", "exp_avg", "exp_avg_sq")
             }
-    torch.set_rng_state(rng)
-    return Progress(version=record["version"], steps=record["steps"])
+    torch.set_rng_state(restored.rng)
+    return restored.progress
+
+
+def _read(directory: Path, policy: Policy) -> _Restored:
+    record = _read_record(directory)
+    _check_same_shape(directory, record["fingerprint"], fingerprint(policy.model))
+    rng = bytearray(base64.b64decode(record["rng"]))
+    return _Restored(
+        progress=Progress(version=record["version"], steps=record["steps"]),
+        rng=torch.frombuffer(rng, dtype=torch.uint8),
+        moments=_read_moments(directory, policy.model),
+        weights=_read_weights(directory, policy),
+    )
+
+
+def _read_weights(directory: Path, policy: Policy) -> dict[str, Tensor]:
+    """Return this rank's rows of what is trained, by the model's own names."""
+    model, tuning = policy.model, policy.tuning
+    if policy.is_plain:
+        dtype = str(model.dtype).removeprefix("torch.")
+        return load_model(str(directory), dtype=dtype, device=str(model.device)).state_dict()
+    place = (directory, "model")
+    if tuning.has_adapters:
+        place = (directory / ADAPTER_DIRECTORY, ADAPTER_STEM)
+    with TensorReader(*place) as reader:
+        return {
+            name: reader.read(stored, Rows.of(value), shape=tuple(value.shape))
+            for name, value in model.named_parameters()
+            if (stored := tuning.stored_name(name)) is not None
+        }
+
+
+def _read_moments(directory: Path, model: Model) -> dict[str, Tensor]:
+    parameters = dict(model.named_parameters())
+    moments: dict[str, Tensor] = {}
+    with TensorReader(directory, "optimizer") as reader:
+        for key in reader.names:
+            name, _, part = key.rpartition("/")
+            shape = reader.shape(key)
+            if name not in parameters or (part != "step" and shape != parameters[name].shape):
+                raise ModelError(
+                    f"{directory / 'optimizer.safetensors'} holds {key} {shape}, "
+                    "which this model has not"
+                )
+            moments[key] = reader.read(key, Rows.of(parameters[name]), shape=shape)
+    return moments
+
+
+@torch.no_grad()
+def _apply(restored: _Restored, policy: Policy) -> None:
+    if policy.is_plain:
+        policy.model.load_state_dict(restored.weights)
+        return
+    for name, parameter in policy.model.named_parameters():
+        if name in restored.weights:
+            local(parameter).copy_(restored.weights[name])
+
+
+def _placed(moment: Tensor, parameter: Tensor) -> Tensor:
+    """Return a moment where its parameter is and divided as it is; a count of steps is whole."""
+    if not moment.dim() and parameter.dim():
+        return moment.to(parameter.device)
+    result = torch.empty_like(parameter, requires_grad=False)
+    local(result).copy_(moment)
+    return result
+
+
+def _moments(model: Model, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
+    for name, parameter in model.named_parameters():
+        for key, value in optimizer.state.get(parameter, {}).items():
+            yield f"{name}/{key}", value
 
 
 def _record(model: Model, progress: Progress) -> dict[str, Any]:
@@ -137,28 +196,6 @@ def _read_record(directory: Path) -> dict[str, Any]:
     return record
 
 
-def _moments(model: Model, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    return {
-        f"{name}/{key}": value.contiguous()
-        for name, parameter in model.named_parameters()
-        for key, value in optimizer.state.get(parameter, {}).items()
-    }
-
-
-def _read_moments(directory: Path, model: Model) -> dict[str, Tensor]:
-    path = directory / "optimizer.safetensors"
-    try:
-        moments = load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise ModelError(f"{path} is missing or damaged ({error}); resume from another") from error
-    shapes = {name: value.shape for name, value in model.named_parameters()}
-    for key, value in moments.items():
-        name, _, part = key.rpartition("/")
-        if name not in shapes or (part != "step" and value.shape != shapes[name]):
-            raise ModelError(f"{path} holds {key} {tuple(value.shape)}, which this model has not")
-    return moments
-
-
 def _check_same_shape(
     directory: Path, stored: Mapping[str, Any], present: Mapping[str, Any]
 ) -> None:
@@ -177,46 +214,3 @@ def _check_same_shape(
 
 def _shape(dimensions: list[int] | None) -> str:
     return "absent" if dimensions is None else "×".join(map(str, dimensions))
-
-
-def _copy_tokenizer(source: str, target: Path) -> None:
-    """Put the source's tokenizer files beside the weights."""
-    if Path(source).is_dir():
-        for pattern in _TOKENIZER_FILES:
-            for path in sorted(Path(source).glob(pattern)):
-                if path.is_file():
-                    shutil.copyfile(path, target / path.name)
-    else:
-        AutoTokenizer.from_pretrained(source).save_pretrained(target)
-
-
-def _flush(directory: Path) -> None:
-    """Make the files durable before their directory gets its name."""
-    for path in (*directory.iterdir(), directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-@contextmanager
-def _storage(directory: Path) -> Generator[None]:
-    """Turn a refusing disk into one message that names the directory and what is free."""
-    try:
-        yield
-    except (OSError, SafetensorError) as error:
-        number = error.errno if isinstance(error, OSError) else _os_error(error)
-        place = next(path for path in directory.absolute().parents if path.exists())
-        free = shutil.disk_usage(place).free
-        why = "the disk is full" if number in _FULL else str(error)
-        raise StorageError(
-            f"cannot write the checkpoint {directory}: {why} ({free:,} bytes free in {place}); "
-            "make room or choose another directory; the previous checkpoint is untouched"
-        ) from error
-
-
-def _os_error(error: SafetensorError) -> int | None:
-    """Return the system's error number that safetensors keeps only in its message."""
-    found = re.search(r"os error (\d+)", str(error))
-    return int(found.group(1)) if found else None

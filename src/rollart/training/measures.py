@@ -12,6 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollart.training.batch import Batch
+from rollart.training.world import World
+
+SUMS = ("loss", "policy_loss", "kl", "entropy", "clipped", "corrections", "capped")
+MAXIMA = ("ratio", "drift")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,6 +46,16 @@ class Measures:
             self.sums[name] = self.sums.get(name, 0.0) + value
         for name, value in other.maxima.items():
             self.maxima[name] = max(self.maxima.get(name, 0.0), value)
+
+    def gather(self, world: World) -> None:
+        """Take in what all other ranks measured; every rank then holds the same."""
+        if world.size > 1:
+            sums = [self.sums.get(name, 0.0) for name in SUMS]
+            maxima = [self.maxima.get(name, 0.0) for name in MAXIMA]
+            *sums, tokens = world.total([*sums, float(self.tokens)])
+            self.sums = dict(zip(SUMS, sums, strict=True))
+            self.maxima = dict(zip(MAXIMA, world.largest(maxima), strict=True))
+            self.tokens = int(tokens)
 
     def per_token(self, name: str) -> float:
         """Return a sum per sampled token."""

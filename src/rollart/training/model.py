@@ -74,6 +74,13 @@ def is_packable(model: Model) -> bool:
     return takes_positions and _layer_kinds(model) <= {"full_attention", "sliding_attention"}
 
 
+def attention_cost(model: Model) -> float:
+    """Return what a pair of positions costs, in units of one token's matrix products."""
+    config = model.config.get_text_config()
+    layers, width = getattr(config, "num_hidden_layers", 0), getattr(config, "hidden_size", 0)
+    return 2 * layers * width / sum(value.numel() for value in model.parameters())
+
+
 def score(
     model: Model, micro: MicroBatch, *, targets: Tensor, temperatures: Tensor, entropy_grad: bool
 ) -> Scores:
@@ -132,7 +139,8 @@ def _last_feed_forward(model: Model) -> nn.Module | None:
     layers = getattr(model.base_model, "layers", None)
     module = getattr(layers[-1], "mlp", None) if layers else None
     parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj", "down_proj")]
-    return module if all(isinstance(part, nn.Linear) for part in parts) else None
+    linear = (isinstance(getattr(part, "base_layer", part), nn.Linear) for part in parts)
+    return module if all(linear) else None
 
 
 def block_mask(segments: Tensor, *, dtype: torch.dtype) -> Tensor:

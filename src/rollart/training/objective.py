@@ -78,7 +78,10 @@ def evaluate(
     options: TrainingOptions,
     measures: Measures,
 ) -> Tensor:
-    """Return the micro-batch's share of the loss and add to the measures."""
+    """Return the micro-batch's share of the loss and add to the measures.
+
+    An idle one's is 0, with the gradients' graph: other ranks wait for its backward pass.
+    """
     places = torch.from_numpy(micro.places).to(columns.targets.device)
     scores = score(
         model,
@@ -87,6 +90,8 @@ def evaluate(
         temperatures=columns.temperatures[places],
         entropy_grad=options.entropy_coefficient > 0,
     )
+    if not len(places):
+        return scores.logprobs.sum()
     behaviour, weights = columns.behaviour[places], columns.weights[places]
     present = scores.logprobs.detach() if columns.proximal is None else columns.proximal[places]
     is_decoupled = options.correction == "decoupled"

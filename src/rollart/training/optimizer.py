@@ -11,6 +11,7 @@ import torch
 
 from rollart.training.model import Model
 from rollart.training.options import TrainingOptions
+from rollart.training.sharding import whole
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
@@ -35,7 +36,7 @@ def apply_gradients(
     """Clip and apply the gradients; return their norm before clipping, or None if refused."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     limit = max_norm if max_norm > 0 else math.inf
-    norm = float(torch.nn.utils.clip_grad_norm_(parameters, limit))
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
     is_sound = is_sound and math.isfinite(norm)
     if is_sound:
         for group in optimizer.param_groups:

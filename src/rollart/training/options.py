@@ -5,8 +5,9 @@ choose between are stated where they are computed: `advantage`, `loss`.
 """
 
 import math
-from dataclasses import dataclass
-from typing import Literal, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal, get_args
 
 from rollart.errors import ConfigError
 
@@ -14,6 +15,39 @@ Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
 Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
 Correction = Literal["decoupled", "none"]
 DType = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoraOptions:
+    """Low-rank adapters: what is trained instead of the weights themselves."""
+
+    rank: int = 0
+    """Inner dimension of the adapters; 0 trains all weights and has none."""
+    alpha: float = 16.0
+    """An adapter's product is scaled by alpha / rank."""
+    targets: tuple[str, ...] = (
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "gate_proj",
+        "up_proj",
+        "down_proj",
+    )
+    """Names of the linear layers that get an adapter."""
+    dropout: float = 0.0
+    """Share of an adapter's inputs dropped in training; above 0 the loss is no longer exact."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "targets", tuple(self.targets))
+        if self.rank < 0:
+            raise ConfigError("training.lora.rank", self.rank, "must be at least 0 (0: no adapter)")
+        if not (math.isfinite(self.alpha) and self.alpha > 0):
+            raise ConfigError("training.lora.alpha", self.alpha, "must be a finite number above 0")
+        if not self.targets:
+            raise ConfigError("training.lora.targets", [], "name at least one linear layer")
+        if not 0 <= self.dropout < 1:
+            raise ConfigError("training.lora.dropout", self.dropout, "must be in [0, 1)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +101,39 @@ class TrainingOptions:
     device: str = "cpu"
     """Where torch computes: cpu, cuda, cuda:1 …"""
     seed: int = 0
-    """Seeds how trajectories are dealt to minibatches."""
+    """Seeds how trajectories are dealt to minibatches, and what adapters start from."""
+    ranks: int = 1
+    """Processes that train together, each holding a share of weights, gradients and moments."""
+    offload: bool = False
+    """Keep that share in host memory, moments and optimizer included; for GPUs short of memory."""
+    mixed_precision: bool = False
+    """Compute in bfloat16 on weights kept in `dtype`; gradients are summed in float32."""
+    recompute: bool = False
+    """Compute activations anew in the backward pass instead of keeping them."""
+    timeout_s: float = 600.0
+    """Longest a rank waits for the others before it gives up."""
+    lora: LoraOptions = field(default_factory=LoraOptions)
+    """Adapters trained instead of the weights."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
         self._check_choices()
         self._check_numbers()
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> "TrainingOptions":
+        """Make options from JSON values; an unknown name is refused."""
+        _check_names("training.", values, cls)
+        lora = values.get("lora")
+        if isinstance(lora, Mapping):
+            _check_names("training.lora.", lora, LoraOptions)
+            values = {**values, "lora": LoraOptions(**lora)}
+        return cls(**values)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether weights live as shares of ranks, if only of one."""
+        return self.ranks > 1 or self.offload or self.mixed_precision
 
     def _check_choices(self) -> None:
         for name, choices in (
@@ -90,7 +151,7 @@ class TrainingOptions:
             raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
 
     def _check_numbers(self) -> None:
-        for name in ("learning_rate", "eps", "correction_cap"):
+        for name in ("learning_rate", "eps", "correction_cap", "timeout_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"training.{name}", value, "must be a finite number above 0")
@@ -105,7 +166,14 @@ class TrainingOptions:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"training.{name}", value, "must be a finite number, at least 0")
-        for name in ("constant_tokens", "epochs", "minibatches", "micro_batch_tokens", "threads"):
+        for name in (
+            "constant_tokens",
+            "epochs",
+            "minibatches",
+            "micro_batch_tokens",
+            "threads",
+            "ranks",
+        ):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"training.{name}", value, "must be at least 1")
@@ -117,3 +185,10 @@ class TrainingOptions:
             raise ConfigError("training.clip_low", self.clip_low, "must be at most 1")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
+
+
+def _check_names(prefix: str, values: Mapping[str, Any], options: type) -> None:
+    known = {each.name for each in fields(options)}
+    for name, value in values.items():
+        if name not in known:
+            raise ConfigError(f"{prefix}{name}", value, "is not an option of the trainer")

@@ -7,7 +7,10 @@ short ones fill the gaps and little is padding.
 
 The last token of a sequence predicts nothing, so it is not laid out. Each sampled token is known
 by the position before it (`predictors`) and by its place in the batch's flat arrays (`places`).
-numpy only.
+
+Where several ranks compute, each packs its own sequences, and all have as many micro-batches as
+the one with the most: who has fewer fills up with idle ones, so that ranks that exchange weights
+and gradients at every micro-batch never wait in vain. numpy only.
 """
 
 from bisect import bisect_left, insort
@@ -17,6 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from rollart.training.balance import Share
 from rollart.training.batch import Batch
 
 Row = tuple[int, ...]
@@ -41,17 +45,39 @@ class MicroBatch:
     """[N] index of each sampled token in the batch's flat arrays."""
 
 
+IDLE = MicroBatch(
+    tokens=np.zeros((1, 1), np.int64),
+    positions=np.zeros((1, 1), np.int64),
+    segments=np.zeros((1, 1), np.int64),
+    is_packed=False,
+    predictors=np.zeros(0, np.int64),
+    places=np.zeros(0, np.int64),
+)
+"""A micro-batch that predicts nothing: what a rank computes while only others have work."""
+ALONE = Share()
+
+
 def lay_out(
-    batch: Batch, sequences: Sequence[int], *, row_tokens: int, micro_batch_tokens: int
+    batch: Batch,
+    sequences: Sequence[int],
+    *,
+    row_tokens: int,
+    micro_batch_tokens: int,
+    share: Share = ALONE,
 ) -> list[MicroBatch]:
-    """Pack the named sequences of a batch; `row_tokens` 0 takes the longest, 1 packs nothing."""
+    """Pack a rank's share of the named sequences of a batch, as many micro-batches as all have.
+
+    `row_tokens` 0 takes the longest sequence for a row, 1 packs nothing.
+    """
     lengths = np.diff(batch.offsets) - 1
     wanted = {index: int(lengths[index]) for index in sequences if lengths[index] > 0}
     limit = row_tokens or max(wanted.values(), default=0)
-    rows = pack(wanted, row_tokens=limit)
-    return [
-        _build(batch, group) for group in split(rows, wanted, micro_batch_tokens=micro_batch_tokens)
+    laid = [
+        split(pack(part, row_tokens=limit), part, micro_batch_tokens=micro_batch_tokens)
+        for part in share.parts(wanted)
     ]
+    micros = [_build(batch, group) for group in laid[share.rank]]
+    return micros + [IDLE] * (max(map(len, laid)) - len(micros))
 
 
 def pack(lengths: dict[int, int], *, row_tokens: int) -> list[Row]:

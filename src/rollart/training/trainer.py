@@ -11,12 +11,16 @@ touches a weight. All randomness is derived from (seed, version), so a resumed r
 minibatches.
 
 It runs where its host put it, so its arguments are plain values: arrays in, floats out.
+
+Several trainers are one: each is a rank, gets the same calls with the same arguments, and holds a
+share of the weights. All of a step that does not need the model (advantages, dealing, token
+weights) every rank computes for the whole batch; of the sequences each computes its own. Losses,
+gradients and measures are added up, so a step is the same step at any number of ranks.
 """
 
 import importlib
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +29,24 @@ import torch
 from numpy.typing import NDArray
 
 from rollart.clock import SystemClock
-from rollart.errors import ConfigError, InvariantError
+from rollart.errors import ConfigError, InvariantError, StorageError
 from rollart.ports import Array, WeightStore
 from rollart.seeds import derive_seed
 from rollart.training.advantage import compute_advantages
+from rollart.training.balance import Share
 from rollart.training.batch import Batch, decode
 from rollart.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from rollart.training.exporting import export_model
 from rollart.training.measures import Measures, StepRecord, batch_metrics
-from rollart.training.model import is_packable, load_model
+from rollart.training.minibatches import deal_minibatches, find_moving
+from rollart.training.model import Model, attention_cost, is_packable
 from rollart.training.objective import Columns, evaluate, logprobs_of
 from rollart.training.optimizer import apply_gradients, make_optimizer
 from rollart.training.options import TrainingOptions
 from rollart.training.packing import MicroBatch, lay_out
+from rollart.training.policy import open_policy
+from rollart.training.sharding import settle
+from rollart.training.world import Place, told_to_all
 from rollart.types import Json, StepReport, Version
 
 _STORE_OPENER = "rollart.weights.opening:open_store"
@@ -44,7 +54,7 @@ _STORE_OPENER = "rollart.weights.opening:open_store"
 
 
 class TorchTrainer:
-    """Makes optimizer steps with PyTorch in one process."""
+    """Makes optimizer steps with PyTorch, alone or as one rank of several."""
 
     def __init__(
         self,
@@ -53,16 +63,23 @@ class TorchTrainer:
         options: TrainingOptions | Mapping[str, Any] | None = None,
         store: WeightStore | Mapping[str, Json] | None = None,
         version: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        rendezvous: str = "",
     ) -> None:
-        self._options = _read_options(options)
-        torch.set_num_threads(self._options.threads)
+        self._options = options = _read_options(options)
+        place = Place(rank=rank, world_size=world_size, rendezvous=rendezvous)
+        if world_size != options.ranks:
+            raise ConfigError("training.ranks", options.ranks, f"the host made {world_size}")
+        torch.set_num_threads(options.threads)
         self._clock = SystemClock()
-        self._source = model
-        self._model = self._load()
-        self._reference = self._load() if self._options.kl_coefficient > 0 else None
-        self._row_tokens = self._options.row_tokens if is_packable(self._model) else 1
-        self._optimizer = make_optimizer(self._model, self._options)
-        self._store = _open_store(store)
+        self._policy = policy = open_policy(model, options, place)
+        self._model, self._world = policy.model, policy.world
+        self._share = Share(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
+        self._row_tokens = options.row_tokens if is_packable(policy.model) else 1
+        self._optimizer = make_optimizer(policy.model, options)
+        self._has_store = store is not None
+        self._store = _open_store(store) if rank == 0 else None
         self._version = version
         self._steps = 0
 
@@ -78,15 +95,17 @@ class TorchTrainer:
         checked = self._decode(batch)
         advantages = compute_advantages(options.advantage, checked.rewards, checked.groups)
         columns = Columns.of(checked, advantages, version=version, device=options.device)
-        moving = self._moving(checked, advantages)
-        shares = self._deal(checked, moving)
+        moving = find_moving(checked, advantages, options)
+        shares = deal_minibatches(moving, options, version=version)
         record = StepRecord()
         if shares:
             self._prepare(checked, columns, moving, len(shares), record)
         else:
             self._observe(checked, columns, record)
-        for share in shares:
-            self._update(checked, columns, share, moving, record)
+        seed = derive_seed(options.seed, version, self._world.rank)
+        with self._policy.tuning.learning(self._model, seed=seed):
+            for share in shares:
+                self._update(checked, columns, share, moving, record)
         metrics = record.metrics() | batch_metrics(checked, advantages, version=version)
         metrics["learning_rate"] = self._learning_rate()
         metrics["no_signal"] = float(not shares)
@@ -96,35 +115,50 @@ class TorchTrainer:
 
     def publish(self) -> Version:
         """Put the current weights into the weight store, in fp32, by Hugging Face name."""
-        if self._store is None:
+        if not self._has_store:
             raise InvariantError(
                 "the trainer was made without a weight store: nothing to publish to"
             )
-        weights = {
-            name: value.detach().float().cpu().numpy()
-            for name, value in self._model.state_dict().items()
-        }
-        self._store.publish(self.version, weights)
+        weights = self._collect(self._policy.tuning.weights(self._model))
+        with told_to_all(self._world, StorageError):
+            if self._store is not None:
+                self._store.publish(self.version, weights)
         return self.version
+
+    def adapter(self) -> dict[str, Array]:
+        """Return the adapters alone, in fp32, under the names of peft's files; all by rank 0."""
+        return self._collect(self._policy.tuning.adapter(self._model))
 
     def save(self, directory: str) -> None:
         """Write weights, optimizer, schedule and RNG state."""
         save_checkpoint(
             Path(directory),
-            model=self._model,
-            source=self._source,
+            policy=self._policy,
             optimizer=self._optimizer,
             progress=Progress(version=self._version, steps=self._steps),
         )
 
     def load(self, directory: str) -> Version:
-        """Restore what `save` wrote; return the version."""
-        progress = load_checkpoint(Path(directory), model=self._model, optimizer=self._optimizer)
+        """Restore what `save` wrote, at any number of ranks; return the version."""
+        progress = load_checkpoint(Path(directory), policy=self._policy, optimizer=self._optimizer)
         self._version, self._steps = progress.version, progress.steps
         return self.version
 
-    def _load(self) -> Any:
-        return load_model(self._source, dtype=self._options.dtype, device=self._options.device)
+    def export(self, directory: str) -> None:
+        """Write a Hugging Face model directory, adapters merged, that anything can load."""
+        export_model(self._policy, Path(directory))
+
+    def close(self) -> None:
+        """Leave the other ranks."""
+        self._world.leave()
+
+    def _collect(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Array]:
+        """Gather tensors on the first rank: the others give theirs, tensor by tensor."""
+        weights: dict[str, Array] = {}
+        for name, value in tensors:
+            if self._world.is_first:
+                weights[name] = value.float().cpu().numpy()
+        return weights
 
     def _decode(self, batch: Mapping[str, Array]) -> Batch:
         checked = decode(batch)
@@ -132,8 +166,8 @@ class TorchTrainer:
         vocabulary = self._model.get_input_embeddings().num_embeddings
         if largest >= vocabulary:
             raise InvariantError(
-                f"the batch holds token {largest}, the model {self._source} knows {vocabulary}: "
-                "it was sampled by another model"
+                f"the batch holds token {largest}, the model {self._policy.source} "
+                f"knows {vocabulary}: it was sampled by another model"
             )
         return checked
 
@@ -141,32 +175,13 @@ class TorchTrainer:
         rise = (self._steps + 1) / max(self._options.warmup_steps, 1)
         return self._options.learning_rate * min(1.0, rise)
 
-    def _moving(self, batch: Batch, advantages: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Say which sequences can move the weights."""
-        options = self._options
-        has_tokens = batch.sampled_counts > 0
-        if options.kl_coefficient > 0 or options.entropy_coefficient > 0:
-            return has_tokens
-        has_signal = has_tokens & (advantages != 0)
-        return has_signal if options.skip_zero_advantage or not has_signal.any() else has_tokens
-
-    def _deal(self, batch: Batch, moving: NDArray[np.bool_]) -> list[NDArray[np.int64]]:
-        """Deal all sequences to minibatches, differently each epoch; leave out idle minibatches."""
-        count = len(batch.rewards)
-        shares: list[NDArray[np.int64]] = []
-        for epoch in range(self._options.epochs):
-            seed = derive_seed(self._options.seed, self._version, epoch)
-            order = np.random.default_rng(seed).permutation(count)
-            split = np.array_split(order, self._options.minibatches)
-            shares += [np.sort(share) for share in split if moving[share].any()]
-        return shares
-
     def _lay_out(self, batch: Batch, sequences: NDArray[np.int64]) -> list[MicroBatch]:
         return lay_out(
             batch,
             sequences.tolist(),
             row_tokens=self._row_tokens,
             micro_batch_tokens=self._options.micro_batch_tokens,
+            share=self._share,
         )
 
     def _prepare(
@@ -181,10 +196,19 @@ class TorchTrainer:
         started_s = self._clock.now()
         micros = self._lay_out(batch, np.flatnonzero(moving))
         if updates > 1:
-            columns.proximal = logprobs_of(self._model, micros, columns)
-        if self._reference is not None:
-            columns.reference = logprobs_of(self._reference, micros, columns)
+            columns.proximal = self._logprobs(self._model, micros, columns)
+        if self._policy.reference is not None:
+            columns.reference = self._logprobs(self._policy.reference, micros, columns)
+        elif self._options.kl_coefficient > 0:
+            with self._policy.tuning.as_base(self._model):
+                columns.reference = self._logprobs(self._model, micros, columns)
         record.forward_s += self._clock.now() - started_s
+
+    def _logprobs(self, model: Model, micros: list[MicroBatch], columns: Columns) -> torch.Tensor:
+        """Return the log-probs of all ranks' tokens: who needs one may not be who computed it."""
+        result = self._world.add_up(logprobs_of(model, micros, columns))
+        settle(model)
+        return result
 
     @torch.no_grad()
     def _observe(self, batch: Batch, columns: Columns, record: StepRecord) -> None:
@@ -192,6 +216,8 @@ class TorchTrainer:
         started_s = self._clock.now()
         for micro in self._lay_out(batch, np.flatnonzero(batch.sampled_counts)):
             evaluate(self._model, micro, columns, options=self._options, measures=record.measures)
+        settle(self._model)
+        record.measures.gather(self._world)
         record.forward_s += self._clock.now() - started_s
 
     def _update(
@@ -212,6 +238,7 @@ class TorchTrainer:
             loss.backward()
             record.forward_s += scored_s - begun_s
             record.backward_s += self._clock.now() - scored_s
+        measures.gather(self._world)
         begun_s = self._clock.now()
         norm = apply_gradients(
             self._optimizer,
@@ -229,13 +256,7 @@ class TorchTrainer:
 
 
 def _read_options(options: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
-    if isinstance(options, TrainingOptions):
-        return options
-    known = {field.name for field in fields(TrainingOptions)}
-    for name, value in (options or {}).items():
-        if name not in known:
-            raise ConfigError(f"training.{name}", value, "is not an option of the trainer")
-    return TrainingOptions(**(options or {}))
+    return options if isinstance(options, TrainingOptions) else TrainingOptions.read(options or {})
 
 
 def _open_store(store: WeightStore | Mapping[str, Any] | None) -> WeightStore | None:

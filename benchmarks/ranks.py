@@ -1,0 +1,87 @@
+"""Ranks benchmark: how long an optimizer step takes with one trainer process and with two.
+
+The same batch of 64 trajectories (100 to 400 tokens, a third of them sampled) on models of two
+sizes. Sides: one process with one thread, one process with two threads, two ranks with one thread
+each over gloo. Steps are interleaved; figures are medians in seconds, `two_ranks_over_one` is the
+speed of two ranks relative to one process with one thread.
+"""
+
+import asyncio
+import tempfile
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from rollart.models.tiny import make_tiny
+from rollart.models.tokenizer import build_tokenizer
+from rollart.ports import Handle
+from rollart.runtime.host import EmbeddedHost, thread_env
+from rollart.training.ranks import TRAINER, RankGroup, RankPlan
+
+NAME = "ranks"
+SIZES = ("1M", "5M")
+TRAJECTORIES = 64
+TOKENS = 256
+
+
+def make_batch() -> dict[str, Any]:
+    draw = np.random.default_rng(0)
+    lengths = draw.integers(100, 400, TRAJECTORIES)
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    sampled = draw.random(offsets[-1]) < 1 / 3
+    sampled[offsets[:-1]] = False
+    return {
+        "tokens": draw.integers(0, TOKENS, offsets[-1]).astype(np.int32),
+        "sampled": sampled,
+        "logprobs": np.where(sampled, -5.0, 0.0).astype(np.float32),
+        "versions": np.where(sampled, 0, -1).astype(np.int32),
+        "offsets": offsets.astype(np.int64),
+        "groups": np.repeat(np.arange(TRAJECTORIES // 8), 8).astype(np.int64),
+        "ids": np.arange(TRAJECTORIES, dtype=np.int64),
+        "rewards": draw.random(TRAJECTORIES),
+        "successes": np.zeros(TRAJECTORIES, np.bool_),
+        "temperatures": np.ones(TRAJECTORIES),
+    }
+
+
+async def open_side(model: Path, *, ranks: int, threads: int) -> tuple[EmbeddedHost, Handle]:
+    host = EmbeddedHost(env=thread_env(threads))
+    options = {"model": str(model), "options": {"ranks": ranks, "threads": threads}}
+    if ranks == 1:
+        return host, await host.spawn(TRAINER, options, own_process=True)
+    return host, await RankGroup.start(host, RankPlan(options=options, ranks=ranks))
+
+
+async def measure(model: Path, *, rounds: int) -> dict[str, float]:
+    sides = {
+        "one": await open_side(model, ranks=1, threads=1),
+        "one_with_two_threads": await open_side(model, ranks=1, threads=2),
+        "two_ranks": await open_side(model, ranks=2, threads=1),
+    }
+    batch = make_batch()
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        for name, (_, handle) in sides.items():
+            report = await handle.call("step", batch)
+            if number:  # the first step of each is for warming up
+                times[name].append(report.metrics["step_s"])
+    for host, handle in sides.values():
+        await handle.close()
+        await host.close()
+    return {name: round(median(each), 3) for name, each in times.items()}
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    seconds: dict[str, dict[str, float]] = {}
+    for size in SIZES[:1] if quick else SIZES:
+        with tempfile.TemporaryDirectory() as directory:
+            make_tiny(size, seed=0, tokenizer=build_tokenizer()).save_pretrained(directory)
+            seconds[size] = asyncio.run(measure(Path(directory), rounds=3 if quick else 7))
+    return {
+        "step_s": seconds,
+        "two_ranks_over_one": {
+            size: round(each["one"] / each["two_ranks"], 3) for size, each in seconds.items()
+        },
+    }

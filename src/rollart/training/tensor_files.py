@@ -1,0 +1,120 @@
+"""Tensor files: safetensors, one per rank, with an index where there are several.
+
+    model.safetensors                                        one rank
+    model-00001-of-00002.safetensors … + model.safetensors.index.json    two
+
+This is Hugging Face's own layout. A tensor lies whole in one file, so files written by any number
+of ranks are read by any other: a reader takes the rows it holds of each tensor. Which rank writes
+which tensor follows from their sizes alone.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from rollart.errors import ModelError
+from rollart.training.balance import deal
+from rollart.training.sharding import Rows
+
+
+class Division:
+    """Which rank writes which of the tensors that are to be stored."""
+
+    def __init__(self, sizes: Mapping[str, int], *, ranks: int) -> None:
+        self._names = list(sizes)
+        parts = deal(dict(enumerate(sizes.values())), ranks=ranks, attention=0.0)
+        self._owners = {
+            self._names[index]: rank for rank, part in enumerate(parts) for index in part
+        }
+        self._ranks = ranks
+
+    def take(self, tensors: Iterable[tuple[str, Tensor]], *, rank: int) -> dict[str, Tensor]:
+        """Go through all tensors and keep those this rank writes."""
+        return {
+            name: tensor.cpu().contiguous()
+            for name, tensor in tensors
+            if self._owners.get(name) == rank
+        }
+
+    def write(self, tensors: Mapping[str, Tensor], directory: Path, stem: str, rank: int) -> None:
+        """Write this rank's file."""
+        path = directory / self._file(stem, rank)
+        save_file(dict(tensors), path, metadata={"format": "pt"})
+
+    def write_index(self, directory: Path, stem: str, *, total_bytes: int) -> None:
+        """Say which file holds which tensor, if there are several."""
+        if self._ranks > 1:
+            files = {name: self._file(stem, self._owners[name]) for name in self._names}
+            index = {"metadata": {"total_size": total_bytes}, "weight_map": files}
+            (directory / f"{stem}.safetensors.index.json").write_text(json.dumps(index, indent=1))
+
+    def _file(self, stem: str, rank: int) -> str:
+        if self._ranks == 1:
+            return f"{stem}.safetensors"
+        return f"{stem}-{rank + 1:05d}-of-{self._ranks:05d}.safetensors"
+
+
+class TensorReader:
+    """The tensors stored under a stem, in one file or several; what is amiss is a ModelError."""
+
+    def __init__(self, directory: Path, stem: str) -> None:
+        self._path = directory / f"{stem}.safetensors"
+        self._directory = directory
+        self._stem = stem
+        self._files: dict[str, Any] = {}
+        self._places: dict[str, str] = {}
+
+    def __enter__(self) -> "TensorReader":
+        index = self._directory / f"{self._stem}.safetensors.index.json"
+        try:
+            names = [self._path.name]
+            if index.is_file():
+                names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+            for name in names:
+                opened: Any = safe_open(self._directory / name, framework="pt")
+                self._files[name] = opened.__enter__()
+                self._places |= dict.fromkeys(opened.keys(), name)
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise self._damaged(error) from error
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for opened in self._files.values():
+            opened.__exit__(kind, error, trace)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all tensors."""
+        return list(self._places)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return a tensor's dimensions."""
+        return tuple(self._files[self._places[name]].get_slice(name).get_shape())
+
+    def read(self, name: str, rows: Rows, *, shape: tuple[int, ...]) -> Tensor:
+        """Return rows of a tensor that must be of this shape."""
+        if name not in self._places:
+            raise ModelError(f"{self._path} holds no {name}; resume from another checkpoint")
+        if self.shape(name) != shape:
+            raise ModelError(f"{self._path} holds {name} {self.shape(name)}; wanted {shape}")
+        try:
+            opened = self._files[self._places[name]]
+            if not shape or rows.end is None:
+                return opened.get_tensor(name)
+            return opened.get_slice(name)[rows.start : rows.end]
+        except (OSError, SafetensorError) as error:
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: Exception) -> ModelError:
+        return ModelError(f"{self._path} is missing or damaged ({error}); resume from another")
