@@ -177,23 +177,26 @@ class Tally:
 
 
 async def _windows(
-    attacks: list[tuple[Attack, str]], sandbox: Sandbox, trap: Trap, tally: Tally, work: "Work"
+    attacks: list[tuple[Attack, str]],
+    sandbox: BubblewrapSandbox,
+    trap: Trap,
+    tally: Tally,
+    work: "Work",
 ) -> list[tuple[float, float]]:
     """Alternate windows with and without attacks; return the host's pace in each pair."""
     paces: list[tuple[float, float]] = []
     queue = list(reversed(attacks))
     while queue:
-        begin, rounds = time.perf_counter(), work.rounds()
-        end = begin + WINDOW_S
+        end = time.perf_counter() + WINDOW_S
         async with asyncio.TaskGroup() as tasks:
             for _ in range(CONCURRENCY):
                 tasks.create_task(_attack_until(end, queue, sandbox, trap, tally))
-        busy = (work.rounds() - rounds) / (time.perf_counter() - begin)
-        await asyncio.sleep(0.1)
-        begin, rounds = time.perf_counter(), work.rounds()
-        await asyncio.sleep(WINDOW_S / 2)
-        idle = (work.rounds() - rounds) / (time.perf_counter() - begin)
-        paces.append((busy, idle))
+            busy = await work.pace(WINDOW_S)
+            was_full = bool(queue)
+        await sandbox.warm_up()
+        idle = await work.pace(WINDOW_S / 2)
+        if was_full or not paces:
+            paces.append((busy, idle))
         print(f"{len(queue)} left, pace {busy / idle:.3f}", file=sys.stderr)
     return paces
 
@@ -228,8 +231,13 @@ class Work:
             process.kill()
             process.join()
 
-    def rounds(self) -> int:
-        """Return how many rounds all of them have made."""
+    async def pace(self, seconds: float) -> float:
+        """Return the rounds a second all of them make together in the next seconds."""
+        begin, before = time.perf_counter(), self._rounds()
+        await asyncio.sleep(seconds)
+        return (self._rounds() - before) / (time.perf_counter() - begin)
+
+    def _rounds(self) -> int:
         return sum(count.value for count in self._counts)
 
 
