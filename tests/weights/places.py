@@ -9,7 +9,7 @@ from rollart.weights.opening import open_store
 from rollart.weights.relay import RelayServer
 
 PLACES = ["files", "files_delta", "fsspec_memory", "fsspec_local", "relay", "relay_far", "mooncake"]
-BUCKET_BYTES = 256
+BUCKET_BYTES = 1024
 TOKEN = "a token of the tests"
 
 

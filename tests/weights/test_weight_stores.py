@@ -142,7 +142,7 @@ def test_a_reader_thread_only_sees_whole_versions(store):
 
     reader = threading.Thread(target=read)
     reader.start()
-    for version in range(150):
+    for version in range(40):
         store.publish(Version(version), filled(version, shape=(64, 64)))
     done.set()
     reader.join()

@@ -13,10 +13,12 @@ import importlib
 import os
 import socket
 import threading
+import time
 from typing import Any
 from weakref import WeakValueDictionary
 
 from rollart.errors import StorageError
+from rollart.weights.head import HEAD
 
 os.environ.setdefault("GLOG_minloglevel", "3")  # read when the library loads: errors are raised
 _mooncake: Any = importlib.import_module("mooncake.store")
@@ -26,6 +28,10 @@ _HANDSHAKE = "P2PHANDSHAKE"
 _BUFFER_BYTES = 2**28
 _PIECE_BYTES = _BUFFER_BYTES // 4
 """Larger values would not fit beside others in the buffer they are copied through."""
+_CONNECT_S = 10.0
+_PATIENCE_S = 1.0
+"""How long the head may be unreadable: Mooncake replaces an object by taking the old one away."""
+_PAUSE_S = 0.002
 _MISSING = -704
 _REASONS = {-200: "its memory is full", -600: "the value does not fit the client's buffer"}
 
@@ -75,6 +81,7 @@ class MooncakeBlobs:
         self._client: Client | None = open_client(self._master)
         self._pinned = _mooncake.ReplicateConfig()
         self._pinned.with_hard_pin = True
+        self._has_head = False
 
     @property
     def place(self) -> str:
@@ -95,10 +102,19 @@ class MooncakeBlobs:
 
     def get(self, key: str) -> bytes | memoryview:
         """Return the bytes under a key; raises KeyError if there are none."""
-        found = self._store.get_buffer(self._prefix + key)
-        if found is not None:
-            return memoryview(found)
-        if not self._is_there(key):
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while True:
+            found = self._store.get_buffer(self._prefix + key)
+            if found is not None:
+                self._has_head = self._has_head or key == HEAD
+                return memoryview(found)
+            is_there = self._is_there(key)
+            if not is_there and not (key == HEAD and self._has_head):
+                raise KeyError(key)
+            if time.monotonic() >= deadline_s:
+                break
+            time.sleep(_PAUSE_S)
+        if not is_there:
             raise KeyError(key)
         raise StorageError(f"cannot read {key} from {self.place}: is its memory still lent?")
 
@@ -133,10 +149,14 @@ class MooncakeBlobs:
 
 
 def _own_address(host: str, port: int) -> str:
-    """Return the address of this machine that the master's network sees."""
+    """Return the address of this machine that the master sees.
+
+    Mooncake itself would look for a master that is not there for a minute and a half.
+    """
     try:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect((host, port))
+        with socket.create_connection((host, port), timeout=_CONNECT_S) as probe:
             return probe.getsockname()[0]
     except OSError as error:
-        raise StorageError(f"mooncake_master at {host}:{port} cannot be reached: {error}") from None
+        raise StorageError(
+            f"mooncake_master at {host}:{port} does not answer: {error}; start it first"
+        ) from error

@@ -49,7 +49,11 @@ def open_store(
             return SharedMemoryStore(directory, keep=keep)
         case _ if kind in BLOBS or ":" in kind:
             blobs = _open_blobs(kind, directory)
-            return BucketStore(blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta)
+            try:
+                return BucketStore(blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta)
+            except BaseException:
+                blobs.close()
+                raise
         case _:
             raise ConfigError("weights.store", kind, f"choose one of {', '.join(KINDS)}")
 
