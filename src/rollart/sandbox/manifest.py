@@ -41,7 +41,7 @@ def secret(name: str, program: Program, options: KubernetesOptions) -> dict[str,
     limits = program.limits
     rlimits = {"RLIMIT_CORE": 0, "RLIMIT_CPU": math.ceil(limits.cpu_s), "RLIMIT_NOFILE": 1024}
     rlimits["RLIMIT_FSIZE"] = limits.files_bytes
-    message = encode(program, Setting(rlimits=rlimits, wall_s=limits.wall_s, as_line=True))
+    message = encode(program, Setting(rlimits=rlimits, wall_s=limits.wall_s))
     data = {"runner.py": RUNNER.read_bytes(), "message": message}
     return {
         "apiVersion": "v1",
@@ -95,7 +95,11 @@ def _container(limits: ProgramLimits, options: KubernetesOptions) -> dict[str, A
     return {
         "name": "program",
         "image": options.image,
-        "command": ["/bin/sh", "-c", f"exec python3 -s -S {FOLDER}/runner.py < {FOLDER}/message"],
+        "command": [
+            "/bin/sh",
+            "-c",
+            f"exec python3 -s -S {FOLDER}/runner.py --line < {FOLDER}/message",
+        ],
         "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
         "resources": {
             "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "16Mi"},

@@ -23,8 +23,6 @@ class Setting:
     """The user the program becomes; None: it stays who the runner is."""
     wall_s: float | None = None
     """Seconds after which the runner itself kills it; None: the outside does."""
-    as_line: bool = False
-    """Whether the outcome is one line of text, for channels that carry nothing else."""
 
 
 class ByteSource(Protocol):
@@ -42,7 +40,6 @@ def encode(program: Program, setting: Setting) -> bytes:
         str(program.limits.output_bytes),
         "" if setting.uid is None else str(setting.uid),
         "" if setting.wall_s is None else str(setting.wall_s),
-        "line" if setting.as_line else "frames",
         str(len(program.stdin)),
         " ".join(f"{name}={value}" for name, value in setting.rlimits.items()),
         str(len(program.files)),

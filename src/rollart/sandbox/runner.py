@@ -10,8 +10,9 @@ is there already; any other is executed.
 As process 1 it cannot be killed from inside, and when it exits the kernel kills all that is left.
 The outside trusts none of what it says about limits: those are held from outside.
 
-Frames on standard output: a letter, four bytes of length, a payload. `r`: ready; `s`: the program
-starts; `o`, `e`: its outputs; `c`: output was cut; `x`: how it ended, in words `name=value`.
+It tells what happens in frames on standard output: a letter, four bytes of length, a payload. `r`:
+ready; `s`: the program starts; `o`, `e`: its outputs; `c`: output was cut; `x`: how it ended, in
+words `name=value`. With `--line` all is told at the end in one line, for channels of text.
 """
 
 import _thread
@@ -34,26 +35,26 @@ KILL = 9
 class Frames:
     """Tells the outside what happens, as frames or, at the end, as one line of text."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, as_line: bool) -> None:
         self._fd = fd
-        self.as_line = False
+        self._as_line = as_line
         self._kept: dict[bytes, list[bytes]] = {b"o": [], b"e": []}
 
     def send(self, letter: bytes, payload: bytes = b"") -> None:
         """Send one frame."""
-        if not self.as_line:
+        if not self._as_line:
             write_all(self._fd, letter + len(payload).to_bytes(4, "big") + payload)
         elif letter in self._kept:
             self._kept[letter].append(payload)
 
     def finish(self, outcome: dict[str, object]) -> None:
         """Tell how the program ended."""
-        if self.as_line:
+        if self._as_line:
             for name, letter in (("stdout", b"o"), ("stderr", b"e")):
                 data = b"".join(self._kept[letter])
                 outcome[name] = binascii.b2a_base64(data, newline=False).decode()
         words = " ".join(f"{name}={value}" for name, value in outcome.items()).encode()
-        if self.as_line:
+        if self._as_line:
             write_all(self._fd, words + b"\n")
         else:
             self.send(b"x", words)
@@ -105,15 +106,14 @@ class Message:
         self._fd = fd
         length = int.from_bytes(self._read(4), "big")
         fields = os.fsdecode(self._read(length)).split("\0")
-        output, uid, wall, line, stdin, limits, files = fields[:7]
+        output, uid, wall, stdin, limits, files = fields[:6]
         self.output_bytes = int(output)
         self.uid = int(uid) if uid else None
         self.wall_s = float(wall) if wall else None
-        self.as_line = line == "line"
         pairs = [pair.split("=") for pair in limits.split()]
         self.rlimits = {name: int(value) for name, value in pairs}
-        named = fields[7 : 7 + 2 * int(files)]
-        self.argv = fields[7 + 2 * int(files) :]
+        named = fields[6 : 6 + 2 * int(files)]
+        self.argv = fields[6 + 2 * int(files) :]
         self.stdin = os.memfd_create("stdin")
         write_all(self.stdin, self._read(int(stdin)))
         os.lseek(self.stdin, 0, os.SEEK_SET)
@@ -134,15 +134,15 @@ class Message:
 
 def main() -> None:
     """Run the one program this process is for; in its child, become it."""
-    frames = Frames(os.dup(1))
+    as_line = sys.argv[1:2] == ["--line"]
+    frames = Frames(os.dup(1), as_line=as_line)
     source = os.dup(0)
     site.setquit()
     site.sethelper()
-    for module in sys.argv[1:]:
+    for module in sys.argv[1 + as_line :]:
         __import__(module)
     frames.send(b"r")
     message = Message(source)
-    frames.as_line = message.as_line
     out = Relay(b"o", message.output_bytes, frames)
     err = Relay(b"e", message.output_bytes, frames)
     frames.send(b"s")
@@ -156,7 +156,7 @@ def main() -> None:
         return
     for fd in (out.write_fd, err.write_fd, message.stdin):
         os.close(fd)
-    outcome = watch(child, (out, err), message.wall_s, -1 if message.as_line else source)
+    outcome = watch(child, (out, err), message.wall_s, -1 if as_line else source)
     out.drain()
     err.drain()
     outcome["is_cut"] = int(out.is_cut or err.is_cut)
