@@ -63,9 +63,10 @@ def open_weights(config: Config) -> Generator[tuple[WeightStore, dict[str, Json]
     options = config.weights
     directory = None if options.place else shared_directory(config.run.name)
     kind, place, keep = options.store, options.place or str(directory), options.keep
-    buckets = {"bucket_bytes": options.bucket_bytes, "delta": options.delta}
+    size, delta = options.bucket_bytes, options.delta
     try:
-        with closing(open_store(kind, place, keep, **buckets)) as store:
+        with closing(open_store(kind, place, keep, bucket_bytes=size, delta=delta)) as store:
+            buckets: dict[str, Json] = {"bucket_bytes": size, "delta": delta}
             yield store, {"kind": kind, "directory": place, "keep": keep, **buckets}
     finally:
         if directory is not None:

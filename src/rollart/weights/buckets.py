@@ -158,10 +158,10 @@ class BucketStore:
         checksums: list[int] = []
         for index in range(stored.buckets):
             bucket = cutter.bucket(index)
-            checksums.append(zlib.crc32(bucket))
+            checksums.append(zlib.crc32(bucket.data))
             if copy is not None:
                 copy[layout.span(index)] = bucket
-            data = memoryview(bucket)
+            data = bucket.data
             if base is not None:
                 data = memoryview(encode(bucket, base.flat[layout.span(index)], width=width))
             self.blobs.put(stored.bucket_key(index), data)

@@ -56,7 +56,7 @@ def _pack(plane: Array) -> tuple[int, bytes]:
     step = max(1, len(plane) // _SAMPLES)
     sample = b"".join(plane[at : at + _SAMPLE_BYTES].tobytes() for at in range(0, len(plane), step))
     if len(zlib.compress(sample, 1)) < _WORTH * len(sample):
-        return _DEFLATED, zlib.compress(plane, 1)
+        return _DEFLATED, zlib.compress(plane.data, 1)
     return _RAW, plane.tobytes()
 
 

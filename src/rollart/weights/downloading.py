@@ -111,7 +111,7 @@ class Download:
                 decode(data, self.base.flat[span], part)
         except (ValueError, IndexError):
             return _NONE
-        return zlib.crc32(part)
+        return zlib.crc32(part.data)
 
 
 def read_json(blobs: Blobs, key: str) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 from rollart.errors import StorageError
 from rollart.weights.head import HEAD
 
-os.environ.setdefault("GLOG_minloglevel", "3")  # read when the library loads: errors are raised
+os.environ.setdefault("MC_LOG_LEVEL", "ERROR")  # the library reads it when it loads
 _mooncake: Any = importlib.import_module("mooncake.store")
 
 _HANDSHAKE = "P2PHANDSHAKE"
