@@ -68,8 +68,8 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple(write):
 
 
 def test_tables_of_names_are_kept(write):
-    path = write(LAKE + '[routing]\naffinity = { lake = ["h20", "h800"] }\n')
-    assert load_config(path).routing.affinity == {"lake": ("h20", "h800")}
+    path = write(LAKE + '[pools.a]\nclass = "CPU"\ncount = 1\nlabels = { "ray.io/x" = "y" }\n')
+    assert load_config(path).pools["a"].labels == {"ray.io/x": "y"}
 
 
 def test_environment_options_may_be_nested(write):
@@ -177,7 +177,8 @@ def test_a_dumped_config_loads_as_the_same_config(write):
         "run.import_paths=['/a \\\\ \"b']",
         "tasks.lake.options={size = 4, odd = {'a b' = [1, true, 2.5, 'x']}}",
         "training.learning_rate=1e-9",
-        "routing.affinity={default = ['one']}",
+        "affinity.tasks={default = ['local']}",
+        "affinity.rewards=local",
     ]
     config = load_config(write(LAKE), overrides)
     assert load_config(write(dump_toml(config), "dumped.toml")) == config

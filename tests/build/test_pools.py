@@ -8,8 +8,8 @@ from rollart.errors import ConfigError
 from rollart.events import RunStarted
 from rollart.observe.log import read_log
 
-CPUS = ["pools.left.gpu=CPU", "pools.left.role=rollout", "pools.left.count=1"]
-MORE = ["pools.right.gpu=CPU", "pools.right.role=rollout", "pools.right.count=2"]
+CPUS = ["pools.left.class=CPU", "pools.left.role=rollout", "pools.left.count=1"]
+MORE = ["pools.right.class=CPU", "pools.right.role=rollout", "pools.right.count=2"]
 
 
 def test_without_pools_the_replicas_are_one_pool(small):
@@ -22,7 +22,7 @@ def test_without_pools_the_replicas_are_one_pool(small):
 def test_pools_of_cpus_become_engines_that_are_routed_by_domain(small, runs):
     config = small(
         "pools", *CPUS, *MORE, "run.mode=rollart", "run.steps=1",
-        "routing.affinity={letters = ['right']}",
+        "affinity.tasks={letters = ['right']}",
     )  # fmt: skip
     expected = {"left-0": "left", "right-0": "right", "right-1": "right"}
     assert local_engines(config) == expected
@@ -39,8 +39,12 @@ def test_pools_of_cpus_become_engines_that_are_routed_by_domain(small, runs):
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("pools.left.gpu=H20", "pools.left.gpu = 'H20': this host has no such hardware"),
+        ("pools.left.class=H20", "pools.left.class = 'H20': this host has no such hardware"),
         ("pools.left.role=any", "pools.left.role = 'any': this host gives its trainer"),
+        ("pools.left.role=environments", "pools.left.role = 'environments': this host hosts env"),
+        ("pools.left.labels={zone = 'a'}", "pools.left.labels = {'zone': 'a'}: this host has no"),
+        ("pools.left.resource=slow", "pools.left.resource = 'slow': this host has no nodes"),
+        ("affinity.rewards=left", "affinity.rewards = 'left': this host scores where"),
         ("pools.left.tp=2", "pools.left.tp = 2: this host runs each engine on one device"),
     ],
 )

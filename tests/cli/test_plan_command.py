@@ -17,10 +17,10 @@ name = "small"
 [model]
 path = "Qwen/Qwen3-8B"
 [pools.big]
-gpu = "H800"
+class = "H800"
 count = 16
 [pools.wide]
-gpu = "H20"
+class = "H20"
 count = 8
 role = "rollout"
 [tasks.lake]
@@ -125,7 +125,7 @@ def test_alpha_is_kept_unless_asked_for(small):
 def test_a_run_that_cannot_be_here_says_so_before_anything_is_made(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     message = refusal(capsys, "train", EXAMPLE)
-    assert message.startswith("pools.h800.gpu = 'H800': this host has no such hardware")
+    assert message.startswith("pools.h800.class = 'H800': this host has no such hardware")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -147,7 +147,7 @@ def test_profiles_start_from_shipped_ones_and_are_cut_to_the_tasks_limits():
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["pools.big.gpu=H8000"], "pools.big.gpu = 'H8000': not known; nearest: H800"),
+        (["pools.big.class=H8000"], "pools.big.class = 'H8000': not known; nearest: H800"),
         (["pools.big.role=rollout"], "no GPU is left for training"),
         (["pools.big.role=train", "pools.wide.role=train"], "only one pool can train"),
         (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B cannot be trained on any pool"),
@@ -165,9 +165,9 @@ def test_profiles_start_from_shipped_ones_and_are_cut_to_the_tasks_limits():
         (["pools.big.link=string"], "pools.big.link = 'string': not known"),
         (["pools.big.price=-1"], "pools.big.price = -1.0: must be at least 0"),
         (["pools.big.price=3"], "pools.wide.price = 0.0: give every pool a price"),
-        (["pools.training.gpu=H20", "pools.training.count=8"], "and not 'training'"),
+        (["pools.training.class=H20", "pools.training.count=8"], "and not 'training'"),
         (["engine.replicas=2"], "where there are pools, their count says how many engines"),
-        (["routing.affinity={lake = ['h9']}"], "no such pool; there is big, wide"),
+        (["affinity.tasks={lake = ['h9']}"], "no such pool; there is big, wide"),
         (["tasks.lake.profile.turns=[3, 2]"], "must be two numbers, 1 <= fewest <= most"),
         (["tasks.lake.profile.samples=0"], "tasks.lake.profile.samples = 0: must be at least 1"),
         (["tasks.lake.profile.reset_s=-1"], "reset_s = -1.0: must be at least 0"),

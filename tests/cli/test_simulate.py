@@ -24,21 +24,21 @@ environments = 32
 path = "Qwen/Qwen3-8B"
 
 [pools.trainers]
-gpu = "H800"
+class = "H800"
 count = 4
 role = "train"
 
 [pools.fast]
-gpu = "H800"
+class = "H800"
 count = 2
 role = "rollout"
 
 [pools.wide]
-gpu = "H20"
+class = "H20"
 count = 2
 role = "rollout"
 
-[routing.affinity]
+[affinity.tasks]
 math = ["wide", "fast"]
 default = ["fast", "wide"]
 
@@ -146,7 +146,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["pools.fast.gpu=H900"], "pools.fast.gpu = 'H900': not known; nearest: H"),
+        (["pools.fast.class=H900"], "pools.fast.class = 'H900': not known; nearest: H"),
         (["run.environments=0"], "run.environments = 0: must be at least 1"),
         (["model.path=Qwen/Qwen9"], "model.path = 'Qwen/Qwen9': its shape is not known"),
         (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B"),

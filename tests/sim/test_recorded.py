@@ -187,11 +187,11 @@ def test_a_recorded_run_can_be_asked_what_if(tmp_path):
 def test_routing_is_read_from_the_config(tmp_path):
     record(tmp_path, "rollart")
     assert load(tmp_path).routing == Routing()
-    config = '[routing]\nsticky = false\naffinity = { s = ["local"] }\n'
+    config = '[routing]\nsticky = false\n[affinity.tasks]\ns = ["a", "b"]\nt = "b"\n'
     (tmp_path / "config.toml").write_text(config)
-    assert load(tmp_path).routing == Routing(sticky=False, affinity={"s": ("local",)})
+    assert load(tmp_path).routing == Routing(sticky=False, affinity={"s": ("a", "b"), "t": ("b",)})
     (tmp_path / "config.toml").write_text("[routing]\nfast = true\n")
-    with pytest.raises(UserError, match=r"\[routing\] cannot be used.*fast"):
+    with pytest.raises(UserError, match=r"\[routing\] and \[affinity\] cannot be used.*fast"):
         load(tmp_path)
 
 

@@ -7,7 +7,12 @@ from rollart.config.local_pools import refusal
 from rollart.control.modes import Mode
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
-_ROLES = {"any": "up to the planner", "train": "train", "rollout": "roll out"}
+_ROLES = {
+    "any": "up to the planner",
+    "train": "train",
+    "rollout": "roll out",
+    "environments": "host environments",
+}
 _BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is trained"}
 
 
@@ -87,7 +92,7 @@ def _describe_engines(config: Config) -> dict[str, str]:
         return {"engine": f"{config.engine.replicas} x {config.engine.name}"}
     rows: dict[str, str] = {}
     for name, pool in config.pools.items():
-        words = [f"{pool.count} x {pool.gpu}", _ROLES[pool.role]]
+        words = [f"{pool.count} x {pool.hardware}", _ROLES[pool.role]]
         words += [f"tp {pool.tp}"] if pool.tp else []
         words += [f"{pool.prefill} prefill : {pool.decode} decode"] if pool.prefill else []
         tasks = [
@@ -105,7 +110,7 @@ def _describe_refusal(config: Config) -> list[str]:
     return [
         "",
         f"`rollart train` on this machine refuses these pools ({error.field} = {error.value!r}); "
-        "`rollart simulate` takes them.",
+        "`rollart simulate` takes them, and a Ray cluster with --address.",
     ]
 
 

@@ -28,6 +28,7 @@ Train language-model agents with reinforcement learning, on a laptop or a cluste
   replay RUN                       re-feed a run's log; check that every trajectory ended once
   config show|check|explain        see, check and understand a config
   env try NAME                     play an environment without a model
+  pools CONFIG|RUN                 the hardware, who prefers what, where workers are or were
   plan CONFIG [key=value ...]      find out which GPUs should train and which roll out
   simulate CONFIG|paper|scale|...  a run in simulated time on hardware you do not have
   function serve|package           a reward function over HTTP, or packed for AWS Lambda
@@ -85,6 +86,7 @@ def _build() -> argparse.ArgumentParser:
     _add_replay(commands)
     _add_config(commands)
     _add_env(commands)
+    _add_pools(commands)
     _add_plan(commands)
     _add_simulate(commands)
     _add_function(commands)
@@ -173,6 +175,17 @@ def _add_env(commands: "Commands") -> None:
     env.set_defaults(module="rollart.cli.env")
 
 
+def _add_pools(commands: "Commands") -> None:
+    about = (
+        "Show the pools of a config, which of them each phase and task domain prefers and where "
+        "workers would be; or, of a run on a cluster, where each worker was and when."
+    )
+    pools = commands.add_parser("pools", description=about)
+    pools.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
+    _add_overrides(pools)
+    pools.set_defaults(module="rollart.cli.pools")
+
+
 def _add_plan(commands: "Commands") -> None:
     about = (
         "Find, by simulation, which GPUs of [pools] should train, which roll out and for which "
@@ -235,9 +248,7 @@ def _add_function(commands: "Commands") -> None:
     serve = actions.add_parser("serve", description=about)
     serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
     serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
-    serve.add_argument(
-        "--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one"
-    )
+    serve.add_argument("--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one")
     serve.add_argument("--token-file", metavar="FILE", help="a file that holds the token")
     serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
     serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")

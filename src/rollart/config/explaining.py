@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, get_origin
 
+from rollart.config.keys import keys_of
 from rollart.config.loading import describe_type, field_types, option_class
 from rollart.config.schema import Config
 from rollart.config.writing import toml_value
@@ -28,7 +29,7 @@ def explain(key: str, config: Config | None = None) -> str:
             raise UserError(f"no key {'.'.join(parts[: depth + 1])!r}; there is {_names(cls)}")
         text = field_docs(cls)[part]
         default = _default(cls, part)
-        value = None if value is None else getattr(value, part)
+        value = None if value is None else getattr(value, keys_of(cls)[part])
         hint = hints[part]
         if depth == len(parts) - 1 and not option_class(hint):
             return _explain_field(key, text, describe_type(hint), default, value)
@@ -42,7 +43,8 @@ def explain(key: str, config: Config | None = None) -> str:
 def field_docs(cls: type) -> dict[str, str]:
     """Return the docstring below each field of an option class."""
     tree = ast.parse(inspect.getsource(inspect.getmodule(cls) or cls))
-    docs = dict.fromkeys(field_types(cls), "")
+    keys = {name: key for key, name in keys_of(cls).items()}
+    docs = dict.fromkeys(keys.values(), "")
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
             for entry, below in zip(node.body, node.body[1:], strict=False):
@@ -51,7 +53,7 @@ def field_docs(cls: type) -> dict[str, str]:
                         ast.AnnAssign(target=ast.Name(id=name)),
                         ast.Expr(value=ast.Constant(value=str(text))),
                     ):
-                        docs[name] = inspect.cleandoc(text)
+                        docs[keys[name]] = inspect.cleandoc(text)
                     case _:
                         pass
     return docs
@@ -83,7 +85,7 @@ def _explain_section(key: str, text: str, cls: type) -> str:
 
 
 def _default(cls: type, name: str) -> str:
-    entry = next(each for each in dataclasses.fields(cls) if each.name == name)
+    entry = next(each for each in dataclasses.fields(cls) if each.name == keys_of(cls)[name])
     if entry.default is not dataclasses.MISSING:
         return toml_value(entry.default)
     if entry.default_factory is dataclasses.MISSING:

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 import sys
+import tomllib
 import types
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from pydantic import TypeAdapter, ValidationError
 
+from rollart.config.keys import keys_of, meant_by
 from rollart.config.layers import Layered, Table, read_layers
 from rollart.config.schema import Config
 from rollart.errors import ConfigError
@@ -29,6 +31,12 @@ def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     run = layered.table.setdefault("run", {})
     if isinstance(run, dict):
         cast("Table", run).setdefault("import_paths", [str(path.resolve().parent)])
+    return Builder(layered).build(Config, layered.table, "")
+
+
+def parse_config(text: str) -> Config:
+    """Return the config that `dump_toml` wrote as this text."""
+    layered = Layered(table=tomllib.loads(text))
     return Builder(layered).build(Config, layered.table, "")
 
 
@@ -48,13 +56,13 @@ class Builder:
     def build(self, cls: type[T], table: Table, path: str) -> T:
         """Make one option class, its nested ones first."""
         prefix = f"{path}." if path else ""
-        hints = field_types(cls)
+        hints, names = field_types(cls), keys_of(cls)
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in hints:
-                raise self._error(prefix + key, value, _unknown(prefix, key, hints))
-            values[key] = self._value(hints[key], value, prefix + key)
-        for missing in _required(cls) - values.keys():
+                raise self._error(prefix + key, value, _unknown(cls, prefix, key))
+            values[names[key]] = self._value(hints[key], value, prefix + key)
+        for missing in (key for key in _required(cls) if names[key] not in values):
             raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
         try:
             return cls(**values)
@@ -100,9 +108,9 @@ class Builder:
 
 
 def field_types(cls: type) -> dict[str, Any]:
-    """Return the resolved types of an option class's fields."""
-    names = {each.name for each in dataclasses.fields(cls)}
-    return {name: hint for name, hint in get_type_hints(cls).items() if name in names}
+    """Return the resolved types of an option class's fields, by their keys in files."""
+    hints = get_type_hints(cls)
+    return {key: hints[name] for key, name in keys_of(cls).items()}
 
 
 def option_class(hint: Any) -> type[Any] | None:
@@ -132,16 +140,21 @@ def describe_type(hint: Any) -> str:
     return simple.get(hint, str(hint))
 
 
-def _required(cls: type) -> set[str]:
+def _required(cls: type) -> list[str]:
     missing = dataclasses.MISSING
-    return {
-        each.name
-        for each in dataclasses.fields(cls)
+    return [
+        key
+        for key, each in zip(keys_of(cls), dataclasses.fields(cls), strict=True)
         if each.default is missing and each.default_factory is missing
-    }
+    ]
 
 
-def _unknown(prefix: str, key: str, hints: Mapping[str, Any]) -> str:
+def _unknown(cls: type, prefix: str, key: str) -> str:
+    hints = field_types(cls)
+    if prefix and key in field_types(Config):
+        return f"unknown key; did you mean the section [{key}]?"
+    if meant := meant_by(cls, key):
+        return f"unknown key; did you mean {prefix}{meant}?"
     near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
     if near:
         return f"unknown key; did you mean {prefix}{near[0]}?"

@@ -1,12 +1,11 @@
 """Pools on this machine: which engines a config asks for, and what cannot be had here."""
 
+from rollart.config.affinity import LENT, LOCAL
 from rollart.config.schema import Config
 from rollart.errors import ConfigError
 from rollart.types import EngineId
 
-LOCAL = "local"
-"""The pool of a config that names none."""
-TRAINING = "training"
+TRAINING = LENT
 """The pool of engines that run on the trainer's cores while it waits."""
 
 
@@ -29,19 +28,28 @@ def refusal(config: Config) -> ConfigError | None:
     """Return what this host cannot do of the pools; None if it can run them."""
     for name, pool in config.pools.items():
         wrong = None
-        if pool.gpu != "CPU":
-            wrong = ("gpu", pool.gpu, "has no such hardware")
+        if not pool.is_cpu:
+            wrong = ("class", pool.hardware, "has no such hardware")
+        elif pool.role == "environments":
+            wrong = ("role", pool.role, "hosts environments in its own process")
         elif pool.role != "rollout":
             wrong = ("role", pool.role, "gives its trainer a process of its own, no pool")
         elif pool.tp > 1:
             wrong = ("tp", pool.tp, "runs each engine on one device")
         elif pool.prefill:
             wrong = ("prefill", pool.prefill, "has engines that both read and sample")
+        elif pool.resource or pool.labels:
+            which = "resource" if pool.resource else "labels"
+            wrong = (which, getattr(pool, which), "has no nodes to choose from")
         if wrong:
             field, value, why = wrong
             fix = (
-                f'this host {why}; it runs pools with gpu = "CPU" and role = "rollout" alone. '
-                "A plan for other hardware can be looked at with --dry-run"
+                f'this host {why}; it runs pools with class = "CPU" and role = "rollout" alone. '
+                "Run it on a Ray cluster with --address, or only look at the plan with --dry-run"
             )
             return ConfigError(f"pools.{name}.{field}", value, fix)
+    elsewhere = [name for name in config.preferences.rewards if name != LOCAL]
+    if elsewhere:
+        fix = f'this host scores where trajectories are: "{LOCAL}". Give other pools with --address'
+        return ConfigError("affinity.rewards", elsewhere[0], fix)
     return None

@@ -1,6 +1,7 @@
 """A config as a problem for the planner, and the planner's answer as a config."""
 
 from dataclasses import replace
+from typing import Literal
 
 from rollart.config.pools import PoolOptions
 from rollart.config.rules import make_rules
@@ -9,7 +10,6 @@ from rollart.config.simulated import profiles_of, shape_of
 from rollart.errors import ConfigError
 from rollart.planning.plan import Plan
 from rollart.planning.problem import Objective, Pool, Problem
-from rollart.sim.hardware import gpu_named
 
 _EXTRA = (0.0, 0.0625, 0.125, 0.25)
 """Redundant groups to choose from, as parts of a batch."""
@@ -32,7 +32,11 @@ def problem_of(
     extra = {round(part * groups) for part in _EXTRA} if is_window else set[int]()
     return Problem(
         model=shape_of(config),
-        pools=tuple(_pool(name, pool) for name, pool in config.pools.items()),
+        pools=tuple(
+            _pool(name, pool, pool.role)
+            for name, pool in config.pools.items()
+            if pool.role != "environments"
+        ),
         tasks=profiles_of(config),
         rules=rules,
         routing=config.routing,
@@ -45,12 +49,12 @@ def problem_of(
     )
 
 
-def _pool(name: str, options: PoolOptions) -> Pool:
+def _pool(name: str, options: PoolOptions, role: Literal["any", "train", "rollout"]) -> Pool:
     return Pool(
         name=name,
-        gpu=gpu_named(options.gpu, field=f"pools.{name}.gpu"),
+        gpu=replace(options.gpu, memory_gb=options.memory_gb_each),
         count=options.count,
-        role=options.role,
+        role=role,
         tp=options.tp,
         prefill=options.prefill,
         decode=options.decode,
@@ -77,14 +81,16 @@ def apply(config: Config, plan: Plan) -> Config:
     training = replace(
         config.pools[name], count=plan.train_gpus, role="train", tp=0, prefill=0, decode=0
     )
-    affinity = plan.affinity if config.mode.affinity else {}
+    hosts = {name: pool for name, pool in config.pools.items() if pool.role == "environments"}
     return replace(
         config,
         run=replace(config.run, environments=plan.slots),
         staleness=replace(config.staleness, alpha=plan.alpha),
         redundancy=replace(config.redundancy, extra_groups=plan.extra_groups),
-        routing=replace(config.routing, affinity=affinity),
-        pools={place: training, **pools},
+        affinity=replace(
+            config.affinity.within(hosts), tasks=plan.affinity if config.mode.affinity else {}
+        ),
+        pools={place: training, **pools, **hosts},
     )
 
 

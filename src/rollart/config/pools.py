@@ -1,26 +1,29 @@
 """Pools and profiles: the hardware a run has, and what is known of its tasks before it runs.
 
-Both are what the planner reads. A run on this machine reads the pools too: those of CPUs become
-engines.
+Both are what the planner reads. Runs read the pools too: on this machine those of CPUs become
+engines, on a cluster every pool is a share of the nodes that have its resource and labels.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
+from rollart.config.keys import named
+from rollart.control.capacity import CPU, PoolCapacity
 from rollart.errors import ConfigError
-from rollart.sim.hardware import gpu_named, link_named
+from rollart.sim.hardware import Gpu, gpu_named, link_named
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
-    """GPUs of one kind and what they are for."""
+    """Hardware of one kind and what it is for."""
 
-    gpu: str
-    """The hardware class, such as "H800"; "CPU" is this machine's."""
+    hardware: str = field(metadata=named("class", meant=("gpu", "hardware", "type", "kind")))
+    """The hardware class, such as "H800"; "CPU" is that of machines without GPUs."""
     count: int
-    """How many there are; of CPUs, how many engines."""
-    role: Literal["any", "train", "rollout"] = "any"
-    """What they do; "any" is up to the planner."""
+    """How many there are; of CPUs, how many engines or workers."""
+    role: Literal["any", "train", "rollout", "environments"] = "any"
+    """What they do; "any" is up to the planner, or to [affinity]."""
     tp: int = 0
     """GPUs of one engine; 0 is up to the planner."""
     prefill: int = 0
@@ -31,9 +34,17 @@ class PoolOptions:
     """Price of one GPU hour in any currency; 0 takes the table's, relative to an H20."""
     link: str = ""
     """The link new weights cross from the trainer, such as "rdma_400g"; empty: "tcp_200g"."""
+    resource: str = ""
+    """The Ray resource one of them is; empty: the class's name, of CPUs Ray's own CPUs."""
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Ray labels a node must have to belong to the pool."""
+    memory_gb: float = 0.0
+    """Memory of one of them in 10^9 bytes; 0 takes the hardware table's."""
+    cpus: float = 0.0
+    """CPU cores an engine or worker of it asks for; 0: none, on CPUs ray.engine_cpus."""
 
     def __post_init__(self) -> None:
-        gpu = gpu_named(self.gpu, field="pools.gpu")
+        gpu = gpu_named(self.hardware, field="pools.class")
         if self.link:
             link_named(self.link, field="pools.link")
         if self.count < 1:
@@ -47,8 +58,55 @@ class PoolOptions:
         if (self.prefill == 0) != (self.decode == 0):
             fix = "give both prefill and decode, or neither"
             raise ConfigError("pools.prefill", self.prefill, fix)
-        if not self.price >= 0:
-            raise ConfigError("pools.price", self.price, "must be at least 0")
+        for name in ("price", "memory_gb", "cpus"):
+            if not getattr(self, name) >= 0:
+                raise ConfigError(f"pools.{name}", getattr(self, name), "must be at least 0")
+        if self.resource == "GPU" and not self.labels:
+            fix = "every GPU node has it: leave it out, or say with labels which nodes are meant"
+            raise ConfigError("pools.resource", self.resource, fix)
+
+    @property
+    def gpu(self) -> Gpu:
+        """What the hardware table says of its class."""
+        return gpu_named(self.hardware)
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it has no devices."""
+        return self.hardware == CPU
+
+    @property
+    def memory_gb_each(self) -> float:
+        """Memory of one of them."""
+        return self.memory_gb or self.gpu.memory_gb
+
+    def capacity(self, name: str) -> PoolCapacity:
+        """Return the pool as workers are bound to it."""
+        return PoolCapacity(
+            name=name,
+            hardware=self.hardware,
+            units=self.count,
+            memory_gb_per_unit=self.memory_gb_each,
+            units_per_node=self.gpu.gpus_per_node,
+            resource=self.resource,
+        )
+
+    def request(self, *, units: int, engine_cpus: float) -> dict[str, float]:
+        """Return the Ray resources that a worker with so many units asks for."""
+        plain = self.is_cpu and not self.resource
+        cpus = self.cpus or (engine_cpus if plain else 0.0)
+        own = {} if plain else {self.resource or self.hardware: float(units)}
+        return own | ({CPU: cpus} if cpus else {})
+
+    def units_on(
+        self, resources: Mapping[str, float], labels: Mapping[str, str], *, engine_cpus: float
+    ) -> int:
+        """Return how many units a node with these Ray resources and labels has for the pool."""
+        if any(labels.get(key) != value for key, value in self.labels.items()):
+            return 0
+        asked = self.request(units=1, engine_cpus=engine_cpus)
+        unit = CPU if self.is_cpu and not self.resource else self.resource or self.hardware
+        return int(resources.get(unit, 0.0) / asked[unit])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from rollart.config.affinity import LENT, LOCAL, AffinityOptions, Preferences, RoutingOptions
+from rollart.config.keys import named
 from rollart.config.pools import PoolOptions, ProfileOptions
+from rollart.config.ray import RayOptions
 from rollart.control.batching import Batching
 from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
@@ -26,9 +29,6 @@ from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
 from rollart.training.options import TrainingOptions
 from rollart.types import Sampling
-
-LENT = "training"
-"""The pool of engines on training hardware."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,12 +205,16 @@ class Config:
     """When idle training hardware serves rollout."""
     dispatch: Dispatch = field(default_factory=Dispatch)
     """Which task is opened next."""
-    routing: Routing = field(default_factory=Routing)
+    routes: RoutingOptions = field(default_factory=RoutingOptions, metadata=named("routing"))
     """Which engine completes a request."""
     weights: WeightOptions = field(default_factory=WeightOptions)
     """How weights travel from the trainer to the engines."""
     pools: Mapping[str, PoolOptions] = field(default_factory=dict[str, PoolOptions])
     """The hardware, by name: [pools.NAME]; none: engine.replicas engines on this machine."""
+    affinity: AffinityOptions = field(default_factory=AffinityOptions)
+    """Which pools each phase and each task domain prefers."""
+    ray: RayOptions = field(default_factory=RayOptions)
+    """Which cluster the run is on."""
 
     def __post_init__(self) -> None:
         self._check_pools()
@@ -224,6 +228,18 @@ class Config:
     def mode(self) -> Mode:
         """The schedule as a row of decisions."""
         return MODES[self.run.mode]
+
+    @property
+    def preferences(self) -> Preferences:
+        """Which pools are preferred, with what is left open filled in."""
+        return self.affinity.resolve(self.pools)
+
+    @property
+    def routing(self) -> Routing:
+        """How requests find engines, as a rule."""
+        return Routing(
+            affinity=self.preferences.tasks, sticky=self.routes.sticky, learn=self.routes.learn
+        )
 
     @property
     def attempts_per_step(self) -> int:
@@ -269,20 +285,14 @@ class Config:
             raise ConfigError("filter.drop_zero_variance", True, fix)
 
     def _check_pools(self) -> None:
-        if not self.pools:
-            return
         for name in self.pools:
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or name == LENT:
-                fix = f"name pools with letters, digits, '_' and '-', and not {LENT!r}"
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or name in (LENT, LOCAL):
+                fix = f"name pools with letters, digits, '_' and '-', and not {LENT!r} or {LOCAL!r}"
                 raise ConfigError("pools", name, fix)
-        if self.engine.replicas != 1:
+        if self.pools and self.engine.replicas != 1:
             fix = "where there are pools, their count says how many engines: leave it out"
             raise ConfigError("engine.replicas", self.engine.replicas, fix)
-        for domain, names in self.routing.affinity.items():
-            for name in names:
-                if name not in self.pools and name != LENT:
-                    fix = f"no such pool; there is {', '.join(self.pools)}"
-                    raise ConfigError(f"routing.affinity.{domain}", name, fix)
+        self.affinity.check(self.pools)
 
     def _check_lending(self) -> None:
         if self.lending.enabled and self.weights.keep < 2:

@@ -15,7 +15,7 @@ def world_from(config: Config) -> World:
     """Return the run a config describes, on the hardware its pools describe."""
     if not config.pools:
         fix = (
-            "name the hardware to simulate: [pools.a] gpu, count and role "
+            "name the hardware to simulate: [pools.a] class, count and role "
             '("train" or "rollout") for each kind of GPU'
         )
         raise ConfigError("pools", {}, fix)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from rollart.config.keys import keys_of
 from rollart.config.schema import Config
 
 
@@ -64,7 +65,7 @@ def _section(value: object) -> Mapping[str, Any] | None:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {each.name: getattr(value, each.name) for each in dataclasses.fields(value)}
+    return {key: getattr(value, name) for key, name in keys_of(value).items()}
 
 
 def _key(key: str) -> str:

@@ -155,12 +155,16 @@ def _routing(path: Path) -> Routing:
     if not path.exists():
         return Routing()
     try:
-        section: dict[str, Any] = tomllib.loads(path.read_text()).get("routing", {})
-        affinity: Mapping[str, list[str]] = section.pop("affinity", {})
-        pools = {domain: tuple(names) for domain, names in affinity.items()}
-        return Routing(affinity=pools, **section)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path}: its section [routing] cannot be used: {error}") from error
+        config: dict[str, Any] = tomllib.loads(path.read_text())
+        tasks: Mapping[str, str | list[str]] = config.get("affinity", {}).get("tasks", {})
+        pools = {
+            domain: (names,) if isinstance(names, str) else tuple(names)
+            for domain, names in tasks.items()
+        }
+        return Routing(affinity=pools, **config.get("routing", {}))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        what = "its sections [routing] and [affinity] cannot be used"
+        raise UserError(f"{path}: {what}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,103 @@
+"""Placing: the workers a config asks a cluster for, and the pools they are bound to.
+
+A pool with a role does that and nothing else. One without is given work by preference: the pool
+that training likes best trains, CPUs beside devices host environments, the others roll out; where
+no other pool is left for engines, they get what training leaves.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from rollart.config.affinity import LOCAL
+from rollart.config.schema import Config
+from rollart.control.capacity import CPU, Needs, PoolCapacity
+from rollart.errors import ConfigError
+from rollart.types import EngineId
+
+Use: TypeAlias = Literal["train", "rollout", "environments"]
+_GB = 1e9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What one worker is bound with."""
+
+    preferred: tuple[str, ...]
+    needs: Needs
+
+
+def capacities(config: Config) -> tuple[PoolCapacity, ...]:
+    """Return the pools as workers are bound to them; without any, one for the replicas."""
+    if config.pools:
+        return tuple(pool.capacity(name) for name, pool in config.pools.items())
+    units = config.engine.replicas + config.training.ranks
+    return (PoolCapacity(name=LOCAL, hardware=CPU, units=units, memory_gb_per_unit=float("inf")),)
+
+
+def uses_of(config: Config) -> dict[str, Use]:
+    """Return what each pool does."""
+    trains = config.preferences.train[0] if config.preferences.train else ""
+    has_devices = any(not pool.is_cpu for pool in config.pools.values())
+    uses: dict[str, Use] = {}
+    for name, pool in config.pools.items():
+        if pool.role != "any":
+            uses[name] = pool.role
+        elif name == trains:
+            uses[name] = "train"
+        elif pool.is_cpu and has_devices:
+            uses[name] = "environments"
+        else:
+            uses[name] = "rollout"
+    return uses
+
+
+def engine_places(config: Config, *, weight_bytes: float = 0.0) -> dict[EngineId, Place]:
+    """Return the engines of a cluster and where they would like to be, or say why there are none.
+
+    `weight_bytes` is what the model needs at least; a pool with less memory is passed by.
+    """
+    if not config.pools:
+        place = Place(preferred=(LOCAL,), needs=Needs())
+        return {EngineId(f"{config.engine.name}-{n}"): place for n in range(config.engine.replicas)}
+    places: dict[EngineId, Place] = {}
+    for name, units in _rollout_units(config).items():
+        tp = max(1, config.pools[name].tp)
+        others = (other for other in config.preferences.generation if other != name)
+        place = Place(
+            preferred=(name, *others), needs=Needs(units=tp, memory_gb=weight_bytes / _GB)
+        )
+        places |= {EngineId(f"{name}-{number}"): place for number in range(units // tp)}
+    if not places:
+        fix = 'no engine has room beside training: add a pool, or set role = "rollout" for one'
+        raise ConfigError("pools", list(config.pools), fix)
+    return places
+
+
+def trainer_place(config: Config) -> Place:
+    """Return where one training rank would like to be."""
+    return Place(preferred=config.preferences.train, needs=Needs())
+
+
+def environment_place(config: Config) -> Place | None:
+    """Return where one environment worker would like to be; None: where the run is started.
+
+    It takes CPUs, no unit of the pool: the nodes of any pool can host it.
+    """
+    names = config.preferences.environments
+    if config.pools and names[0] == LOCAL:
+        return None
+    known = config.pools or {LOCAL: None}
+    preferred = tuple(name for name in names if name in known)
+    return Place(preferred=preferred, needs=Needs(units=0))
+
+
+def _rollout_units(config: Config) -> Mapping[str, int]:
+    """Return how many units of each pool are for engines."""
+    uses = uses_of(config)
+    serving = {name: config.pools[name].count for name, use in uses.items() if use == "rollout"}
+    if serving:
+        return serving
+    shared = [name for name, use in uses.items() if use == "train"]
+    shared = [name for name in shared if config.pools[name].role == "any"]
+    return {name: config.pools[name].count - config.training.ranks for name in shared}

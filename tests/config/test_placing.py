@@ -1,0 +1,68 @@
+import pytest
+
+from rollart.config import Config, TaskOptions
+from rollart.config.affinity import AffinityOptions
+from rollart.config.placing import (
+    Place,
+    capacities,
+    engine_places,
+    environment_place,
+    trainer_place,
+    uses_of,
+)
+from rollart.config.pools import PoolOptions
+from rollart.control.capacity import Needs, PoolCapacity
+from rollart.errors import ConfigError
+
+TASKS = {"lake": TaskOptions(env="frozen_lake")}
+COMPUTE = PoolOptions(hardware="H800", count=2)
+WIDE = PoolOptions(hardware="H20", count=4, tp=2)
+HOSTS = PoolOptions(hardware="CPU", count=8)
+
+
+def make(**pools: PoolOptions) -> Config:
+    return Config(tasks=TASKS, pools=pools)
+
+
+def test_three_kinds_of_hardware_need_no_more_than_a_class_and_a_count():
+    config = make(compute=COMPUTE, wide=WIDE, hosts=HOSTS)
+    assert uses_of(config) == {"compute": "train", "wide": "rollout", "hosts": "environments"}
+    assert [each.name for each in capacities(config)] == ["compute", "wide", "hosts"]
+    place = Place(preferred=("wide", "compute"), needs=Needs(units=2, memory_gb=16.0))
+    assert engine_places(config, weight_bytes=16e9) == {"wide-0": place, "wide-1": place}
+    assert trainer_place(config) == Place(preferred=("compute", "wide"), needs=Needs())
+    assert environment_place(config) == Place(
+        preferred=("hosts", "compute", "wide"), needs=Needs(units=0)
+    )
+
+
+def test_without_pools_the_replicas_are_local():
+    config = Config(tasks=TASKS)
+    assert capacities(config) == (
+        PoolCapacity(name="local", hardware="CPU", units=2, memory_gb_per_unit=float("inf")),
+    )
+    assert uses_of(config) == {}
+    assert engine_places(config) == {"torch-0": Place(preferred=("local",), needs=Needs())}
+    assert environment_place(config) == Place(preferred=("local",), needs=Needs(units=0))
+
+
+def test_engines_get_what_training_leaves_of_an_only_pool():
+    config = make(one=PoolOptions(hardware="CPU", count=3))
+    assert uses_of(config) == {"one": "train"}
+    assert list(engine_places(config)) == ["one-0", "one-1"]
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [PoolOptions(hardware="CPU", count=1), PoolOptions(hardware="H20", count=8, role="train")],
+)
+def test_no_room_for_an_engine_is_one_message(pool):
+    with pytest.raises(ConfigError, match="no engine has room beside training"):
+        engine_places(make(one=pool))
+
+
+def test_environments_may_stay_where_the_run_is_started():
+    config = Config(
+        tasks=TASKS, pools={"wide": WIDE}, affinity=AffinityOptions(environments="local")
+    )
+    assert environment_place(config) is None
