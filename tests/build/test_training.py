@@ -98,6 +98,17 @@ def test_a_trainer_in_this_process_learns_the_same(whole, small, runs):
     assert learning(runs / "inside") == {step: first[step] for step in (1, 2)}
 
 
+def test_weights_that_travel_in_buckets_as_changes_teach_the_same(whole, small, runs):
+    place = f"weights.place={str(runs / 'weights')!r}"
+    options = ["weights.store='files'", place, "weights.bucket_bytes=65536", "weights.delta=true"]
+    assert train(small("buckets", *options, "run.steps=4")) == 0
+    assert learning(runs / "buckets") == learning(whole)
+    assert replay(runs / "buckets")["ended"] == {"trained": 32}
+    rows = read_rows(runs / "buckets" / "metrics.jsonl")
+    took = {name for row in rows for name in row if name.startswith("weights/")}
+    assert took == {f"weights/{name}" for name in ("push_s", "pull_s", "exposed_s", "load_s")}
+
+
 def test_a_checkpoint_of_a_run_goes_on_elsewhere_and_an_earlier_run_there_is_kept(
     whole, small, runs, capfd
 ):

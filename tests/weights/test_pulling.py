@@ -124,6 +124,21 @@ def test_a_push_that_was_given_up_is_forgotten(tmp_path, blobs, writer, seen, pu
     assert puller.fetch(Version(1))["w"].tolist() == [7.0] * 1000
 
 
+def test_a_version_published_again_is_not_the_one_that_was_prefetched(writer, puller):
+    writer.publish(Version(1), weights(1.0))
+    wait_until(lambda: puller.pulled_s(Version(1)) > 0)
+    writer.publish(Version(1), weights(5.0))
+    assert puller.fetch(Version(1))["w"][0] == 5
+
+
+def test_a_version_that_was_pruned_meanwhile_is_still_had(tmp_path, puller):
+    writer = BucketStore(FileBlobs(tmp_path), keep=1)
+    for version in (1, 2):
+        writer.publish(Version(version), weights(version))
+        wait_until(lambda version=version: puller.pulled_s(Version(version)) > 0)
+    assert puller.fetch(Version(1))["w"][0] == 1
+
+
 def test_changes_are_applied_to_what_is_here(tmp_path, seen, puller):
     writer = BucketStore(FileBlobs(tmp_path), bucket_bytes=1024, delta=True)
     for version in range(4):

@@ -108,7 +108,9 @@ class Puller:
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
         """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        head = self._store.head()
         with self._changed:
+            self._drop_replaced(version, head)
             self._failed.pop(version, None)
             self._wanted[version] = self._wanted.get(version, 0) + 1
             self._changed.notify_all()
@@ -139,6 +141,13 @@ class Puller:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
+
+    def _drop_replaced(self, version: Version, head: Head) -> None:
+        """Forget a version that was published again since, as by a run that went back."""
+        whole, stored, latest = self._wholes.get(version), head.visible(version), head.latest
+        is_pruned = stored is None and latest is not None and latest.version > version
+        if whole is not None and not is_pruned and (stored is None or stored.id != whole.id):
+            del self._wholes[version]
 
     def _is_settled(self, version: Version) -> bool:
         return version in self._wholes or version in self._failed or self._closed
