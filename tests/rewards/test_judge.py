@@ -59,7 +59,7 @@ def part(messages: Messages, name: str) -> str:
         ("Grade: 7", 7.0),
         ("It is good.\n\n**Grade: 7.5**", 7.5),
         ("grade : 0.", 0.0),
-        ("Grade: 10\nso, again:\nGrade: 10", 10.0),
+        ("It says:\nGrade: 3\nNo.\nGrade: 10\n", 10.0),
     ],
 )
 def test_a_grade_is_read_from_its_line(said: str, grade: float):
@@ -77,15 +77,15 @@ def test_a_grade_has_its_place_between_lowest_and_highest():
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        ("", "judge here: no line of the form 'Grade: N'"),
-        ("I would say 7", "no line of the form"),
-        ("Grade: seven", "no line of the form"),
-        ("Grade: 7/10", "no line of the form"),
-        ("Grade: nan", "no line of the form"),
-        ("Grade: 7\nGrade: 8", "lines that differ of the form"),
+        ("", "judge here: the answer does not end with 'Grade: N' but ''"),
+        ("I would say 7", "the answer does not end with"),
+        ("Grade: seven", "the answer does not end with"),
+        ("Grade: 7/10", "the answer does not end with"),
+        ("Grade: nan", "the answer does not end with"),
+        ("Grade: 7\nThank you!", "but 'Thank you!'"),
         ("Grade: 11", "judge here: graded 11, wanted from 0 to 10"),
         ("Grade: -1", "judge here: graded -1, wanted from 0 to 10"),
-        ("x" * 10**6, "no line of the form"),
+        ("x" * 10**6, "the answer does not end with"),
     ],
 )
 def test_any_other_answer_is_a_failure_that_may_be_tried_again_and_never_0(said, message):
@@ -150,7 +150,7 @@ def test_one_malformed_comparison_fails_the_group():
 
     with answering(answer):
         error = refused(call("pairwise", *group, is_group=True, judge=HERE))
-    assert "no line of the form 'Better: first, second or tie'" in str(error)
+    assert "does not end with 'Better: first, second or tie' but 'hard to say'" in str(error)
     assert not error.is_final
 
 
@@ -274,6 +274,8 @@ def test_a_judge_behind_a_url_is_asked_the_openai_way(server: Server, monkeypatc
         (200, b"<html>", "no chat completion in '<html>'", False),
         (200, b"{}", "no chat completion in '{}'", False),
         (200, b'{"choices": []}', "no chat completion in", False),
+        (200, b'{"choices": [{"finish_reason": "length"}]}', "by max_tokens = 1024", False),
+        (200, b'{"choices": [3]}', "no chat completion in", False),
         (200, b'{"choices": [{"message": {"content": null}}]}', "the answer is None", False),
         (200, b" " * (2**20 + 1), "an answer of more than 1048576 bytes", False),
     ],

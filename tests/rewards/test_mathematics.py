@@ -20,7 +20,8 @@ from rollart.rewards.mathematics import math
         (r"$\{2,1\}$", r"\{1,2\}", 1.0),
         (r"\boxed{2\sqrt{2}}", r"$\sqrt{8}$", 1.0),
         (r"\boxed{5}", ["3", "5"], 1.0),
-        (r"\boxed{3} no, \boxed{4}", "4", 1.0),
+        (r"\boxed{3} or \boxed{4}", "4", 0.0),
+        (r"$x = 3$? No, the answer is $x = 4$", "4", 1.0),
         (r"\boxed{5}", "4", 0.0),
         ("", "4", 0.0),
         ("no idea", "4", 0.0),
@@ -54,7 +55,9 @@ def test_a_missing_key_is_an_error():
 
 def test_an_answer_that_takes_too_long_is_an_error_and_no_score():
     tower = r"\boxed{" + "2^{" * 30 + "1" + "}" * 30 + "}"
-    with pytest.raises(ScoreError, match="the answer took more than 1 s to read") as caught:
+    with pytest.raises(
+        ScoreError, match=r"the answer took more than 1 s to (read|compare)"
+    ) as caught:
         math(attempt("(" * 60 + tower, payload={"answer": "4"}), timeout_s=1)
     assert caught.value.is_final
     with pytest.raises(ConfigError, match=r"reward.options.timeout_s = 0: must be a whole number"):

@@ -128,8 +128,11 @@ class Judge:
             is_final = status < 500 and status not in _TRY_AGAIN
             raise ScoreError(f"{self.pool}: answered {status}: {said}", is_final=is_final)
         try:
-            return cast("Any", json.loads(body))["choices"][0]["message"]["content"]
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError):
+            choice = cast("Any", json.loads(body))["choices"][0]
+            if choice.get("finish_reason") == "length":
+                raise ScoreError(f"{self.pool}: cut short by max_tokens = {self.max_tokens}")
+            return choice["message"]["content"]
+        except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError):
             raise ScoreError(f"{self.pool}: no chat completion in {said!r}") from None
 
 

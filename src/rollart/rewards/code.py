@@ -9,7 +9,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -41,6 +41,7 @@ async def unit_tests(
     A file's tests are its functions `test…` and its TestCases, or, without any, the file itself.
     Tests see the solution's names as their own and may also import `solution`.
     """
+    _check_mode(mode)
     tests = get_expected(trajectory, key)
     if not _are_tests(tests):
         raise wrong_payload(key, tests, "a test file as text, or a list of test statements")
@@ -77,6 +78,7 @@ async def stdin_stdout(
     The last word of `command` names the file the program is written to, its ending the language.
     What a case expects stays here: the program cannot look it up.
     """
+    _check_mode(mode)
     cases = _read_cases(get_expected(trajectory, key), key)
     allowed = _read_limits(limits)
     if not command or "." not in command[-1]:
@@ -88,8 +90,10 @@ async def stdin_stdout(
 
     async def passes(case: Case) -> bool:
         read, wanted = case
-        stdin = _encode(read)
-        result = await _run(Program(argv=tuple(command), files=files, stdin=stdin, limits=allowed))
+        room = replace(allowed, output_bytes=max(allowed.output_bytes, 2 * len(_encode(wanted))))
+        result = await _run(
+            Program(argv=tuple(command), files=files, stdin=_encode(read), limits=room)
+        )
         is_done = result.end == "exited" and result.exit_code == 0 and not result.is_cut
         return is_done and are_same(result.stdout, wanted, compare=compare)
 
@@ -117,13 +121,17 @@ def _count(result: ProgramResult, secret: str) -> tuple[int, int]:
     """Return how many tests passed and how many there were, by what the runner wrote."""
     lines = result.stdout.decode(errors="replace").splitlines()
     said = [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
-    totals = [int(words[1]) for words in said if words[:1] == ["total"]]
-    return said.count(["passed"]), totals[0] if totals else 0
+    totals = [int(words[1]) for words in said if words[0] == "total"]
+    total = totals[0] if totals else 0
+    return min(said.count(["passed"]), total), total
+
+
+def _check_mode(mode: Mode) -> None:
+    if mode not in ("all", "fraction"):
+        raise ConfigError("reward.options.mode", mode, "use all or fraction")
 
 
 def _reward(passed: int, total: int, mode: Mode) -> Reward:
-    if mode not in ("all", "fraction"):
-        raise ConfigError("reward.options.mode", mode, "use all or fraction")
     value = passed / total if mode == "fraction" else float(passed == total)
     return Reward(value=value, parts={"passed": float(passed), "total": float(total)})
 

@@ -20,10 +20,8 @@ from rollart.types import Json, Reward, Trajectory
 RUBRIC = "Is the answer correct, complete and helpful?"
 _SHOWN = 120
 _LOOSE = r"[ \t*_`]*"
-_GRADE = re.compile(rf"^{_LOOSE}grade{_LOOSE}:{_LOOSE}(-?\d+(?:\.\d+)?){_LOOSE}\.?$", re.I | re.M)
-_VERDICT = re.compile(
-    rf"^{_LOOSE}better{_LOOSE}:{_LOOSE}(first|second|tie){_LOOSE}\.?$", re.I | re.M
-)
+_GRADE = re.compile(rf"{_LOOSE}grade{_LOOSE}:{_LOOSE}(-?\d+(?:\.\d+)?){_LOOSE}\.?", re.I)
+_VERDICT = re.compile(rf"{_LOOSE}better{_LOOSE}:{_LOOSE}(first|second|tie){_LOOSE}\.?", re.I)
 _SHARES = {"first": 1.0, "tie": 0.5, "second": 0.0}
 
 
@@ -122,13 +120,13 @@ def _conversation(system: str, parts: Sequence[tuple[str, str]]) -> list[dict[st
 
 
 def _read_last(form: re.Pattern[str], said: str, where: Judge, wanted: str) -> str:
-    """Return what the one line of a form says; no such line, or two that differ, is an error."""
-    found = {each.lower() for each in form.findall(said)}
-    if len(found) != 1:
-        end = said.strip()[-_SHOWN:]
-        problem = "no line" if not found else "lines that differ"
-        raise ScoreError(f"{where.pool}: {problem} of the form {wanted!r} in the answer …{end!r}")
-    return found.pop()
+    """Return what the last line says in the form it must have; what is quoted above is not it."""
+    last = (said.strip().splitlines() or [""])[-1]
+    found = form.fullmatch(last.strip())
+    if found is None:
+        message = f"{where.pool}: the answer does not end with {wanted!r} but {last[-_SHOWN:]!r}"
+        raise ScoreError(message)
+    return found.group(1)
 
 
 def _task(trajectory: Trajectory) -> str:

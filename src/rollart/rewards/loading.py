@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -81,9 +82,14 @@ def check_options(name: str, options: Mapping[str, Json]) -> None:
 
 def load_module(name: str, *, field: str) -> ModuleType:
     """Import a module, also from the current directory, or a file by its path ending in .py."""
-    return _load_file(name, field) if name.endswith(".py") else _load_named(name, field)
+    if not name.endswith(".py"):
+        return _load_named(name, field)
+    with _loading:
+        return _load_file(name, field)
 
 
+_loading = threading.RLock()
+"""Held while a file is run, so that no thread sees half a module."""
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -96,9 +102,10 @@ def _unknown(name: str) -> str:
 
 def _load_named(name: str, field: str) -> ModuleType:
     here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
+    if name not in sys.modules:
+        if here not in sys.path:
+            sys.path.insert(0, here)
+        importlib.invalidate_caches()
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -100,7 +100,8 @@ def _ways(choices: str) -> tuple[re.Pattern[str], ...]:
     capital = rf"[{choices}](?!\w)"
     small = rf"[{choices.lower()}](?=[)\]}}*_`\"']*\s*(?:$|[.,;:!?)]|\bor\b|\band\b))"
     one = rf"[(\[{{*_`\"'\s]*(?:{capital}|{small})[)\]}}*_`\"']*"
-    several = rf"(?P<said>{one}(?:\s*(?:,|/|&|\bor\b|\band\b)\s*{one})*)"
+    others = rf"(?:\s*(?:,|/|&|\bor\b|\band\b)\s*{one})*"
+    several = rf"(?P<said>{one}{others})"
     cue = r"(?i:\b(?:answer|choice|option|pick|choose|select)s?\b)"
     link = r"(?i:\s+(?:is|was|would be|must be|should be))?\s*(?i:option|choice)?\s*[:=]?"
     # A capital A or I before a small word is mostly a word of the sentence.
@@ -109,7 +110,7 @@ def _ways(choices: str) -> tuple[re.Pattern[str], ...]:
         compile_pattern(rf"^\s*{several}[.!]?\s*$"),
         compile_pattern(rf"(?:\\boxed\{{(?:\\text\w*\{{)?|<answer>)\s*{several}"),
         compile_pattern(rf"{cue}{link}{several}"),
-        compile_pattern(rf"^[ \t]*(?P<said>[(\[*]*[{choices}][*]*[)\].:])(?=[\s*])", re.M),
+        compile_pattern(rf"^[ \t]*(?P<said>[(\[*]*[{choices}][*]*[)\].:]{others})(?=[\s*])", re.M),
         compile_pattern(rf"(?<!not )(?P<said>\([{choices}]\))"),
         compile_pattern(rf"(?<![\w'-])(?<!not )(?P<said>{alone})(?![\w'-])"),
     )

@@ -55,6 +55,8 @@ def _load(path: str) -> tuple[Any, Any]:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
         raise ConfigError("reward.options.path", path, "its tokenizer has no pad or eos token")
+    # The end is kept of what is too long: the answer is there.
+    tokenizer.truncation_side, tokenizer.padding_side = "left", "right"
     model.config.pad_token_id = tokenizer.pad_token_id
     return model.eval(), tokenizer
 
@@ -69,8 +71,6 @@ def _render(tokenizer: Any, trajectory: Trajectory, source: Source) -> str:
 
 
 def _score(model: Any, tokenizer: Any, texts: Sequence[str], max_tokens: int) -> list[float]:
-    # The end is kept of what is too long: the answer is there.
-    tokenizer.truncation_side, tokenizer.padding_side = "left", "right"
     inputs = tokenizer(
         list(texts),
         return_tensors="pt",
