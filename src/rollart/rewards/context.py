@@ -2,23 +2,28 @@
 
 A reward function cannot carry such things in its options, which are JSON, and may not import the
 packages that make them. So the process that runs functions says once how they are opened, and a
-function that needs one takes it from here. A sandbox is opened at the first need and belongs to
+function that needs one takes it from here. A process that something else started says so in a
+function that its environment names: `ROLLART_REWARD_SETUP=module:function`. A sandbox is opened at the first need and belongs to
 the event loop it was opened on, because what it runs is awaited there.
 """
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias, cast
+from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from rollart.errors import ConfigError, ScoreError
 from rollart.ports import Sandbox
 from rollart.rewards.loading import load_module
-from rollart.types import Json
 
 Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
 """Answers a conversation (objects of `role` and `content`): a chat model, wherever it is."""
 
+SET_UP_VARIABLE = "ROLLART_REWARD_SETUP"
+"""The environment variable that names the function a process calls at the first need."""
+
+_done: set[str] = set()
 _opening: list[Callable[[], Sandbox]] = []
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = WeakKeyDictionary()
 _models: dict[str, Ask] = {}
@@ -34,7 +39,9 @@ def get_sandbox() -> Sandbox:
     loop = asyncio.get_running_loop()
     if loop not in _open:
         if not _opening:
-            fix = "the process that runs it must call rollart.rewards.context.use_sandbox"
+            _set_up()
+        if not _opening:
+            fix = f"name in {SET_UP_VARIABLE} a module:function that calls use_sandbox"
             raise ScoreError(
                 f"scoring code needs a sandbox and there is none: {fix}", is_final=True
             )
@@ -64,15 +71,21 @@ def use_model(name: str, ask: Ask | None) -> None:
 def get_model(name: str) -> Ask:
     """Return the chat model offered under a name."""
     if name not in _models:
+        _set_up()
+    if name not in _models:
         known = ", ".join(sorted(_models)) or "none"
         raise ScoreError(f"no model is called {name!r} in this process: {known}", is_final=True)
     return _models[name]
 
 
-def set_up(target: str, *, options: Mapping[str, Json]) -> None:
-    """Call `module:function` with options: how a process started by name gets what it offers."""
+def _set_up() -> None:
+    """Call the function the environment names, once: how a process started elsewhere is told."""
+    target = os.environ.get(SET_UP_VARIABLE, "")
+    if not target or target in _done:
+        return
+    _done.add(target)
     module_name, _, function_name = target.rpartition(":")
-    found = getattr(load_module(module_name, field="reward.set_up"), function_name, None)
+    found = getattr(load_module(module_name, field=SET_UP_VARIABLE), function_name, None)
     if not callable(found):
-        raise ConfigError("reward.set_up", target, f"{module_name} has no function {function_name}")
-    cast("Callable[..., object]", found)(**options)
+        raise ConfigError(SET_UP_VARIABLE, target, f"{module_name} has no function {function_name}")
+    found()

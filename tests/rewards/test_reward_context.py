@@ -1,0 +1,113 @@
+"""A process says what it offers functions, by itself or by a name in its environment."""
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+from rewarded import attempt, call
+
+from rollart.errors import ConfigError, ScoreError
+from rollart.rewards import context
+from rollart.rewards.context import SET_UP_VARIABLE, get_model, get_sandbox, use_model, use_sandbox
+from rollart.rewards.serverless.local import LocalInvoker
+from rollart.types import Program, ProgramResult, Reward, ScoreCall
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "rewards.py"
+
+
+class Quiet:
+    """A sandbox that runs nothing."""
+
+    async def run(self, program: Program) -> ProgramResult:
+        raise AssertionError
+
+    async def close(self) -> None:
+        pass
+
+
+async def echo(messages) -> str:
+    return messages[-1]["content"]
+
+
+def offer() -> None:
+    use_sandbox(Quiet)
+    use_model("echo", echo)
+
+
+@pytest.fixture(autouse=True)
+def nothing_offered(monkeypatch):
+    monkeypatch.delenv(SET_UP_VARIABLE, raising=False)
+    yield
+    use_sandbox(None)
+    use_model("echo", None)
+    context._done.clear()
+
+
+def test_a_sandbox_is_opened_once_for_each_event_loop():
+    use_sandbox(Quiet)
+
+    async def twice() -> tuple[object, object]:
+        return get_sandbox(), get_sandbox()
+
+    (first, again), (other, _) = asyncio.run(twice()), asyncio.run(twice())
+    assert first is again
+    assert first is not other
+
+
+def test_the_environment_names_what_is_called_at_the_first_need(monkeypatch):
+    monkeypatch.setenv(SET_UP_VARIABLE, f"{__name__}:offer")
+    assert get_model("echo") is echo
+
+    async def one() -> object:
+        return get_sandbox()
+
+    assert isinstance(asyncio.run(one()), Quiet)
+
+
+def test_what_is_not_offered_is_told_with_how_to():
+    with pytest.raises(ScoreError, match=r"no model is called 'echo' in this process: none"):
+        get_model("echo")
+
+    async def one() -> object:
+        return get_sandbox()
+
+    with pytest.raises(
+        ScoreError, match=r"name in ROLLART_REWARD_SETUP a module:function"
+    ) as caught:
+        asyncio.run(one())
+    assert caught.value.is_final
+
+
+def test_a_wrong_name_in_the_environment_is_told(monkeypatch):
+    monkeypatch.setenv(SET_UP_VARIABLE, f"{__name__}:offers")
+    with pytest.raises(ConfigError, match=r"ROLLART_REWARD_SETUP = .* has no function offers"):
+        get_model("echo")
+
+
+def invoked(*calls: ScoreCall) -> list[tuple[Reward, ...]]:
+    async def run() -> list[tuple[Reward, ...]]:
+        invoker = LocalInvoker()
+        try:
+            return [await invoker.invoke(each) for each in calls]
+        finally:
+            await invoker.close()
+
+    return asyncio.run(run())
+
+
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
+def test_shipped_functions_score_in_processes_of_their_own_with_a_real_sandbox(monkeypatch):
+    monkeypatch.setenv(SET_UP_VARIABLE, f"{EXAMPLE}:offer_sandbox")
+    program = "```python\ndef add(a, b): return a + b\n```"
+    tests = ["assert add(1, 2) == 3", "import socket; socket.create_connection(('127.0.0.1', 9))"]
+    got = invoked(
+        call("math", attempt(r"\boxed{0.5}", payload={"answer": "1/2"})),
+        call("unit_tests", attempt(program, payload={"tests": tests}), mode="fraction"),
+        call("weighted", attempt("B"), terms=[{"function": "repetition"}]),
+    )
+    assert got == [
+        (Reward(value=1.0),),
+        (Reward(value=0.5, parts={"passed": 1.0, "total": 2.0}),),
+        (Reward(value=0.0, parts={"repetition": 0.0}),),
+    ]
