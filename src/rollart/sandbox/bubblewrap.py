@@ -194,7 +194,8 @@ class Builder:
         for name, value in self._root.environment().items():
             command += ["--setenv", name, value]
         command += self._root.arguments()
-        for content, path in ((PASSWD, "passwd"), (GROUP, "group"), (HOSTS, "hosts")):
+        made_up = ((PASSWD, "passwd"), (GROUP, "group"), (HOSTS, "hosts"))
+        for content, path in () if self._root.has_etc else made_up:
             given.append(_pipe_of(content))
             command += ["--perms", "0444", "--file", str(given[-1]), f"/etc/{path}"]
         command += ["--ro-bind", str(RUNNER), RUNNER_INSIDE, "--proc", "/proc"]

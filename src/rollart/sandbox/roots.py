@@ -17,11 +17,13 @@ from rollart.errors import ConfigError, SandboxError
 PASSWD = b"root:x:0:0::/:/bin/false\nsandbox:x:65534:65534::/tmp:/bin/sh\n"
 GROUP = b"root:x:0:\nsandbox:x:65534:\n"
 HOSTS = b"127.0.0.1 localhost sandbox\n"
+PRIVATE = ("dev", "proc", "sys", "tmp")
+"""Top directories that no prepared root may bring: a sandbox has its own, or none."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PACKAGES = "/opt/packages"
 """Where a prepared root keeps Python packages; it is on the module path if it is there."""
 RUNNER = Path(__file__).parent / "runner.py"
-RUNNER_INSIDE = "/opt/runner.py"
+RUNNER_INSIDE = "/runner.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,8 @@ class Root:
     """Symbolic links: what they say, where they are."""
     hidden: tuple[str, ...]
     """Directories inside those trees that are seen empty: the host's own Python packages."""
+    has_etc: bool
+    """Whether a prepared root brings its own /etc, in place of the made-up one."""
     has_packages: bool
 
     def arguments(self) -> list[str]:
@@ -74,7 +78,8 @@ def find_root(root: str, python: str) -> Root:
     if not python:
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         interpreter = Path(sys.base_prefix) / "bin" / version
-    prepared = {path.name: path for path in Path(root).iterdir()} if root else {}
+    found = Path(root).iterdir() if root else ()
+    prepared = {path.name: path for path in found if path.name not in PRIVATE}
     binds = {"/usr": "/usr"}
     tree = interpreter.resolve().parents[1]
     inside = root and (Path(root) / str(interpreter).lstrip("/")).exists()
@@ -101,6 +106,7 @@ def find_root(root: str, python: str) -> Root:
         binds=tuple((source, seen) for seen, source in sorted(binds.items())),
         links=(*links, *DEVICE_LINKS),
         hidden=() if inside else tuple(map(str, tree.glob("lib/python3*/site-packages"))),
+        has_etc="etc" in prepared,
         has_packages=(Path(root) / PACKAGES.lstrip("/")).is_dir() if root else False,
     )
 

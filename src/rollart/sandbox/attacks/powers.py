@@ -68,13 +68,17 @@ for line in status.splitlines():
 """,
     touch_kernel="""
 for path in ("/proc/sys/kernel/core_pattern", "/proc/sysrq-trigger", "/proc/sys/vm/drop_caches",
-             "/proc/sys/kernel/hostname", "/proc/self/uid_map", "/proc/1/oom_score_adj",
+             "/proc/sys/kernel/hostname", "/proc/self/uid_map",
              "/proc/sys/kernel/modprobe"):
     def write():
         with open(path, "w") as file: file.write("0")
         escaped(path)
     attempt(path, write)
-attempt("oom", lambda: (open("/proc/self/oom_score_adj", "w").write("-1000"), escaped("oom")))
+for pid in ("self", "1"):
+    def spare():
+        with open(f"/proc/{pid}/oom_score_adj", "w") as file: file.write("-1000")
+        escaped("oom")
+    attempt(pid, spare)
 numbers = {"bpf": 321, "perf_event_open": 298, "userfaultfd": 323, "keyctl": 250, "add_key": 248,
            "kexec_load": 246, "init_module": 175, "reboot": 169, "settimeofday": 164,
            "sethostname": 170, "iopl": 172, "personality": 135, "syslog": 103}

@@ -102,7 +102,7 @@ for top in ("/tmp", "/etc", "/dev", "/opt", "/root", "/var", "/run", "/home", "/
 print("looked at", seen)
 """,
     write_outside="""
-for path in ("/x", "/usr/x", "/etc/x", "/etc/passwd", "/opt/x", "/opt/runner.py", "/dev/x",
+for path in ("/x", "/usr/x", "/etc/x", "/etc/passwd", "/opt/x", "/runner.py", "/dev/x",
              "/bin/x", "/root/x", sys.executable, os.__file__, FOLDER + "/x", SECRET_FILE):
     def write():
         with open(path, "ab") as file: file.write(b"x")
