@@ -52,7 +52,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         number, body = event
         headers = {
+            "Content-Type": "application/json",
             "Lambda-Runtime-Aws-Request-Id": number,
+            "Lambda-Runtime-Trace-Id": "Root=1-0-0",
             "Lambda-Runtime-Deadline-Ms": "9999999999999",
             "Lambda-Runtime-Invoked-Function-Arn": "arn:aws:lambda:us-east-1:1:function:score",
         }
@@ -67,8 +69,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.reply(*(scripted.pop(0) if scripted else self.server.run(body)))
             return
         failed = {"X-Amz-Function-Error": "Unhandled"} if parts[-1] == "error" else {}
-        self.server.replies[parts[-2]].put((200, failed, body))
         self.reply(202, {}, b'{"status":"OK"}')
+        self.server.replies[parts[-2]].put((200, failed, body))
 
     def reply(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self.send_response(status)

@@ -39,8 +39,10 @@ async def answering(answer: Answer) -> AsyncIterator[str]:
     """Serve connections with `answer`; yield the URL."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await answer(reader, writer)
-        writer.close()
+        try:
+            await answer(reader, writer)
+        finally:
+            writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     async with server:

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import os
 import sys
 from contextlib import asynccontextmanager
@@ -28,6 +29,13 @@ async def opened(scaling: Scaling | None = None, limits: Limits | None = None):
 
 def is_alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
+
+
+async def until_gone(pid: int) -> None:
+    """Wait until a process has ended; whoever inherited it may not have reaped it yet."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+            await asyncio.sleep(0.02)
 
 
 async def test_calls_are_scored_in_processes_and_idle_ones_go_to_zero():
@@ -127,9 +135,7 @@ async def test_what_a_killed_function_started_is_killed_with_it(tmp_path: Path):
     async with opened(limits=QUICK) as invoker:
         with pytest.raises(ScoreError, match="no answer within"):
             await invoker.invoke(call(f"{script}:score", note=str(note)))
-        child = int(note.read_text())
-        status = Path(f"/proc/{child}/status")
-        assert not status.exists() or "State:\tZ" in status.read_text()
+        await until_gone(int(note.read_text()))
 
 
 async def test_a_caller_who_goes_away_frees_a_waiting_call_at_once_and_a_running_one_later():
@@ -173,8 +179,7 @@ async def test_instances_die_with_their_parent(tmp_path: Path):
     assert is_alive(pid)
     process.kill()
     await process.wait()
-    while is_alive(pid) and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-        await asyncio.sleep(0.02)
+    await until_gone(pid)
 
 
 async def test_a_place_where_nothing_can_start_fails_each_call(monkeypatch: pytest.MonkeyPatch):

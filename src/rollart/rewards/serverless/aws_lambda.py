@@ -6,6 +6,7 @@ answered or times out, also when nobody waits for it any more.
 """
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -91,7 +92,8 @@ class LambdaInvoker:
                 InvocationType="RequestResponse",
                 Payload=payload,
             )
-            body: bytes = response["Payload"].read(limit + 1)
+            with contextlib.closing(response["Payload"]) as stream:
+                body: bytes = stream.read(limit + 1)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
             message = f"{function}: Lambda refused it: {error}"

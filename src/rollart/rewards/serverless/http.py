@@ -8,6 +8,7 @@ is read strictly and only up to a limit. A status that says the same call would 
 import asyncio
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -62,7 +63,7 @@ class HttpInvoker:
         except httpx.HTTPError as error:
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise ScoreError(f"{call.function}: {self._url} failed: {words}") from error
-        if response.status_code != httpx.codes.OK:
+        if response.status_code != HTTPStatus.OK:
             raise _refusal(call, response.status_code, body)
         self._cold_starts += COLD_HEADER in response.headers
         return decode_rewards(body, count=len(call.trajectories))

@@ -52,21 +52,20 @@ class Instance:
 
     async def start(self, settings: Settings) -> bool:
         """Start the process; return whether it came to take calls."""
-        ours, theirs = socket.socketpair()
-        read_fd, write_fd = os.pipe()
-        pipe = os.fdopen(read_fd, "rb", 0)
-        try:
-            with theirs:
-                self._process = _spawn(theirs.fileno(), write_fd)
-        except BaseException:
-            ours.close()
-            pipe.close()
-            raise
-        finally:
-            os.close(write_fd)
-        self._reader, self._writer = await asyncio.open_connection(sock=ours)
         loop = asyncio.get_running_loop()
-        self._pipe, _ = await loop.connect_read_pipe(lambda: self._output, pipe)
+        with contextlib.ExitStack() as undo:
+            ours, theirs = socket.socketpair()
+            undo.callback(ours.close)
+            read_fd, write_fd = os.pipe()
+            pipe = undo.enter_context(os.fdopen(read_fd, "rb", 0))
+            try:
+                with theirs:
+                    self._process = _spawn(theirs.fileno(), write_fd)
+            finally:
+                os.close(write_fd)
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+            self._pipe, _ = await loop.connect_read_pipe(lambda: self._output, pipe)
+            undo.pop_all()
         self._writer.write(pack(Frame(kind=Kind.SETTINGS, payload=settings.encode())))
         first = await self.receive()
         return first is not None and first.kind is Kind.READY

@@ -9,14 +9,16 @@ one answer or one ScoreError with the last reason, at the latest at its deadline
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from rollart.clock import Clock, SystemClock
 from rollart.errors import ScoreError
 from rollart.ports import RewardInvoker
 from rollart.rewards.serverless.breaker import Breaker
+from rollart.rewards.serverless.hedging import race
 from rollart.rewards.serverless.latency import Latencies
 from rollart.rewards.serverless.options import Reliability
 from rollart.types import Reward, ScoreCall
@@ -236,7 +238,7 @@ class ReliableInvoker:
         return breaker
 
     @contextlib.asynccontextmanager
-    async def _place(self, function: str) -> AsyncIterator[None]:
+    async def _place(self, function: str) -> AsyncGenerator[None]:
         """Hold one of the places."""
         if self._queued >= self._queue_limit:
             raise _NoPlaceError(f"{function}: {self._queued} calls wait already")
@@ -258,21 +260,19 @@ class ReliableInvoker:
 
     async def _hedge(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
         """Deliver a call, a second time beside it if the first is late and there is a place."""
-        first = asyncio.create_task(self._deliver(call, account))
-        tasks = {first}
-        try:
-            late_s = self._late_s()
-            if late_s is not None:
-                await asyncio.wait(tasks, timeout=late_s)
-                if not first.done() and not self._places.locked():
-                    self._counts["hedges"] += 1
-                    account.hedges += 1
-                    tasks.add(asyncio.create_task(self._beside(call, account)))
-            return await self._first_answer(tasks, first)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
+
+        def rival() -> Coroutine[Any, Any, tuple[Reward, ...]] | None:
+            if self._places.locked():
+                return None
+            self._counts["hedges"] += 1
+            account.hedges += 1
+            return self._beside(call, account)
+
+        rewards, is_rivals = await race(
+            self._deliver(call, account), late_s=self._late_s(), second=rival
+        )
+        self._counts["hedges_won"] += is_rivals
+        return rewards
 
     def _late_s(self) -> float | None:
         match self._options.hedge:
@@ -287,23 +287,6 @@ class ReliableInvoker:
     async def _beside(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
         async with self._place(call.function):
             return await self._deliver(call, account)
-
-    async def _first_answer(
-        self,
-        tasks: set[asyncio.Task[tuple[Reward, ...]]],
-        first: asyncio.Task[tuple[Reward, ...]],
-    ) -> tuple[Reward, ...]:
-        pending = set(tasks)
-        while True:
-            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-            won = [task for task in done if task.exception() is None]
-            if won:
-                self._counts["hedges_won"] += first not in won
-                return won[0].result()
-            failures = [task.exception() for task in done]
-            is_over = any(isinstance(each, ScoreError) and each.is_final for each in failures)
-            if not pending or is_over:
-                return done.pop().result()
 
     async def _deliver(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
         begin_s = self._clock.now()
