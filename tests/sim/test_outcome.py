@@ -18,6 +18,7 @@ def outcome(skipped: int) -> Outcome:
         steps=STEPS,
         skipped=skipped,
         events=0,
+        actions=0,
         seconds=85.0,
         utilisation={},
         reward_utilisation=0.0,
