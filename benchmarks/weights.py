@@ -95,6 +95,7 @@ def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> di
                     "bucket_bytes": BUCKET_BYTES,
                     "trainer": openings.trainer,
                     "engines": openings.engines,
+                    "cluster": openings.cluster,
                 }
             )
         )

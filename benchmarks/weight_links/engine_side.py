@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from transformers import Qwen3Config
 
-from benchmarks.weight_links.trainer_side import PROBE
+from benchmarks.weight_links.trainer_side import PROBE, joined
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
 from rollart.ports import Array
@@ -137,4 +137,6 @@ def random_weights(shapes: Mapping[str, list[int]]) -> dict[str, Array]:
 
 
 if __name__ == "__main__":
-    asyncio.run(Side(json.loads(Path(sys.argv[1]).read_text())).run())
+    ORDERS = json.loads(Path(sys.argv[1]).read_text())
+    with joined(ORDERS["cluster"]):
+        asyncio.run(Side(ORDERS).run())

@@ -59,6 +59,8 @@ def shaped_link(*, rate_mbit: int) -> Iterator[Link]:
             _run(*inside, "addr", "add", f"{host}/30", "dev", f"rl-{side}")
             _run(*inside, "link", "set", f"rl-{side}", "up")
             _run(*inside, "link", "set", "lo", "up")
+            # Ray asks which address leads outside: without a route it takes loopback's.
+            _run(*inside, "route", "add", "default", "dev", f"rl-{side}")
             _run(
                 *("tc", "-n", namespace, "qdisc", "add", "dev", f"rl-{side}", "root", "tbf"),
                 *("rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", f"{_QUEUE_MS}ms"),
