@@ -21,6 +21,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.errors import InvariantError, UserError
 from rollart.events import (
     Adapt,
+    Admit,
     Cancel,
     Command,
     Drop,
@@ -176,7 +177,7 @@ class Simulator:
                     self._sync(command)
         self.fleet.close_all([each.engine for each in commands if isinstance(each, Recall)])
 
-    def _sync(self, command: Publish | Suspend | Update | Resume | Lend | Recall) -> None:
+    def _sync(self, command: Publish | Suspend | Update | Resume | Admit | Lend | Recall) -> None:
         durations, fleet = self.world.durations, self.fleet
         match command:
             case Publish():
@@ -192,6 +193,8 @@ class Simulator:
                 self.loop.after(seconds, partial(self._update, command))
             case Resume():
                 fleet.engine(command.engine).resume()
+            case Admit():
+                fleet.open(command.engine)
             case Lend():
                 self.loop.after(durations.lend_s(), partial(self._lend, command))
             case Recall():
