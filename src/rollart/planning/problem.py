@@ -98,7 +98,8 @@ class Problem:
 
     def __post_init__(self) -> None:
         if not self.pools:
-            raise ConfigError("pools", {}, 'name the hardware: [pools.h800] class = "H800" count = 8')
+            fix = 'name the hardware: [pools.h800] class = "H800" count = 8'
+            raise ConfigError("pools", {}, fix)
         if self.most_slots < 0:
             raise ConfigError("run.environments", self.most_slots, "must be at least 1")
         priced = [pool.name for pool in self.pools if pool.price]
