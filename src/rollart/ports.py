@@ -164,6 +164,11 @@ class Generator(Protocol):
 class WeightStore(Protocol):
     """Versioned weights. A version is visible only whole: its manifest is written last."""
 
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        ...
+
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
         ...

@@ -196,7 +196,7 @@ def test_stores_that_are_already_here_are_asked_directly():
     store.publish(Version(1), weights(1.0))
     assert source.fetch(Version(1))["w"][0] == 1
     assert source.pulled_s(Version(1)) >= 0
-    wanted = r"version 2 of the weights did not arrive in MemoryStore within 0.05 s"
+    wanted = r"version 2 of the weights did not arrive in this process within 0.05 s"
     with pytest.raises(StorageError, match=wanted):
         source.fetch(Version(2))
     source.close()

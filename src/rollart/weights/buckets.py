@@ -57,6 +57,11 @@ class BucketStore:
         self._last: Whole | None = None
         """What was published last: the base of the next."""
 
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        return self.blobs.place
+
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
         layout = lay_out(weights, bucket_bytes=self._bucket_bytes)

@@ -37,6 +37,11 @@ class MemoryStore:
         self._lock = threading.Lock()
         self._versions: dict[Version, Mapping[str, Array]] = {}
 
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        return "this process"
+
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
         copies: dict[str, Array] = {}

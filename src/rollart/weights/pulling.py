@@ -72,9 +72,7 @@ class Direct:
                 weights = self._store.fetch(version)
             except KeyError:
                 if time.monotonic() >= deadline_s:
-                    raise _late(
-                        version, type(self._store).__name__, self._wait_s, self._store.latest()
-                    ) from None
+                    raise _late(version, self._store, self._wait_s) from None
                 time.sleep(_LOOK_EVERY_S)
             else:
                 self._pulled = {version: time.perf_counter() - start_s}
@@ -128,7 +126,7 @@ class Puller:
             raise error
         if self._closed:
             raise StorageError(f"version {version} was asked of a puller that is closed")
-        raise _late(version, self._store.blobs.place, self._wait_s, self._store.latest())
+        raise _late(version, self._store, self._wait_s)
 
     def pulled_s(self, version: Version) -> float:
         """Return the seconds spent pulling a version that was fetched."""
@@ -239,9 +237,10 @@ def _unused(whole: Whole) -> Array | None:
     return flat if sys.getrefcount(flat) == _ONLY_HERE else None
 
 
-def _late(version: Version, place: str, wait_s: float, latest: Version | None) -> StorageError:
+def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
+    latest = store.latest()
     there = "holds no version" if latest is None else f"holds version {latest}"
     return StorageError(
-        f"version {version} of the weights did not arrive in {place} within {wait_s:g} s; it "
+        f"version {version} of the weights did not arrive in {store.place} within {wait_s:g} s; it "
         f"{there}: is the trainer alive and does it publish there? weights.wait_s is the patience"
     )

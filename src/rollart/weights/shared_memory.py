@@ -86,6 +86,11 @@ class SharedMemoryStore:
                 f"cannot make the weight directory {self._directory}: {error.strerror}"
             ) from error
 
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        return f"the shared memory {self._directory}"
+
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
         entries, total_bytes = _lay_out(weights)
