@@ -75,9 +75,10 @@ async def measure(model: Path, *, rounds: int) -> dict[str, float]:
 
 def run(*, quick: bool) -> dict[str, object]:
     seconds: dict[str, dict[str, float]] = {}
+    tokenizer = build_tokenizer([__doc__ or NAME])
     for size in SIZES[:1] if quick else SIZES:
         with tempfile.TemporaryDirectory() as directory:
-            make_tiny(size, seed=0, tokenizer=build_tokenizer()).save_pretrained(directory)
+            make_tiny(size, seed=0, tokenizer=tokenizer).save_pretrained(directory)
             seconds[size] = asyncio.run(measure(Path(directory), rounds=3 if quick else 7))
     return {
         "step_s": seconds,

@@ -11,12 +11,16 @@ from rollart.weights.memory import MemoryStore
 class RankActor:
     """Passes calls on to the trainer made last."""
 
-    def __init__(self, *, rank: int, world_size: int, rendezvous: str) -> None:
+    def __init__(
+        self, *, rank: int, world_size: int, rendezvous: str, first: list[Any] | None = None
+    ) -> None:
         self._rank, self._world_size = rank, world_size
         self._meetings = Path(rendezvous.removeprefix("file://")).parent
         self._made = 0
         self._store = MemoryStore()
         self._trainer: TorchTrainer | None = None
+        if first is not None:
+            self.make(*first)
 
     def make(self, model: str, options: dict[str, Any]) -> None:
         """Make a trainer in place of the last."""

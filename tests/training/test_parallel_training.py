@@ -41,14 +41,28 @@ LORA = {"rank": 4, "alpha": 8.0}
 Call = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Call]:
+class Two:
     """Calls on a group of two ranks."""
+
+    def __init__(self, runner: asyncio.Runner, group: RankGroup) -> None:
+        self.runner, self.group = runner, group
+
+    def __call__(self, method: str, *args: Any) -> Any:
+        return self.runner.run(self.group.call(method, *args))
+
+
+@pytest.fixture(scope="module")
+def two(checkpoint: Path) -> Iterator[Two]:
     with asyncio.Runner() as runner:
-        host = EmbeddedHost(env=thread_env(1))
-        plan = RankPlan(options={}, ranks=2, target="rank_actor:RankActor")
+        host = EmbeddedHost(env=thread_env(1), grace_s=2.0)
+        plan = RankPlan(
+            options={"first": [str(checkpoint), SMOOTH]},
+            ranks=2,
+            target="rank_actor:RankActor",
+            grace_s=2.0,
+        )
         group = runner.run(RankGroup.start(host, plan))
-        yield lambda *call: runner.run(group.call(*call))
+        yield Two(runner, group)
         runner.run(group.close())
         runner.run(host.close())
 
@@ -267,35 +281,23 @@ def test_a_trainer_of_another_number_of_ranks_is_refused(checkpoint):
 
 
 def test_a_killed_rank_ends_the_step_and_the_group_goes_on_from_its_checkpoint(
-    checkpoint, tmp_path
+    checkpoint, two, tmp_path
 ):
-    options = {**SMOOTH, "ranks": 2}
     batches = some_batches(range(4))
     expected = train(One(checkpoint, SMOOTH), batches)
+    two("make", str(checkpoint), SMOOTH)
+    check_same(train(two, batches[:2]), expected[:2])
+    two("save", str(tmp_path / "second"))
+    victim = two.group._handles[1]._body._process
 
-    async def run() -> None:
-        host = EmbeddedHost(env=thread_env(1), grace_s=1.0)
-        store = {"kind": "shared_memory", "directory": str(tmp_path / "weights"), "keep": 2}
-        plan = RankPlan(
-            options={"model": str(checkpoint), "options": options, "store": store},
-            ranks=2,
-            grace_s=2.0,
-        )
-        group = await RankGroup.start(host, plan)
-        found = [await group.call("step", batch) for batch in batches[:2]]
-        await group.call("save", str(tmp_path / "second"))
-        victim = group._handles[1]._body._process  # type: ignore[attr-defined]
+    async def kill_amid_step() -> None:
         victim.send_signal(signal.SIGSTOP)
-        step = asyncio.create_task(group.call("step", batches[2]))
+        step = asyncio.create_task(two.group.call("step", batches[2]))
         await asyncio.sleep(0.3)
         victim.kill()
-        with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
-            await step
-        assert await group.restart(str(tmp_path / "second")) == 2
-        found += [await group.call("step", batch) for batch in batches[2:]]
-        assert await group.call("publish") == 4
-        await group.close()
-        await host.close()
-        check_same([{name: each.metrics[name] for name in MEASURED} for each in found], expected)
+        await step
 
-    asyncio.run(run())
+    with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
+        two.runner.run(kill_amid_step())
+    assert two.runner.run(two.group.restart(str(tmp_path / "second"))) == 2
+    check_same(train(two, batches[2:]), expected[2:])

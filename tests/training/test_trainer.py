@@ -26,7 +26,7 @@ def make_trainer(checkpoint, *, store=None, version=0, **options) -> TorchTraine
 
 def weights_of(trainer: TorchTrainer) -> dict[str, np.ndarray]:
     store = MemoryStore()
-    trainer._store = store
+    trainer._store, trainer._has_store = store, True
     return dict(store.fetch(trainer.publish()))
 
 

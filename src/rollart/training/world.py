@@ -117,15 +117,15 @@ def join(place: Place, *, device: str, timeout_s: float) -> World:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if kind == "cuda":
         torch.cuda.set_device(place.rank % torch.cuda.device_count())
-    meeting = (
-        {"init_method": place.rendezvous} if place.world_size > 1 else {"store": dist.HashStore()}
-    )
+    is_alone = place.world_size == 1
+    own_store = dist.HashStore() if is_alone else None  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
+        init_method=None if is_alone else place.rendezvous,
+        store=own_store,
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=timeout_s),
-        **meeting,
     )
     mesh = init_device_mesh(kind, (place.world_size,))
     return World(rank=place.rank, size=place.world_size, mesh=mesh)
