@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from rollart.errors import SandboxError
@@ -152,7 +152,7 @@ class Cell:
         self.kill("cpu", outcome)
 
     @contextlib.contextmanager
-    def _watch_memory(self, outcome: Outcome) -> Iterator[None]:
+    def _watch_memory(self, outcome: Outcome) -> Generator[None]:
         """Kill the cell when the kernel says that its memory ran out."""
         if self._group is None:
             yield
