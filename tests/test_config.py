@@ -1,6 +1,5 @@
 import re
 import tomllib
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ from rollart.config import (
     load_config,
 )
 from rollart.config.explaining import field_docs
+from rollart.config.keys import keys_of
 from rollart.config.layers import parse_override
+from rollart.control.routing import Routing
 from rollart.errors import ConfigError, UserError
 
 LAKE = '[tasks.lake]\nenv = "frozen_lake"\n'
@@ -70,6 +71,17 @@ def test_a_whole_number_is_a_number_and_a_list_is_a_tuple(write):
 def test_tables_of_names_are_kept(write):
     path = write(LAKE + '[pools.a]\nclass = "CPU"\ncount = 1\nlabels = { "ray.io/x" = "y" }\n')
     assert load_config(path).pools["a"].labels == {"ray.io/x": "y"}
+
+
+def test_a_key_may_be_called_otherwise_in_python(write):
+    path = write(LAKE + '[pools.a]\nclass = "CPU"\ncount = 1\n[routing]\nlearn = true\n')
+    config = load_config(path, ["affinity.tasks={lake = 'a', default = ['training', 'a']}"])
+    assert config.pools["a"].hardware == "CPU"
+    assert config.routing == Routing(
+        learn=True, affinity={"lake": ("a",), "default": ("training", "a")}
+    )
+    assert explain("pools.a.class", config).endswith('now      "CPU"')
+    assert explain("routing.learn", config).endswith("now      true")
 
 
 def test_environment_options_may_be_nested(write):
@@ -128,7 +140,29 @@ def test_environment_options_may_be_nested(write):
             "[engine]\nnam = 'torch'\n",
             "engine.nam = 'torch': unknown key; did you mean engine.name",
         ),
-        ("[zzz]\nx = 1\n", "zzz = {'x': 1}: unknown key; a config has batching, dispatch"),
+        (
+            "[pools.a]\ngpu = 'H20'\n",
+            "pools.a.gpu = 'H20': unknown key; did you mean pools.a.class? (run.toml:4)",
+        ),
+        ("[pools.a]\ncount = 1\n", "pools.a.class = None: is required in [pools.a] (run.toml:3)"),
+        (
+            "[routing]\naffinity = { lake = ['a'] }\n",
+            "unknown key; did you mean the section [affinity]? (run.toml:4)",
+        ),
+        (
+            "[affinity]\ntrain = 3\n",
+            "affinity.train = 3: must be text or a list, each text (run.toml:4)",
+        ),
+        (
+            "[affinity.tasks]\nlake = 'a'\n",
+            "affinity.tasks.lake = 'a': no such pool; there is local (run.toml:4)",
+        ),
+        ("[ray]\nrestart_s = 0\n", "ray.restart_s = 0.0: must be more than 0 (run.toml:4)"),
+        ("[ray]\nenvironment_workers = -1\n", "environment_workers = -1: must be at least 0"),
+        (
+            "[zzz]\nx = 1\n",
+            "zzz = {'x': 1}: unknown key; a config has affinity, batching, dispatch",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_field_its_place_and_the_fix(write, text, message):
@@ -185,8 +219,7 @@ def test_a_dumped_config_loads_as_the_same_config(write):
 
 
 def test_every_key_is_explained_in_words():
-    sections = [each.name for each in fields(Config)]
-    for name in sections:
+    for name in keys_of(Config):
         assert explain(name)
     for each in (Config, RunOptions, TaskOptions):
         assert all(field_docs(each).values()), each

@@ -187,6 +187,20 @@ def test_without_pools_there_is_one_message(capsys):
     assert message.startswith("pools = {}: name the hardware")
 
 
+def test_pools_for_environments_stay_as_they_are(small):
+    hosts = ["pools.hosts.class=CPU", "pools.hosts.count=64", "pools.hosts.role=environments"]
+    wishes = ["affinity.environments=hosts", "affinity.train=big", "pools.wide.memory_gb=141"]
+    config = load_config(small, [*hosts, *wishes])
+    problem = problem_of(config, objective="throughput", any_alpha=False, most_slots=None)
+    assert [(pool.name, pool.gpu.memory_gb) for pool in problem.pools] == [
+        ("big", 80.0),
+        ("wide", 141.0),
+    ]
+    planned = apply(config, search(problem, events=1).plan)
+    assert planned.pools["hosts"] == config.pools["hosts"]
+    assert planned.affinity.environments == ("hosts",)
+
+
 def test_a_pool_that_only_trains_keeps_its_name(small):
     config = load_config(small, ["pools.big.role=train", "pools.wide.tp=1"])
     problem = problem_of(config, objective="throughput", any_alpha=False, most_slots=None)

@@ -58,7 +58,7 @@ def test_a_task_without_affinity_goes_to_any_engine(capsys):
 def test_a_model_too_large_for_every_pool_is_one_message(capsys):
     overrides = ["model.path=x", "model.shape=Qwen3-235B-A22B", "engine.torch.device=cuda"]
     message = refusal(capsys, TWO, *overrides)
-    assert message.startswith("compute-0 needs 1 unit on one node with 470 GB together; no pool")
+    assert message.startswith("compute-0 needs 1 unit on one node with 470.2 GB together; no pool")
     assert message.endswith("compute offers 1 x 80 = 80 GB; bandwidth offers 1 x 96 = 96 GB")
 
 

@@ -2,7 +2,7 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -92,10 +92,15 @@ def read_bindings(directory: Path) -> tuple[Binding, ...]:
     if not path.exists():
         raise UserError(f"{path}: no such file; only runs on a cluster bind workers to pools")
     try:
-        rows = cast("list[Mapping[str, Any]]", json.loads(path.read_text()))
-        return tuple(Binding(**{**row, "preferred": tuple(row["preferred"])}) for row in rows)
+        rows = cast("list[dict[str, Any]]", json.loads(path.read_text()))
+        return tuple(_binding(row) for row in rows)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: cannot be read as bindings: {error!r}") from error
+
+
+def _binding(row: dict[str, Any]) -> Binding:
+    values: dict[str, Any] = {**row, "preferred": tuple(row["preferred"])}
+    return Binding(**values)
 
 
 def _served(config: Config, domain: str) -> str:
