@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from places import PLACES
 
-from rollart.errors import ConfigError, InvariantError
+from rollart.errors import ConfigError, InvariantError, StorageError, UserError
 from rollart.types import Version
 from rollart.weights.opening import open_store
 
@@ -176,3 +176,19 @@ def test_an_unknown_kind_names_the_known_ones(tmp_path):
 def test_keeping_nothing_is_refused(open_at, tmp_path: Path):
     with pytest.raises(ConfigError, match=r"weights.keep = 0: keep at least 1 version"):
         open_at(tmp_path, 0)
+
+
+def test_buckets_may_be_kept_in_a_class_named_in_the_config(tmp_path):
+    store = open_store("rollart.weights.files:FileBlobs", str(tmp_path), 2)
+    store.publish(Version(1), filled(1))
+    assert open_store("files", str(tmp_path), 2).latest() == 1
+
+
+def test_a_package_that_is_missing_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"weights.store = 'nowhere:Blobs' cannot be used: No modu"):
+        open_store("nowhere:Blobs", str(tmp_path), 2)
+
+
+def test_an_fsspec_url_nobody_knows_is_one_clear_error():
+    with pytest.raises(StorageError, match=r"fsspec cannot open floppy://a: Protocol not known"):
+        open_store("files", "floppy://a", 2)
