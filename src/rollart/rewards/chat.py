@@ -128,7 +128,7 @@ class Judge:
             is_final = status < 500 and status not in _TRY_AGAIN
             raise ScoreError(f"{self.pool}: answered {status}: {said}", is_final=is_final)
         try:
-            choice = cast("Any", json.loads(body))["choices"][0]
+            choice = json.loads(body)["choices"][0]
             if choice.get("finish_reason") == "length":
                 raise ScoreError(f"{self.pool}: cut short by max_tokens = {self.max_tokens}")
             return choice["message"]["content"]

@@ -3,8 +3,8 @@
 A reward function cannot carry such things in its options, which are JSON, and may not import the
 packages that make them. So the process that runs functions says once how they are opened, and a
 function that needs one takes it from here. A process that something else started says so in a
-function that its environment names: `ROLLART_REWARD_SETUP=module:function`. A sandbox is opened at the first need and belongs to
-the event loop it was opened on, because what it runs is awaited there.
+function that its environment names: `ROLLART_REWARD_SETUP=module:function`. A sandbox is opened at
+the first need and belongs to the event loop it was opened on: what it runs is awaited there.
 """
 
 import asyncio

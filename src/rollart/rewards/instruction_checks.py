@@ -8,7 +8,7 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from rollart.types import Json
 
@@ -214,7 +214,8 @@ def _occurrences(text: str, word: str) -> int:
     return len(re.findall(edge % re.escape(word.casefold()), text.casefold()))
 
 
-def _some(texts: Sequence[str]) -> Sequence[str]:
-    if isinstance(texts, str) or not texts or not all(isinstance(each, str) for each in texts):
+def _some(texts: object) -> list[str]:
+    items = cast("list[object]", texts) if isinstance(texts, list | tuple) else []
+    if not items or not all(isinstance(each, str) for each in items):
         raise ValueError(f"{texts!r} must be a list of texts")
-    return texts
+    return cast("list[str]", items)
