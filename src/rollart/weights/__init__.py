@@ -1,4 +1,4 @@
-"""Weight stores, adapters of the WeightStore port.
+"""Weight stores, adapters of the WeightStore port; see docs/weights.md.
 
 Names are Hugging Face parameter names. numpy has no bfloat16, so a bfloat16 tensor travels as the
 uint16 array of its bits: in a weight store uint16 always means bfloat16, and turning it into a

@@ -40,17 +40,7 @@ class Layout:
 
     def views(self, buffer: Any) -> Mapping[str, Array]:
         """Return the arrays in a buffer that holds all the bytes."""
-        return MappingProxyType(
-            {
-                name: np.ndarray(
-                    tuple(entry["shape"]),
-                    np.dtype(entry["dtype"]),
-                    buffer=buffer,
-                    offset=entry["offset"],
-                )
-                for name, entry in self.arrays.items()
-            }
-        )
+        return view_arrays(self.arrays, buffer)
 
     def encoded(self) -> dict[str, Any]:
         """Return the layout as JSON values."""
@@ -70,7 +60,28 @@ class Layout:
         )
 
 
+def view_arrays(entries: Mapping[str, Mapping[str, Any]], buffer: Any) -> Mapping[str, Array]:
+    """Return the arrays that lie in a buffer, by name."""
+    return MappingProxyType(
+        {
+            name: np.ndarray(
+                tuple(entry["shape"]),
+                np.dtype(entry["dtype"]),
+                buffer=buffer,
+                offset=entry["offset"],
+            )
+            for name, entry in entries.items()
+        }
+    )
+
+
 def lay_out(weights: Mapping[str, Array], *, bucket_bytes: int) -> Layout:
+    """Give every array its place in bytes that are cut into buckets."""
+    entries, total_bytes = place_arrays(weights)
+    return Layout(arrays=entries, total_bytes=total_bytes, bucket_bytes=bucket_bytes)
+
+
+def place_arrays(weights: Mapping[str, Array]) -> tuple[dict[str, dict[str, Any]], int]:
     """Give every array its place; refuse what bytes alone would not restore."""
     entries: dict[str, dict[str, Any]] = {}
     offset = 0
@@ -78,8 +89,7 @@ def lay_out(weights: Mapping[str, Array], *, bucket_bytes: int) -> Layout:
         check_numeric(name, array)
         entries[name] = {"shape": list(array.shape), "dtype": array.dtype.str, "offset": offset}
         offset += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    total_bytes = max(offset, ALIGNMENT_BYTES)
-    return Layout(arrays=entries, total_bytes=total_bytes, bucket_bytes=bucket_bytes)
+    return entries, max(offset, ALIGNMENT_BYTES)
 
 
 class Cutter:

@@ -27,7 +27,6 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -35,9 +34,7 @@ import numpy as np
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array
 from rollart.types import Version
-from rollart.weights.memory import check_numeric
-
-ALIGNMENT_BYTES = 64
+from rollart.weights.layout import place_arrays, view_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +90,7 @@ class SharedMemoryStore:
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
-        entries, total_bytes = _lay_out(weights)
+        entries, total_bytes = place_arrays(weights)
         try:
             self._remove_orphans()
             segment = self._take_segment(version, total_bytes)
@@ -234,29 +231,9 @@ class SharedMemoryStore:
         if manifest["crc32"] is not None and zlib.crc32(memory) != manifest["crc32"]:
             raise StorageError(f"the weights in {path} do not match their checksum")
         try:
-            return MappingProxyType(
-                {
-                    name: np.ndarray(
-                        tuple(entry["shape"]),
-                        np.dtype(entry["dtype"]),
-                        buffer=memory,
-                        offset=entry["offset"],
-                    )
-                    for name, entry in manifest["arrays"].items()
-                }
-            )
+            return view_arrays(manifest["arrays"], memory)
         except (KeyError, TypeError, ValueError) as error:
             raise StorageError(f"the weights in {path} do not match their manifest") from error
-
-
-def _lay_out(weights: Mapping[str, Array]) -> tuple[dict[str, dict[str, Any]], int]:
-    entries: dict[str, dict[str, Any]] = {}
-    offset = 0
-    for name, array in weights.items():
-        check_numeric(name, array)
-        entries[name] = {"shape": list(array.shape), "dtype": array.dtype.str, "offset": offset}
-        offset += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
-    return entries, max(offset, ALIGNMENT_BYTES)
 
 
 def _new_segment(path: Path, total_bytes: int) -> Segment:
