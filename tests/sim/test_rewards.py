@@ -53,3 +53,10 @@ def test_no_more_instances_than_the_limit():
 def test_a_wrong_field_is_named(field, value):
     with pytest.raises(ConfigError, match=f"rewards.{field}"):
         RewardOptions(**{field: value})
+
+
+def test_a_score_that_waits_is_taken_by_whichever_instance_is_free_first():
+    options = RewardOptions(most=10, cold_start_s=10.0, keep_s=30.0)
+    place, ends = play(options, at=[0.0, 13.0], seconds=4.0)
+    assert ends == [14.0, 18.0]
+    assert place.cold_starts == 2

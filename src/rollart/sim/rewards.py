@@ -1,7 +1,8 @@
 """Rewards: where scoring runs in the simulator, and how well those places are used.
 
-Dedicated workers are always there and take scores in order; elastic instances are started when
-none is free, up to a limit, and go when they have been idle for a while.
+Dedicated workers are always there and take scores in order. Elastic instances come and go by the
+rule the live invoker uses (`control/scaling.py`): a score that finds none free starts one, up to a
+limit, and is taken by whichever is free first; those idle for a while go.
 """
 
 from collections import deque
@@ -10,10 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
+from rollart.control.scaling import Orders, Scaler, Scaling
 from rollart.errors import ConfigError
-from rollart.sim.loop import Loop, Timer
+from rollart.sim.loop import Loop
 
 Done = Callable[[], None]
+_ENDLESS = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,37 +44,35 @@ class RewardPlace:
     """Runs scores; nothing waits for another's result."""
 
     def __init__(self, options: RewardOptions, *, loop: Loop) -> None:
-        self._options = options
-        self._loop = loop
-        self._waiting: deque[tuple[float, Done]] = deque()
-        self._idle: deque[Timer] = deque()
-        self._busy = 0
         self.busy_s = 0.0
         self.cold_starts = 0
-        self._provisioned_s = 0.0
-        self._provisioned = options.most if options.kind == "dedicated" else 0
-        self._since = 0.0
+        self._options = options
+        self._loop = loop
+        self._busy = 0
+        self._waiting: deque[tuple[float, Done]] = deque()
+        rule = Scaling(max_instances=options.most, idle_s=options.keep_s, queue_limit=_ENDLESS)
+        self._scaler = Scaler(rule)
+        self._calls = 0
+        self._called: dict[int, tuple[float, Done]] = {}
+        self._is_ticking = False
 
     @property
     def utilisation(self) -> float:
         """Share of the time workers or instances existed in which they scored."""
-        self._count(0)
-        return self.busy_s / self._provisioned_s if self._provisioned_s else 0.0
+        if self._options.kind == "elastic":
+            return self._scaler.utilisation(now=self._loop.now)
+        there_s = self._options.most * self._loop.now
+        return self.busy_s / there_s if there_s else 0.0
 
     def submit(self, seconds: float, done: Done) -> None:
         """Score something that takes so long."""
-        if self._options.kind == "dedicated":
-            if self._busy < self._options.most:
-                self._run(seconds, done)
-            else:
-                self._waiting.append((seconds, done))
-        elif self._idle:
-            self._idle.pop().cancel()
+        if self._options.kind == "elastic":
+            call = self._calls
+            self._calls += 1
+            self._called[call] = (seconds, done)
+            self._obey(self._scaler.called(call, now=self._loop.now))
+        elif self._busy < self._options.most:
             self._run(seconds, done)
-        elif self._provisioned < self._options.most:
-            self._count(1)
-            self.cold_starts += 1
-            self._loop.after(self._options.cold_start_s, partial(self._run, seconds, done))
         else:
             self._waiting.append((seconds, done))
 
@@ -84,16 +85,28 @@ class RewardPlace:
         self._busy -= 1
         if self._waiting:
             self._run(*self._waiting.popleft())
-        elif self._options.kind == "elastic":
-            self._idle.append(self._loop.after(self._options.keep_s, self._retire))
         done()
 
-    def _retire(self) -> None:
-        self._idle.popleft()
-        self._count(-1)
+    def _obey(self, orders: Orders) -> None:
+        for instance in orders.start:
+            self.cold_starts += 1
+            self._loop.after(self._options.cold_start_s, partial(self._start, instance))
+        for call, _ in orders.run:
+            seconds, done = self._called.pop(call)
+            self.busy_s += seconds
+            self._loop.after(seconds, partial(self._answer, call, done))
+        due = self._scaler.next_tick
+        if due is not None and not self._is_ticking:
+            self._is_ticking = True
+            self._loop.after(max(0.0, due - self._loop.now), self._tick)
 
-    def _count(self, change: int) -> None:
-        now = self._loop.now
-        self._provisioned_s += self._provisioned * (now - self._since)
-        self._since = now
-        self._provisioned += change
+    def _start(self, instance: int) -> None:
+        self._obey(self._scaler.started(instance, now=self._loop.now))
+
+    def _answer(self, call: int, done: Done) -> None:
+        self._obey(self._scaler.answered(call, now=self._loop.now))
+        done()
+
+    def _tick(self) -> None:
+        self._is_ticking = False
+        self._obey(self._scaler.tick(now=self._loop.now))
