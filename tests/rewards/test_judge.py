@@ -166,11 +166,13 @@ def test_one_malformed_comparison_fails_the_group():
         ("judge", {"judge": {"engine": "a", "max_tokens": 1.5}}, "max_tokens = 1.5: a judge has"),
         ("judge", {"judge": HERE, "highest": 0}, "highest = 0: must be above lowest = 0.0"),
         ("judge", {"judge": HERE, "reference_key": "gold"}, "task.payload has no key 'gold'"),
+        ("judge", {"judge": HERE, "reference_key": "n"}, "is 3; wanted a reference answer as text"),
         ("pairwise", {"judge": HERE}, "one attempt alone cannot be compared"),
     ],
 )
 def test_wrong_options_are_final_errors(function: str, options, message: str):
-    error = refused(call(function, attempt("a"), is_group=function == "pairwise", **options))
+    said = attempt("a", payload={"n": 3})
+    error = refused(call(function, said, is_group=function == "pairwise", **options))
     assert message in str(error)
     assert error.is_final
 
