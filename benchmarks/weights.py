@@ -99,10 +99,10 @@ def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> di
                 }
             )
         )
-        trainer = Process(link, "trainer", told, openings.env, stack)
         engines = Process(link, "engines", told, openings.env, stack)
+        engines.await_ready()  # what a store makes on first use is then beside the engines
+        trainer = Process(link, "trainer", told, openings.env, stack)
         trainer.await_ready()
-        engines.await_ready()
         every = [_round(trainer, engines, number) for number in range(1, WARM_ROUNDS + rounds + 1)]
         taken = every[WARM_ROUNDS:]
     return {name: statistics.median(each[name] for each in taken) for name in taken[0]}
@@ -167,7 +167,7 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise UserError(f"the {self._side}' side of the benchmark ended: see above")
+            raise UserError(f"the benchmark's side of the {self._side} ended: see above")
         return line
 
     def _end(self) -> None:

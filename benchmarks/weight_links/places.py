@@ -28,6 +28,7 @@ from rollart.errors import UserError
 ORDERS = ("naive", "overlapped")
 STORES = ("shared_memory", "files", "mooncake")
 RAY_PORT = 51379
+RAY_BLOBS = "rollart.on_ray.blobs:RayBlobs"
 MOONCAKE_BYTES = 2 * 2**30
 
 
@@ -53,7 +54,7 @@ def open_places(store: str, link: Link) -> Iterator[Openings]:
             return
         if store == "ray":
             cluster = _start_ray(stack, link)
-            both = {order: ("rollart.on_ray.blobs:RayBlobs", order) for order in ORDERS}
+            both = {order: (RAY_BLOBS, order) for order in ORDERS}
             yield Openings(trainer=both, engines=both, env=_RAY_ENV, cluster=cluster)
             return
         env = {"ROLLART_WEIGHTS_TOKEN": secrets.token_hex(16)}
