@@ -1,9 +1,12 @@
+from dataclasses import dataclass, field
+
 import pytest
 
 from rollart.config import Config, TaskOptions
 from rollart.config.affinity import AffinityOptions
 from rollart.config.placing import (
     Place,
+    alive,
     capacities,
     engine_places,
     environment_place,
@@ -44,6 +47,22 @@ def test_without_pools_the_replicas_are_local():
     assert uses_of(config) == {}
     assert engine_places(config) == {"torch-0": Place(preferred=("local",), needs=Needs())}
     assert environment_place(config) == Place(preferred=("local",), needs=Needs(units=0))
+
+
+@dataclass(frozen=True)
+class Machine:
+    id: str
+    resources: dict[str, float]
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def test_what_is_alive_follows_from_the_nodes_resources():
+    nodes = [Machine("n1", {"H20": 2.0, "CPU": 4.0}), Machine("n2", {"CPU": 3.0})]
+    assert alive(make(wide=WIDE, hosts=HOSTS), nodes) == {
+        "wide": {"n1": 2, "n2": 0},
+        "hosts": {"n1": 4, "n2": 3},
+    }
+    assert alive(Config(tasks=TASKS), nodes) == {"local": {"n1": 2, "n2": 2}}
 
 
 def test_engines_get_what_training_leaves_of_an_only_pool():

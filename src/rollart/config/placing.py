@@ -5,9 +5,9 @@ that training likes best trains, CPUs beside devices host environments, the othe
 no other pool is left for engines, they get what training leaves.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, Protocol, TypeAlias
 
 from rollart.config.affinity import LOCAL
 from rollart.config.schema import Config
@@ -17,6 +17,25 @@ from rollart.types import EngineId
 
 Use: TypeAlias = Literal["train", "rollout", "environments"]
 _GB = 1e9
+
+
+class Node(Protocol):
+    """A machine of a cluster, as the cluster describes it."""
+
+    @property
+    def id(self) -> str:
+        """What the cluster calls it."""
+        ...
+
+    @property
+    def resources(self) -> Mapping[str, float]:
+        """What it has of each resource."""
+        ...
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """How it is labelled."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +52,23 @@ def capacities(config: Config) -> tuple[PoolCapacity, ...]:
         return tuple(pool.capacity(name) for name, pool in config.pools.items())
     units = config.engine.replicas + config.training.ranks
     return (PoolCapacity(name=LOCAL, hardware=CPU, units=units, memory_gb_per_unit=float("inf")),)
+
+
+def alive(config: Config, nodes: Iterable[Node]) -> dict[str, dict[str, int]]:
+    """Return the units of each pool that a cluster's nodes have, by node.
+
+    Without pools every node may have all engines, as this machine has without Ray.
+    """
+    nodes = list(nodes)
+    if not config.pools:
+        return {LOCAL: {node.id: each.units for node in nodes for each in capacities(config)}}
+    cpus = config.ray.engine_cpus
+    return {
+        name: {
+            node.id: pool.units_on(node.resources, node.labels, engine_cpus=cpus) for node in nodes
+        }
+        for name, pool in config.pools.items()
+    }
 
 
 def uses_of(config: Config) -> dict[str, Use]:
