@@ -28,6 +28,7 @@ def test_capacity_is_the_tables_unless_the_pool_says_more():
     [
         (H20, 2, {"H20": 2.0}),
         (PoolOptions(hardware="H20", count=1, cpus=4), 1, {"H20": 1.0, "CPU": 4}),
+        (H20, 0, {}),
         (CPUS, 1, {"CPU": 0.5}),
         (PoolOptions(hardware="CPU", count=1, cpus=2), 1, {"CPU": 2}),
         (PoolOptions(hardware="CPU", count=1, resource="slow"), 1, {"slow": 1.0}),

@@ -95,7 +95,7 @@ class PoolOptions:
         """Return the Ray resources that a worker with so many units asks for."""
         plain = self.is_cpu and not self.resource
         cpus = self.cpus or (engine_cpus if plain else 0.0)
-        own = {} if plain else {self.resource or self.hardware: float(units)}
+        own = {} if plain or not units else {self.resource or self.hardware: float(units)}
         return own | ({CPU: cpus} if cpus else {})
 
     def units_on(
