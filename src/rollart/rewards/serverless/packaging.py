@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import rollart
 from rollart.errors import ConfigError, UserError
 from rollart.rewards.loading import SHIPPED, load_function
 from rollart.rewards.serverless.lambda_handler import FUNCTIONS_FILE, handler
 
 HANDLER = f"{handler.__module__}.{handler.__name__}"
 """What Lambda is told to call."""
+_OURS = Path(__file__).parents[2]
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNZIPPED_BYTES = 250 * 2**20
 
@@ -38,7 +38,7 @@ def write_lambda_package(
     """Write the zip; `include` are files and directories whose content goes to its root."""
     contents: dict[str, bytes] = {
         FUNCTIONS_FILE: json.dumps(sorted(functions)).encode(),
-        **_tree(Path(rollart.__file__).parent, "rollart", ("*.py",)),
+        **_tree(_OURS, "rollart", ("*.py",)),
     }
     for name in functions:
         contents |= _module_of(name)
