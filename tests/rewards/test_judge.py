@@ -160,6 +160,7 @@ def test_one_malformed_comparison_fails_the_group():
         ("judge", {"judge": {}}, "judge.base_url = '': give one: base_url, an OpenAI-comp"),
         ("judge", {"judge": {"engine": "a", "base_url": "http://b"}}, "give one: base_url"),
         ("judge", {"judge": {"base_url": "ftp://b"}}, "'ftp://b': must begin with http"),
+        ("judge", {"judge": {"engine": "a", "api_key_variable": "HOME"}}, "end with _API_KEY"),
         ("judge", {"judge": {"engine": "nowhere"}}, "no model is called 'nowhere'"),
         ("judge", {"judge": {"engin": "here"}}, "judge.engin = 'here': a judge has base_url (str)"),
         ("judge", {"judge": {"engine": "a", "concurrency": 0}}, "concurrency = 0: must be above 0"),
@@ -256,9 +257,9 @@ def server() -> Iterator[Server]:
 
 
 def test_a_judge_behind_a_url_is_asked_the_openai_way(server: Server, monkeypatch):
-    monkeypatch.setenv("JUDGE_KEY", "secret")
+    monkeypatch.setenv("JUDGE_API_KEY", "secret")
     server.body = b'{"choices": [{"message": {"role": "assistant", "content": "Grade: 9"}}]}'
-    where: Json = {"base_url": server.url, "model": "m", "api_key_variable": "JUDGE_KEY"}
+    where: Json = {"base_url": server.url, "model": "m", "api_key_variable": "JUDGE_API_KEY"}
     got = scored(call("judge", attempt("漢字"), judge=where))
     assert got == (Reward(value=0.9, parts={"grade": 9.0}),)
     ((path, key, body),) = server.requests
@@ -299,8 +300,8 @@ def test_a_server_that_is_not_there_may_be_there_later(server: Server):
 
 
 def test_a_key_that_is_not_set_is_named(server: Server, monkeypatch):
-    monkeypatch.delenv("JUDGE_KEY", raising=False)
-    where: Json = {"base_url": server.url, "api_key_variable": "JUDGE_KEY"}
+    monkeypatch.delenv("JUDGE_API_KEY", raising=False)
+    where: Json = {"base_url": server.url, "api_key_variable": "JUDGE_API_KEY"}
     error = refused(call("judge", attempt("a"), judge=where))
-    assert "the environment variable JUDGE_KEY is not set" in str(error)
+    assert "the environment variable JUDGE_API_KEY is not set" in str(error)
     assert error.is_final

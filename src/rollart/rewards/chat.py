@@ -41,7 +41,7 @@ class Judge:
     model: str = "judge"
     """The model's name at the server."""
     api_key_variable: str = ""
-    """The environment variable that holds the server's key; empty: no key."""
+    """The environment variable that holds the server's key, named …_API_KEY; empty: no key."""
     temperature: float = 0.0
     """Divides the logits; 0 takes the likeliest token."""
     max_tokens: int = 1024
@@ -57,6 +57,10 @@ class Judge:
             raise ConfigError(f"{_FIELD}.base_url", self.base_url, fix)
         if self.base_url and not self.base_url.startswith(("http://", "https://")):
             raise ConfigError(f"{_FIELD}.base_url", self.base_url, "must begin with http")
+        if self.api_key_variable and not self.api_key_variable.endswith("_API_KEY"):
+            # Options may come over the network: no other secret of this process can be asked for.
+            fix = "must end with _API_KEY"
+            raise ConfigError(f"{_FIELD}.api_key_variable", self.api_key_variable, fix)
         for name in ("max_tokens", "timeout_s", "concurrency"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{_FIELD}.{name}", getattr(self, name), "must be above 0")

@@ -3,6 +3,9 @@
 `terms` holds one object per function: `function`, and optionally `name` (the function's own by
 default), `weight` (1) and `options`. In `weighted_group` a function whose first parameter is
 `trajectories` compares the group; any other scores each attempt by itself.
+
+The terms name what is loaded: where options come over the network, these two let the caller choose
+any function of the process.
 """
 
 import asyncio
