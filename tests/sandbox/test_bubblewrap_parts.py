@@ -146,11 +146,16 @@ def test_groups_of_an_owner_that_is_gone_are_removed() -> None:
         pytest.skip("control groups of version 1 are not to be had")
     left = own["pids"] / "rollart-99999999-0"
     (left / "0").mkdir(parents=True)
-    other = open_groups(64)
-    assert other is not None
+    with subprocess.Popen(["sleep", "1000"]) as orphan:
+        (left / "0" / "cgroup.procs").write_text(str(orphan.pid))
+        other = open_groups(64)
+        assert other is not None
+        assert orphan.wait() == -signal.SIGKILL
+    another = open_groups(64)
+    assert another is not None
     assert not left.exists()
-    groups.close()
-    other.close()
+    for opened in (groups, other, another):
+        opened.close()
     assert not list(own["pids"].glob(f"rollart-{os.getpid()}-*"))
 
 

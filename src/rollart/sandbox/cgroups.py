@@ -77,9 +77,7 @@ class Group:
         """
         for path in self._directories.values():
             while not _is_removed(path):
-                for pid in (path / "cgroup.procs").read_text().split():
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(int(pid), signal.SIGKILL)
+                _kill_all(path)
                 await asyncio.sleep(REMOVAL_PAUSE_S)
 
 
@@ -149,10 +147,21 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove groups whose owner was killed before it could; their processes died with it."""
+    """Remove groups whose owner was killed before it could.
+
+    Its sandboxes died with it, but for one that was just starting: bubblewrap's child may then
+    wait for ever for its dead parent. It runs no program yet; it is killed here.
+    """
     for path in parent.glob("rollart-*"):
         owner = path.name.split("-")[1]
         if owner.isdecimal() and not Path("/proc", owner).exists():
             for child in [*path.glob("*/"), path]:
                 with contextlib.suppress(OSError):
+                    _kill_all(child)
                     child.rmdir()
+
+
+def _kill_all(group: Path) -> None:
+    for pid in (group / "cgroup.procs").read_text().split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
