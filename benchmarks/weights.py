@@ -17,6 +17,7 @@ Without the link: shared memory against memcpy, see `weight_links/copying.py`.
 import json
 import math
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -30,7 +31,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from benchmarks.weight_links.copying import compare
 from benchmarks.weight_links.link import Link, shaped_link
-from benchmarks.weight_links.places import STORES, open_places
+from benchmarks.weight_links.places import STORES, Openings, open_places
 from rollart.errors import InvariantError, UserError
 
 NAME = "weights"
@@ -55,6 +56,7 @@ SIZES = {"100MB": 100 * 10**6, "1GB": 10**9}
 def run(*, quick: bool) -> dict[str, object]:
     """Measure every store over the link, then shared memory without it."""
     model = SMALL if quick else MODEL
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the link is taken down then too
     with shaped_link(rate_mbit=RATE_MBIT) as link:
         stores = {
             store: measure(store, link, model=model, rounds=1 if quick else 5) for store in STORES
@@ -95,13 +97,12 @@ def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> di
                     "bucket_bytes": BUCKET_BYTES,
                     "trainer": openings.trainer,
                     "engines": openings.engines,
-                    "cluster": openings.cluster,
                 }
             )
         )
-        engines = Process(link, "engines", told, openings.env, stack)
+        engines = Process("engines", link, told, openings, stack)
         engines.await_ready()  # what a store makes on first use is then beside the engines
-        trainer = Process(link, "trainer", told, openings.env, stack)
+        trainer = Process("trainer", link, told, openings, stack)
         trainer.await_ready()
         every = [_round(trainer, engines, number) for number in range(1, WARM_ROUNDS + rounds + 1)]
         taken = every[WARM_ROUNDS:]
@@ -137,7 +138,7 @@ class Process:
     """One side of the link, spoken to line by line."""
 
     def __init__(
-        self, link: Link, side: str, told: Path, env: dict[str, str], stack: ExitStack
+        self, side: str, link: Link, told: Path, openings: Openings, stack: ExitStack
     ) -> None:
         module = "trainer_side" if side == "trainer" else "engine_side"
         argv = [sys.executable, "-m", f"benchmarks.weight_links.{module}", str(told)]
@@ -145,7 +146,7 @@ class Process:
         self._process = subprocess.Popen(
             link.command(side, *argv),
             cwd=Path(__file__).parent.parent,
-            env=os.environ | env | {"OMP_NUM_THREADS": "1"},
+            env=os.environ | openings.env | {"OMP_NUM_THREADS": "1"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

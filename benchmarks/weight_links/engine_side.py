@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from transformers import Qwen3Config
 
-from benchmarks.weight_links.trainer_side import PROBE, joined
+from benchmarks.weight_links.trainer_side import PROBE
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
 from rollart.ports import Array
@@ -105,7 +105,7 @@ class Side:
             "suspend_s": stood_s - start_s,
             "stopped_s": stopped_s,
             "tokens": tokens,
-            "checksum": zlib.crc32(self._probe),
+            "checksum": zlib.crc32(self._probe.data),
         }
 
     async def _talk(self, session: int) -> None:
@@ -137,6 +137,4 @@ def random_weights(shapes: Mapping[str, list[int]]) -> dict[str, Array]:
 
 
 if __name__ == "__main__":
-    ORDERS = json.loads(Path(sys.argv[1]).read_text())
-    with joined(ORDERS["cluster"]):
-        asyncio.run(Side(ORDERS).run())
+    asyncio.run(Side(json.loads(Path(sys.argv[1]).read_text())).run())

@@ -5,7 +5,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ class Link:
 
 
 @contextlib.contextmanager
-def shaped_link(*, rate_mbit: int) -> Iterator[Link]:
+def shaped_link(*, rate_mbit: int) -> Generator[Link]:
     """Make the link and take it down again, whatever happens."""
     if os.geteuid() or not shutil.which("ip") or not shutil.which("tc"):
         raise UserError(
@@ -59,8 +59,6 @@ def shaped_link(*, rate_mbit: int) -> Iterator[Link]:
             _run(*inside, "addr", "add", f"{host}/30", "dev", f"rl-{side}")
             _run(*inside, "link", "set", f"rl-{side}", "up")
             _run(*inside, "link", "set", "lo", "up")
-            # Ray asks which address leads outside: without a route it takes loopback's.
-            _run(*inside, "route", "add", "default", "dev", f"rl-{side}")
             _run(
                 *("tc", "-n", namespace, "qdisc", "add", "dev", f"rl-{side}", "root", "tbf"),
                 *("rate", f"{rate_mbit}mbit", "burst", "256kb", "latency", f"{_QUEUE_MS}ms"),

@@ -6,19 +6,16 @@ measured of one is not prefetched for the other.
 - shared_memory: a relay keeps buckets in /dev/shm; the trainer reaches it over TCP, the engines
   read its memory;
 - files: the same relay over a directory on disk; the engines read the files;
-- mooncake: a master and a client that lends memory; both sides are plain clients over TCP;
-- ray: a cluster of two nodes, one on each side. Ray keeps an object where it was put, so buckets
-  cross the link when they are prefetched.
+- mooncake: a master and a client that lends memory; both sides are plain clients over TCP.
 """
 
 import contextlib
-import os
 import secrets
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,8 +24,6 @@ from rollart.errors import UserError
 
 ORDERS = ("naive", "overlapped")
 STORES = ("shared_memory", "files", "mooncake")
-RAY_PORT = 51379
-RAY_BLOBS = "rollart.on_ray.blobs:RayBlobs"
 MOONCAKE_BYTES = 2 * 2**30
 
 
@@ -39,23 +34,16 @@ class Openings:
     trainer: dict[str, tuple[str, str]]
     engines: dict[str, tuple[str, str]]
     env: dict[str, str]
-    cluster: str = ""
-    """The address of the Ray cluster both sides join; empty: none."""
 
 
 @contextlib.contextmanager
-def open_places(store: str, link: Link) -> Iterator[Openings]:
+def open_places(store: str, link: Link) -> Generator[Openings]:
     """Start what keeps the buckets on the engines' side, until the block ends."""
     with contextlib.ExitStack() as stack:
         if store == "mooncake":
             master = _start_mooncake(stack, link)
             both = {order: ("mooncake", f"{master}/{order}") for order in ORDERS}
             yield Openings(trainer=both, engines=both, env={})
-            return
-        if store == "ray":
-            cluster = _start_ray(stack, link)
-            both = {order: (RAY_BLOBS, order) for order in ORDERS}
-            yield Openings(trainer=both, engines=both, env=_RAY_ENV, cluster=cluster)
             return
         env = {"ROLLART_WEIGHTS_TOKEN": secrets.token_hex(16)}
         base = Path("/dev/shm") if store == "shared_memory" else Path(tempfile.gettempdir())
@@ -85,31 +73,6 @@ def _start_relay(
     address = relay.stdout.readline().strip()
     if not address:
         raise UserError("the weight relay of the benchmark did not start")
-    return address
-
-
-_RAY_ENV = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"}
-
-
-def _start_ray(stack: contextlib.ExitStack, link: Link) -> str:
-    address = f"{link.engines_host}:{RAY_PORT}"
-    ray = str(Path(sys.executable).with_name("ray"))
-    temporary = stack.enter_context(tempfile.TemporaryDirectory(prefix="rb", dir="/tmp"))
-    head = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false", f"--temp-dir={temporary}"]
-    for side, host, options in (
-        ("engines", link.engines_host, head),
-        ("trainer", link.trainer_host, [f"--address={address}"]),
-    ):
-        argv = [ray, "start", "--block", f"--node-ip-address={host}", "--num-cpus=1", *options]
-        process = subprocess.Popen(
-            link.command(side, *argv, f"--object-store-memory={MOONCAKE_BYTES}"),
-            env=os.environ | _RAY_ENV,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        stack.callback(_end, process)
-        _await_port(link, link.engines_host, RAY_PORT)
-    time.sleep(5)  # the second node joins
     return address
 
 

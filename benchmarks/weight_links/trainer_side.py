@@ -4,15 +4,11 @@ A version is the one before with every number nudged, as by an optimizer step. L
 `ORDER VERSION`; lines out: JSON with the seconds of the push and the checksum of one array.
 """
 
-import importlib
 import json
 import sys
 import time
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -24,23 +20,6 @@ PROBE = "model.embed_tokens.weight"
 
 def main() -> None:
     told = json.loads(Path(sys.argv[1]).read_text())
-    with joined(told["cluster"]):
-        publish(told)
-
-
-@contextmanager
-def joined(cluster: str) -> Iterator[None]:
-    """Be part of a Ray cluster, if one is named, until the block ends."""
-    if not cluster:
-        yield
-        return
-    session = importlib.import_module("rollart.on_ray.session")
-    with session.connected(cluster):
-        yield
-
-
-def publish(told: dict[str, Any]) -> None:
-    """Publish as told, line by line."""
     draw = np.random.default_rng(1)
     weights = {
         name: draw.standard_normal(shape, np.float32) * np.float32(0.02)
