@@ -21,6 +21,7 @@ from rollart.runtime.env_manager import Access
 from rollart.runtime.evaluation import Evaluator
 from rollart.runtime.gate import OpenGate
 from rollart.runtime.proxy import LLMProxy
+from rollart.runtime.switchboard import Switchboard
 from rollart.training.batch import decode, encode
 from rollart.training.model import load_model
 from rollart.training.objective import Columns, logprobs_of
@@ -58,11 +59,13 @@ async def _play(
             setups=make_setups(config, config.sampling),
             access=Access(
                 renderer=engines.renderer,
-                router=engines.router(config.routing, affinity=False),
-                generators=generators,  # type: ignore[arg-type]
+                switchboard=Switchboard(
+                    engines.router(config.routing, affinity=False),
+                    generators=generators,  # type: ignore[arg-type]
+                    now=SystemClock().now,
+                ),
                 gate=OpenGate(),
                 is_fresh=lambda _version: True,
-                now=SystemClock().now,
             ),
             tasks=task_streams(config)[1].task,
             concurrency=64,

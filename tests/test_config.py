@@ -243,7 +243,7 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
 @pytest.mark.parametrize(
     ("text", "wanted"),
     [
-        ("keep = 0", "weights.keep = 0: must be at least 1"),
+        ("keep = -1", "weights.keep = -1: must be at least 0"),
         ("bucket_bytes = 100", "weights.bucket_bytes = 100: must be a multiple of 64"),
         ("wait_s = 0.0", "weights.wait_s = 0.0: must be more than 0"),
         ('store = "files"', "weights.place = '': weights.store = \"files\" needs a path"),
@@ -255,3 +255,13 @@ def test_weights_that_cannot_travel_so_are_refused(text, wanted):
     values = tomllib.loads(text)
     with pytest.raises(ConfigError, match=re.escape(wanted)):
         WeightOptions(**values)
+
+
+def test_fewer_versions_than_engines_may_be_loading_are_refused(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.lake]\nenv = "frozen_lake"\n')
+    assert load_config(file, ["staleness.alpha=2"]).kept_versions == 4
+    assert load_config(file, ["weights.keep=9"]).kept_versions == 9
+    wanted = "weights.keep = 3: engines may still be loading one of 4: keep as many, or 0"
+    with pytest.raises(ConfigError, match=re.escape(wanted)):
+        load_config(file, ["staleness.alpha=2", "weights.keep=3"])

@@ -11,7 +11,7 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rollart"
 
-WORDS = {"errors", "types", "events", "ports", "clock", "seeds", "contract"}
+WORDS = {"errors", "types", "events", "ports", "clock", "seeds", "contract", "cluster"}
 ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe", "sandbox", "rewards"}
 EDGES = {"config", "build", "cli", "replay"}
 MAY_IMPORT = {

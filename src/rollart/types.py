@@ -21,7 +21,14 @@ StopReason = Literal["terminated", "truncated", "max_turns", "max_tokens"]
 FinishReason = Literal["stop", "length", "abort"]
 """Why a completion ended: a stop token, its token budget, or an abort."""
 FailureKind = Literal[
-    "env_error", "env_contract", "env_timeout", "episode_timeout", "parser", "engine", "reward"
+    "env_error",
+    "env_contract",
+    "env_timeout",
+    "episode_timeout",
+    "parser",
+    "engine",
+    "reward",
+    "worker",
 ]
 
 

@@ -349,3 +349,10 @@ def test_tokens_an_engine_has_seen_and_others_are_told_apart():
     router.done(0, now=8.0, sampled_tokens=2)
     charged = [(e.new_tokens, e.held_tokens, e.sampled_tokens, e.took_s, e.beside) for e in seen]
     assert charged == [(10, 0, 5, 1.0, 0), (7, 15, 1, 2.0, 0), (30, 0, 2, 1.0, 0)]
+
+
+def test_a_router_knows_which_engines_take_requests():
+    router = Router(Routing(), engines=[("a", "gpu")])
+    assert (router.has_engines, router.is_open("a"), router.is_open("b")) == (True, True, False)
+    router.close("a")
+    assert (router.has_engines, router.is_open("a")) == (False, False)

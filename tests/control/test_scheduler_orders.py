@@ -113,10 +113,19 @@ def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(option
     assert_nothing_trained_is_too_old(world)
 
 
+@settings(QUICK, max_examples=200)
+@given(worlds, seeds, st.sampled_from([0.01, 0.05, 0.2]))
+def test_engines_that_come_and_go_lose_nothing_and_let_nothing_grow_too_old(options, seed, rate):
+    world = World(random=Random(seed), loss_rate=rate, **options).run()
+    assert [train.version for train in world.trained] == list(range(options["rules"].steps))
+    assert {len(ends) for ends in world.ends.values()} == {1}
+    assert_nothing_trained_is_too_old(world)
+
+
 @QUICK
-@given(worlds, seeds)
-def test_the_same_events_give_the_same_commands(options, seed):
-    world = World(random=Random(seed), **options).run()
+@given(worlds, seeds, st.sampled_from([0.0, 0.05]))
+def test_the_same_events_give_the_same_commands(options, seed, loss_rate):
+    world = World(random=Random(seed), loss_rate=loss_rate, **options).run()
     again = Scheduler(options["rules"])
     for now, event, commands in world.log:
         assert again.handle(event, now) == commands

@@ -8,10 +8,13 @@ from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.events import (
     Adapt,
+    Admit,
     Cancel,
     Command,
     Drop,
+    EngineJoined,
     EngineLent,
+    EngineLost,
     EngineRecalled,
     EngineSuspended,
     EngineUpdated,
@@ -64,6 +67,8 @@ class World:
     scored_by_env: float = 1.0
     hung: frozenset[int] = frozenset()
     """Slots whose environment never answers."""
+    loss_rate: float = 0.0
+    """How often an engine is lost; another joins some time later, with older weights maybe."""
     has_timeouts: bool = True
     """Whether a hung attempt fails after a while, instead of hanging until it is cancelled."""
     scheduler: Scheduler | None = None
@@ -84,6 +89,8 @@ class World:
         names = [EngineId(f"e{number}") for number in range(self.engines)]
         self.held = dict.fromkeys(names, start)
         self.away: dict[EngineId, Version] = {}
+        self.late: dict[EngineId, Version] = {}
+        self.joined = 0
         lent = [EngineId(f"t{number}") for number in range(self.lent)]
         self.running: dict[TrajectoryId, Launch] = {}
         self.pending: list[Event] = []
@@ -138,11 +145,13 @@ class World:
                 self.pending.append(EngineSuspended(engine=command.engine))
             case Update():
                 self.pending.append(EngineUpdated(engine=command.engine, version=command.version))
+            case Admit():
+                self.held[command.engine] = self.late.pop(command.engine)
             case Resume() | Adapt():
                 pass
             case Lend():
                 assert command.engine not in self.away
-                if self.rules.mode.update == "idle":
+                if self.rules.mode.update == "idle" and self.held:
                     assert set(self.held.values()) == {command.version}
                 self.away[command.engine] = command.version
                 self.pending.append(EngineLent(engine=command.engine, version=command.version))
@@ -156,7 +165,10 @@ class World:
     def step(self) -> None:
         """Let one thing happen."""
         self.now += self.random.random()
-        able = [id_ for id_, launch in self.running.items() if not self.hangs(launch)]
+        if self.random.random() < self.loss_rate:
+            self.lose()
+            return
+        able = [id_ for id_, launch in self.running.items() if self.is_able(launch)]
         hanging = [id_ for id_ in self.running if id_ not in able] if self.has_timeouts else []
         choices = len(self.pending) + len(able)
         if hanging and (not choices or self.random.random() < 0.05):
@@ -169,11 +181,37 @@ class World:
             return
         event = self.pending.pop(pick)
         if isinstance(event, EngineUpdated):
-            self.held[event.engine] = event.version
+            where = self.late if event.engine in self.late else self.held
+            where[event.engine] = event.version
             self.disturbed.update(self.running)
+        if isinstance(event, EngineJoined):
+            place = self.late if not event.engine.lent else {}
+            place[event.engine.id] = event.engine.version
         if isinstance(event, EngineRecalled):
             del self.away[event.engine]
         self.send(event)
+
+    def lose(self) -> None:
+        """Lose any engine, with all its answers; another is on its way."""
+        engines = [*self.held, *self.late, *self.away]
+        if not engines:
+            return
+        lost = self.random.choice(engines)
+        for place in (self.held, self.late, self.away):
+            place.pop(lost, None)
+        self.pending = [event for event in self.pending if getattr(event, "engine", "") != lost]
+        self.joined += 1
+        version = Version(self.random.randint(0, self.scheduler.serving.published))
+        is_lent = lost.startswith("t")
+        name = EngineId(f"{'t' if is_lent else 'j'}{99 + self.joined}")
+        joining = EngineInfo(id=name, pool="gpu", version=version, lent=is_lent)
+        self.pending.append(EngineJoined(engine=joining))
+        self.send(EngineLost(engine=lost, message="gone"))
+
+    def is_able(self, launch: Launch) -> bool:
+        """Say whether an attempt can go on: the first turn needs an engine."""
+        has_engine = launch.id in self.born or self.held or self.away
+        return not self.hangs(launch) and bool(has_engine)
 
     def hangs(self, launch: Launch) -> bool:
         """Say whether an attempt never answers: some hang in reset, the others after a turn."""

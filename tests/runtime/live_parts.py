@@ -29,6 +29,7 @@ from rollart.runtime.gate import LockStepGate, OpenGate
 from rollart.runtime.host import EmbeddedHost
 from rollart.runtime.proxy import LLMProxy
 from rollart.runtime.seat import Timeouts
+from rollart.runtime.switchboard import Switchboard
 from rollart.training.batch import encode
 from rollart.types import EngineId, EngineInfo, Sampling, StepReport, Task, Trajectory, Version
 from rollart.weights.opening import open_store
@@ -36,6 +37,8 @@ from rollart.weights.opening import open_store
 ENGINE = EngineId("engine-0")
 LENT = EngineId("engine-lent")
 STOP = 0
+KEEP = 8
+"""Versions kept: more than any run here lets the trainer go ahead."""
 
 
 class LetterRenderer:
@@ -129,13 +132,13 @@ def make_task(index: int) -> Task:
 def make_access(generators, *, gate=None, is_fresh=lambda _version: True, closed=()) -> Access:
     return Access(
         renderer=LetterRenderer(),
-        router=Router(
-            Routing(), engines=[(id_, "local") for id_ in generators if id_ not in closed]
+        switchboard=Switchboard(
+            Router(Routing(), engines=[(id_, "local") for id_ in generators if id_ not in closed]),
+            generators=generators,
+            now=SystemClock().now,
         ),
-        generators=generators,
         gate=gate or OpenGate(),
         is_fresh=is_fresh,
-        now=SystemClock().now,
     )
 
 
@@ -156,7 +159,7 @@ class CountingTrainer:
     """Counts versions; its weights are the version."""
 
     def __init__(self, store: str, version: int = 0, step_s: float = 0.0) -> None:
-        self._store = open_store("memory", store, 2)
+        self._store = open_store("memory", store, KEEP)
         self._version = version
         self._step_s = step_s
 
@@ -205,7 +208,7 @@ class Live:
         return self
 
     async def _run(self) -> None:
-        store = open_store("memory", str(self.directory), 2)
+        store = open_store("memory", str(self.directory), KEEP)
         host = EmbeddedHost()
         options = {"store": str(self.directory), "step_s": self.step_s}
         trainer = await host.spawn(self.trainer, options)

@@ -62,7 +62,7 @@ def open_weights(config: Config) -> Generator[tuple[WeightStore, dict[str, Json]
     remove_leftovers()
     options = config.weights
     directory = None if options.place else shared_directory(config.run.name)
-    kind, place, keep = options.store, options.place or str(directory), options.keep
+    kind, place, keep = options.store, options.place or str(directory), config.kept_versions
     size, delta = options.bucket_bytes, options.delta
     try:
         with closing(open_store(kind, place, keep, bucket_bytes=size, delta=delta)) as store:

@@ -1,6 +1,7 @@
 """The parts a controller drives, made from a config and, for a resumed run, from a checkpoint."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from rollart.build.assembly import Engines
 from rollart.build.tasks import task_streams
@@ -8,8 +9,10 @@ from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.rules import make_rules
 from rollart.control.modes import Mode
+from rollart.control.routing import Router
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
+from rollart.ports import Renderer
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.checkpointing import Saved
 from rollart.runtime.controller import Controller
@@ -17,6 +20,7 @@ from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.evaluation import Evaluator
 from rollart.runtime.gate import Gate, LockStepGate, OpenGate
+from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed
 from rollart.types import Version
 
@@ -40,10 +44,23 @@ def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
 
 
 def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
-    """Return what plays held-out episodes on the engines."""
+    """Return what plays held-out episodes on the engines of this process."""
+    access = _access(config, engines, OpenGate(), None)
+    return evaluator_over(config, setups, renderer=access.renderer, switchboard=access.switchboard)
+
+
+def evaluator_over(
+    config: Config,
+    setups: Mapping[str, Setup],
+    *,
+    renderer: Renderer,
+    switchboard: Switchboard,
+) -> Evaluator:
+    """Return what plays held-out episodes on the engines of a switchboard."""
+    access = Access(renderer=renderer, switchboard=switchboard, gate=OpenGate(), is_fresh=_always)
     return Evaluator(
         setups=setups,
-        access=_access(config, engines, OpenGate(), None),
+        access=access,
         tasks=task_streams(config)[1].task,
         concurrency=config.run.environments,
         seed=derive_seed(config.run.seed, _EVALUATION),
@@ -68,14 +85,35 @@ def make_worker(
     )
 
 
+def make_remote_worker(
+    config: Config, setups: Mapping[str, Setup], *, renderer: Renderer, ends: Ends
+) -> tuple[EnvWorker, Switchboard]:
+    """Return what runs attempts in a process of its own, with engines yet to be opened."""
+    mode = config.mode
+    rule = config.routing if mode.affinity else replace(config.routing, affinity={})
+    switchboard = Switchboard(Router(rule, engines=()), generators={}, now=SystemClock().now)
+    # What grows too old is cancelled by the scheduler, which alone knows the versions.
+    access = Access(renderer=renderer, switchboard=switchboard, gate=_gate(mode), is_fresh=_always)
+    worker = EnvWorker(
+        setups=setups,
+        access=access,
+        tasks=task_streams(config)[0].task,
+        ends=ends,
+        score_elsewhere=mode.score == "after_rollout",
+    )
+    return worker, switchboard
+
+
 def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
     return Access(
         renderer=engines.renderer,
-        router=engines.router(config.routing, affinity=config.mode.affinity),
-        generators=engines.proxies,
+        switchboard=Switchboard(
+            engines.router(config.routing, affinity=config.mode.affinity),
+            generators=engines.proxies,
+            now=SystemClock().now,
+        ),
         gate=gate,
         is_fresh=_always if scheduler is None else scheduler.is_fresh,
-        now=SystemClock().now,
     )
 
 

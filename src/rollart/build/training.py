@@ -10,20 +10,15 @@ import asyncio
 import gc
 import signal
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from rollart.build.assembly import (
-    Engines,
-    open_engines,
-    open_trainer,
-    open_weights,
-)
 from rollart.build.model import prepare_model
-from rollart.build.parts import make_buffer, make_evaluator, make_scheduler, make_worker
+from rollart.build.parts import make_buffer, make_scheduler
+from rollart.build.site import Site, open_embedded
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
@@ -59,7 +54,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     """Run a config to its end, or go on from a checkpoint; return the exit code."""
     clock = SystemClock()
     saved = None if resume is None else load_saved(find_checkpoint(resume))
-    local_engines(config)  # what cannot run here is said before anything is made
+    if not config.ray.address:
+        local_engines(config)  # what cannot run here is said before anything is made
     setups = make_setups(config, config.sampling)
     directory = config.run.path
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
@@ -123,7 +119,7 @@ class Run:
 
     async def run(self) -> int:
         """Train and evaluate; return the exit code."""
-        config, saved = self.config, self.saved
+        saved = self.saved
         timer = SystemClock()
         start = self.model if saved is None else saved.directory
         version = Version(0 if saved is None else saved.scheduler["version"])
@@ -131,25 +127,34 @@ class Run:
         main = cast("asyncio.Task[int]", asyncio.current_task())
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
         async with AsyncExitStack() as stack:
-            store, opening = stack.enter_context(open_weights(config))
-            context = open_trainer(config, model=self.model, store=opening)
-            starting = asyncio.create_task(stack.enter_async_context(context))
-            engines = await stack.enter_async_context(
-                open_engines(config, model=start, version=version, store=store)
-            )
+            site = await stack.enter_async_context(self._open_site(start, version))
             self.seconds["start"] = timer.now()
-            # The trainer's process starts while the engines are evaluated.
-            evaluator = make_evaluator(config, self.setups, engines)
+            evaluator = site.make_evaluator(self.setups)
             stack.callback(evaluator.close)
             self.notes |= {} if saved is None else saved.notes
             if "before" not in self.notes:
                 self.notes["before"] = await self._evaluate(evaluator, version)
-            trainer = await starting
+            trainer = await site.trainer()
             if saved is not None:
                 await trainer.call("load", str(saved.directory))
-            return await self._train(engines, trainer, evaluator)
+            return await self._train(site, trainer, evaluator)
 
-    async def _train(self, engines: Engines, trainer: Handle, evaluator: Evaluator) -> int:
+    def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Site]:
+        """Open the place the config names: this machine, or a cluster."""
+        if not self.config.ray.address:
+            return open_embedded(self.config, model=self.model, start=start, version=version)
+        from rollart.build.ray_site import open_ray  # noqa: PLC0415 loads ray
+
+        return open_ray(
+            self.config,
+            model=self.model,
+            start=start,
+            version=version,
+            directory=self.directory,
+            warn=self.recorder.progress.warn,
+        )
+
+    async def _train(self, site: Site, trainer: Handle, evaluator: Evaluator) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)
         clock = SystemClock(0.0 if saved is None else saved.clock_s)
@@ -169,28 +174,29 @@ class Run:
         )
         self.recorder.progress.waiting_for = scheduler.waiting_for
         parts = Parts(
-            worker=make_worker(config, self.setups, engines, controller, buffer),
-            generators=engines.proxies,
+            worker=await site.make_rollout(self.setups, controller=controller, buffer=buffer),
+            generators=site.generators,
             trainer=trainer,
             buffer=buffer,
             encode=partial(encode, temperature=config.sampling.temperature),
             score=lambda trajectory: trajectory.reward,
             on_train=partial(self._sample, scheduler),
             after_event=partial(self._after_event, scheduler, checkpointer, evaluator),
+            lose_engine=site.lose_engine,
         )
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
         self.recorder.progress.start()
         timer = SystemClock()
         try:
-            await controller.run(parts, engines=engines.infos, slots=config.run.environments)
+            await controller.run(parts, engines=site.infos, slots=config.run.environments)
         finally:
             self.controller = None
             self.seconds["training"] = timer.now()
             self.recorder.progress.stop()
             unsaved = await self._save_last(checkpointer, scheduler)
         after = None if self.interrupts else await self._evaluate(evaluator, scheduler.optimizer)
-        self._finish(scheduler, engines, after)
+        self._finish(scheduler, await site.stats(), after)
         if unsaved is not None:
             raise unsaved
         return INTERRUPTED if self.interrupts else 0
@@ -241,7 +247,10 @@ class Run:
         return dict(figures)
 
     def _finish(
-        self, scheduler: Scheduler, engines: Engines, after: dict[str, Json] | None
+        self,
+        scheduler: Scheduler,
+        stats: Mapping[str, Mapping[str, float]],
+        after: dict[str, Json] | None,
     ) -> None:
         before = self.notes["before"]
         ledger = self.recorder.metrics.ledger
@@ -256,7 +265,7 @@ class Run:
             "after": after,
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
-            "engines": {id_: dict(proxy.stats()) for id_, proxy in engines.proxies.items()},
+            "engines": {id_: dict(counters) for id_, counters in stats.items()},
         }
         self.recorder.finish(summary)
         self.recorder.progress.message(f"run directory: {self.directory}")

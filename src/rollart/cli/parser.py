@@ -110,6 +110,11 @@ def _add_train(commands: "Commands") -> None:
     _add_overrides(train)
     train.add_argument("--resume", metavar="DIR", help="go on from the run in this directory")
     train.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
+    train.add_argument(
+        "--address",
+        metavar="ADDR",
+        help='run on Ray: "local" for one on this machine, "auto" or HOST:PORT to join a cluster',
+    )
     train.set_defaults(module="rollart.cli.train")
 
 

@@ -16,7 +16,10 @@ CONFIG = "config.toml"
 def run(arguments: Namespace) -> int:
     """Train, or show what would be trained."""
     resume = None if arguments.resume is None else Path(arguments.resume)
-    config = read_config(arguments.config, arguments.overrides, resume=resume)
+    overrides = list(arguments.overrides)
+    if arguments.address is not None:
+        overrides.append(f"ray.address={json.dumps(arguments.address)}")
+    config = read_config(arguments.config, overrides, resume=resume)
     add_import_paths(config)
     check_names(config)
     if arguments.dry_run:

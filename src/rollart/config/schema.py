@@ -143,12 +143,12 @@ class EngineOptions:
 class WeightOptions:
     """How weights travel from the trainer to the engines."""
 
-    store: Literal["shared_memory", "memory", "files", "relay", "mooncake"] = "shared_memory"
+    store: Literal["shared_memory", "memory", "files", "relay", "mooncake", "ray"] = "shared_memory"
     """Where versions are kept; "memory" puts the trainer into this process, for debugging."""
     place: str = ""
     """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
-    keep: int = 2
-    """Newest versions kept."""
+    keep: int = 0
+    """Newest versions kept; 0: as many as an engine may still be loading, staleness.alpha + 2."""
     bucket_bytes: int = 64 * 2**20
     """Size of the pieces a version travels in; those of "shared_memory" are not cut."""
     delta: bool = False
@@ -157,8 +157,9 @@ class WeightOptions:
     """Seconds an engine waits for a version that was published before the run fails."""
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ConfigError("weights.keep", self.keep, "must be at least 1")
+        if self.keep < 0:
+            fix = "must be at least 0 (0: as many as are needed)"
+            raise ConfigError("weights.keep", self.keep, fix)
         if self.bucket_bytes < 64 or self.bucket_bytes % 64:
             raise ConfigError("weights.bucket_bytes", self.bucket_bytes, "must be a multiple of 64")
         if self.wait_s <= 0:
@@ -221,7 +222,7 @@ class Config:
         self._check_tasks()
         self._check_sampling()
         self._check_groups()
-        self._check_lending()
+        self._check_versions()
         self._check_ranks()
 
     @property
@@ -294,9 +295,22 @@ class Config:
             raise ConfigError("engine.replicas", self.engine.replicas, fix)
         self.affinity.check(self.pools)
 
-    def _check_lending(self) -> None:
-        if self.lending.enabled and self.weights.keep < 2:
-            fix = "lending.enabled lends the weights before the newest too: keep at least 2"
+    @property
+    def kept_versions(self) -> int:
+        """Versions of the weights the store keeps.
+
+        While an engine loads version n, batches it began may be trained up to n + alpha, and the
+        last of them published.
+        """
+        return self.weights.keep or self._least_versions
+
+    @property
+    def _least_versions(self) -> int:
+        return self.mode.staleness(self.staleness).alpha + 2
+
+    def _check_versions(self) -> None:
+        if 0 < self.weights.keep < self._least_versions:
+            fix = f"engines may still be loading one of {self._least_versions}: keep as many, or 0"
             raise ConfigError("weights.keep", self.weights.keep, fix)
 
     def _check_ranks(self) -> None:

@@ -14,13 +14,13 @@ def check(scheduler: Scheduler) -> None:
     admission, adapter = scheduler.cohort.admission, scheduler.adapter
     assert admission.staleness.alpha == adapter.alpha.level <= scheduler.bound.alpha
     assert admission.redundancy.extra_groups == adapter.extra_groups.level
-    if lender.is_away:
+    assert not (lender.is_away and scheduler.training)
+    if lender.is_serving:
         if scheduler.rules.mode.update == "at_once":
             assert 0 <= scheduler.optimizer - lender.version <= scheduler.bound.alpha
             assert scheduler.served <= lender.version
         else:
             assert lender.version == scheduler.served
-        assert not scheduler.training
     for group in groups:
         assert not set(group.queued) & set(group.flying)
         assert not set(group.unscored) & set(group.scored)

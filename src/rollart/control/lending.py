@@ -58,10 +58,19 @@ class Lender:
         if self._rule.enabled:
             self._states.update({engine.id: "home" for engine in engines if engine.lent})
 
+    def lose(self, engine: EngineId) -> None:
+        """Forget an engine that is gone."""
+        self._states.pop(engine, None)
+
     @property
     def is_away(self) -> bool:
         """Whether an engine is lent, or on its way there or back."""
         return any(state != "home" for state in self._states.values())
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a lent engine takes requests."""
+        return "lent" in self._states.values()
 
     @property
     def version(self) -> Version:

@@ -103,6 +103,15 @@ class Router:
         leaving.is_open = False
         self._pools[leaving.pool].leave(leaving)
 
+    @property
+    def has_engines(self) -> bool:
+        """Whether any engine takes requests."""
+        return bool(self._engines)
+
+    def is_open(self, engine: EngineId) -> bool:
+        """Say whether an engine takes requests."""
+        return engine in self._engines
+
     def pick(
         self, session: TrajectoryId, *, domain: str, now: float = 0.0, tokens: int = 0
     ) -> EngineId:

@@ -16,6 +16,7 @@ makes another wait. The scheduler holds no tokens, reads no clock and draws no u
 the same events give the same commands.
 """
 
+from collections.abc import Callable
 from typing import assert_never, cast, get_args
 
 from rollart.control.adapting import Adapter
@@ -31,7 +32,9 @@ from rollart.events import (
     Command,
     Drop,
     DropReason,
+    EngineJoined,
     EngineLent,
+    EngineLost,
     EngineRecalled,
     EngineSuspended,
     EngineUpdated,
@@ -163,7 +166,11 @@ class Scheduler:
             case EngineSuspended():
                 self._out += self.serving.syncer.suspended(event.engine)
             case EngineUpdated():
-                self._engine_updated(event)
+                self._change_engines(lambda: self.serving.updated(event.engine, event.version))
+            case EngineJoined():
+                self._change_engines(lambda: self.serving.join_late(event.engine))
+            case EngineLost():
+                self._change_engines(lambda: self.serving.lose(event.engine))
             case EngineLent():
                 self.serving.lender.lent(event.engine, now)
             case EngineRecalled():
@@ -330,9 +337,10 @@ class Scheduler:
         self._out += self.serving.lender.recall(now)
         return not self.serving.lender.is_away
 
-    def _engine_updated(self, event: EngineUpdated) -> None:
+    def _change_engines(self, change: Callable[[], list[Command]]) -> None:
+        """Note that an engine came, went or loaded weights, and what that lets go of."""
         before = self.served
-        self._out += self.serving.syncer.updated(event.engine, event.version)
+        self._out += change()
         if self.served != before:
             self.cohort.release(self.served)
             self._expire()

@@ -17,7 +17,7 @@ from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncer
 from rollart.events import Command
-from rollart.types import EngineInfo, Version
+from rollart.types import EngineId, EngineInfo, Version
 
 
 class Serving:
@@ -47,6 +47,22 @@ class Serving:
         self.syncer.join(engines)
         self.lender.join(engines)
 
+    def join_late(self, engine: EngineInfo) -> list[Command]:
+        """Take in an engine that was not there when the run started."""
+        if engine.lent:
+            self.lender.join((engine,))
+            return []
+        return self.syncer.join_late(engine, newest=self.published)
+
+    def lose(self, engine: EngineId) -> list[Command]:
+        """Go on without an engine."""
+        self.lender.lose(engine)
+        return self.syncer.lose(engine)
+
+    def updated(self, engine: EngineId, version: Version) -> list[Command]:
+        """Answer an engine that has loaded a version."""
+        return self.syncer.updated(engine, version, newest=self.published)
+
     def sync(self, *, is_ending: bool, now: float) -> list[Command]:
         """Load the newest published weights, if they are new and it is time."""
         if self.published <= self.syncer.served or self.syncer.active:
@@ -72,7 +88,10 @@ class Serving:
         It serves the newest weights published. Those still on their way are awaited, unless no
         engine will serve them before a batch is ready: then the last ones will do while they are
         within the bound. Where weights change only in idle engines, it serves what all serve.
+        Where the others moved on meanwhile, because one that lagged was lost, it is taken back.
         """
+        if self.lender.is_serving and self.lender.version < self.served:
+            return self.lender.recall(now)
         missing = self._missing
         if self._cohort.training or missing <= 0 or not self._flights.slots.taken:
             return []

@@ -3,6 +3,9 @@
 `Syncer` is the protocol for one version: suspend, update, resume, per engine. A version published
 while another is being loaded waits; only the newest waiting one is ever loaded. Engines on training
 hardware take no part: they get their weights with each `Lend`.
+
+Engines come and go. One that joins takes no request before it holds what the others serve, so the
+version served never falls; one that is lost holds nobody up.
 """
 
 from collections import deque
@@ -11,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rollart.errors import InvariantError
-from rollart.events import Command, Resume, Suspend, Update
+from rollart.events import Admit, Command, Resume, Suspend, Update
 from rollart.types import EngineId, EngineInfo, Version
 
 
@@ -40,6 +43,8 @@ class Syncer:
         self._target: Version | None = None
         self._waiting: deque[EngineId] = deque()
         self._loading: set[EngineId] = set()
+        self._late: set[EngineId] = set()
+        """Engines that joined behind the version served: they load it before they serve."""
 
     def join(self, engines: Iterable[EngineInfo]) -> None:
         """Learn of the engines that always serve and the versions they hold."""
@@ -47,6 +52,27 @@ class Syncer:
         if not self._held:
             raise InvariantError("a run needs an engine that serves while the trainer trains")
         self._note_served()
+
+    def join_late(self, engine: EngineInfo, *, newest: Version) -> list[Command]:
+        """Take in an engine during the run: at once if it holds what the others serve.
+
+        If there are no others it is to hold the newest version published.
+        """
+        self._late.add(engine.id)
+        return self._catch_up(engine.id, engine.version, newest=newest)
+
+    def lose(self, engine: EngineId) -> list[Command]:
+        """Go on without an engine; `served` may rise and `active` turn false."""
+        self._late.discard(engine)
+        if self._held.pop(engine, None) is None:
+            return []
+        self._behind.discard(engine)
+        if not self._behind and self._held:
+            self._note_served()
+        self._loading.discard(engine)
+        if engine in self._waiting:
+            self._waiting.remove(engine)
+        return self._go_on()
 
     @property
     def active(self) -> bool:
@@ -67,27 +93,44 @@ class Syncer:
         assert self._target is not None
         return [Update(engine=engine, version=self._target)]
 
-    def updated(self, engine: EngineId, version: Version) -> list[Command]:
+    def updated(self, engine: EngineId, version: Version, *, newest: Version) -> list[Command]:
         """Answer an engine that has loaded the version; `active` turns false after the last."""
+        if engine in self._late:
+            return self._catch_up(engine, version, newest=newest)
         self._held[engine] = version
         self._behind.discard(engine)
         if not self._behind:
             self._note_served()
         self._loading.discard(engine)
-        resumed: list[Command] = [Resume(engine=engine)]
-        if self._waiting:
-            return resumed + self._suspend_next()
-        if not self._loading:
-            self._target = None
-        return resumed
+        return [Resume(engine=engine), *self._go_on()]
 
     def check(self) -> None:
         """Assert that the protocol's state is whole."""
         assert self.served == min(self._held.values(), default=self.served)
         assert self.active == bool(self._loading or self._waiting)
+        assert not self._late & self._held.keys()
         assert not self._loading & set(self._waiting)
         assert self._rule.order == "rolling" or not self._waiting
         assert self._rule.order == "all" or len(self._loading) <= 1
+
+    def _catch_up(self, engine: EngineId, version: Version, *, newest: Version) -> list[Command]:
+        """Let a late engine serve, or load what the others do: they may have moved on again."""
+        wanted = self.served if self._held else newest
+        if version < wanted:
+            return [Update(engine=engine, version=self._target or wanted)]
+        self._late.discard(engine)
+        self._held[engine] = version
+        self._note_served()
+        return [Admit(engine=engine)]
+
+    def _go_on(self) -> list[Command]:
+        """Suspend the next engines in turn, or end when all have loaded."""
+        if self._loading:
+            return []
+        if self._waiting:
+            return self._suspend_next()
+        self._target = None
+        return []
 
     def _note_served(self) -> None:
         self.served = min(self._held.values())

@@ -147,9 +147,7 @@ class ProcessBody:
             raise self._death() from error
         if kind == "result":
             return answer
-        raise restore(answer) or ActorError(
-            f"{self._target}.{method} raised {answer['message']}\n{answer['traceback']}"
-        )
+        raise told_error(self._target, method, answer)
 
     def _death(self) -> "ActorDiedError":
         try:
@@ -179,6 +177,13 @@ class ProcessBody:
     def _close_pipes(self) -> None:
         os.close(self._read_fd)
         os.close(self._write_fd)
+
+
+def told_error(target: str, method: str, told: Mapping[str, Any]) -> RollartError:
+    """Return the error that an actor's process described."""
+    return restore(told) or ActorError(
+        f"{target}.{method} raised {told['message']}\n{told['traceback']}"
+    )
 
 
 def _start_worker(

@@ -1,23 +1,22 @@
 """EnvManager: drives one Episode in one environment, from reset to record.
 
-It routes each request itself, so no turn visits the controller. Whatever goes wrong below it
-arrives as `AttemptError`; whatever is cancelled is left behind, not awaited.
+Its requests are routed in its own process, so no turn visits the controller. Whatever goes wrong
+below it arrives as `AttemptError`; whatever is cancelled is left behind, not awaited.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from rollart.control.continuation import join, remainder
 from rollart.control.episode import Episode, Outcome, Spec
-from rollart.control.routing import Router
 from rollart.control.turns import Limits
 from rollart.errors import EnvError
-from rollart.ports import Env, Generator, Renderer
+from rollart.ports import Env, Renderer
 from rollart.runtime.gate import Gate
 from rollart.runtime.proxy import RequestError
 from rollart.runtime.seat import AttemptError, Seat, Timeouts
-from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, Version
+from rollart.runtime.switchboard import Switchboard
+from rollart.types import Completion, Request, Sampling, Trajectory, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,12 +37,9 @@ class Access:
     """What every EnvManager of a process shares."""
 
     renderer: Renderer
-    router: Router
-    generators: Mapping[EngineId, Generator]
+    switchboard: Switchboard
     gate: Gate
     is_fresh: Callable[[Version], bool]
-    now: Callable[[], float]
-    """Tells the time by which requests are measured."""
 
 
 class EnvManager:
@@ -66,10 +62,7 @@ class EnvManager:
             message = f"{self._task_name}: the episode took more than {limit_s:g} s"
             raise AttemptError("episode_timeout", message) from None
         finally:
-            session = self.episode.spec.id
-            home = self._access.router.forget(session)
-            if home is not None:
-                self._access.generators[home].forget(session)
+            self._access.switchboard.forget(self.episode.spec.id)
 
     async def _play(self, on_birth: Callable[[Version], None]) -> Trajectory:
         episode, access = self.episode, self._access
@@ -99,25 +92,10 @@ class EnvManager:
             raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
 
     async def _generate(self, request: Request) -> Completion:
-        """Complete a request; where an engine gives it back, another goes on with what there is."""
-        completion = await self._ask(request)
-        while completion.finish == "abort":
-            rest = await self._ask(remainder(request, completion))
-            completion = join(completion, rest)
-        return completion
-
-    async def _ask(self, request: Request) -> Completion:
-        router, now, session = self._access.router, self._access.now, request.session
-        engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
         try:
-            completion = await self._access.generators[engine].generate(request)
+            return await self._access.switchboard.complete(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        if completion.finish == "abort":
-            router.cancelled(session)
-        else:
-            router.done(session, now=now(), sampled_tokens=len(completion.tokens))
-        return completion
 
     async def _step(self, action: str) -> Outcome:
         return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)

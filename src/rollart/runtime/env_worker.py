@@ -72,19 +72,23 @@ class EnvWorker:
         """
         match event:
             case TrajectoryFinished():
-                self._access.gate.leave(event.info.id)
+                self.leave(event.info.id)
             case TrajectoryFailed() | TrajectoryCancelled():
-                self._access.gate.leave(event.id)
+                self.leave(event.id)
             case _:
                 pass
 
-    def open_engine(self, engine: EngineId, pool: str) -> None:
-        """Let an engine that was lent take requests."""
-        self._access.router.open(engine, pool, is_guest=True)
+    def leave(self, trajectory: TrajectoryId) -> None:
+        """Let the others go on without an attempt."""
+        self._access.gate.leave(trajectory)
+
+    def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
+        """Let an engine take requests."""
+        self._access.switchboard.open(engine, pool, is_guest=is_guest)
 
     def close_engine(self, engine: EngineId) -> None:
         """Send an engine no further request."""
-        self._access.router.close(engine)
+        self._access.switchboard.close(engine)
 
     def close(self) -> None:
         """Close every environment."""

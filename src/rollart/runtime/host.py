@@ -141,9 +141,15 @@ class EmbeddedHost:
         self._handles: list[ActorHandle] = []
 
     async def spawn(
-        self, target: str, options: Mapping[str, Json], *, own_process: bool = False
+        self,
+        target: str,
+        options: Mapping[str, Json],
+        *,
+        own_process: bool = False,
+        pool: str = "",
     ) -> ActorHandle:
-        """Make the actor `module:Class` with keyword `options` (JSON values)."""
+        """Make the actor `module:Class` with keyword `options` (JSON values), in any pool."""
+        del pool  # this machine is the only one there is
 
         def body() -> Body:
             if own_process:

@@ -47,11 +47,10 @@ class Actor:
             raise AttributeError(f"{method!r} is private to {type(self._object).__qualname__}")
         return getattr(self._object, method)(*args)
 
-    def close(self) -> None:
-        """Let the object close itself, if it can."""
+    def close(self) -> Any:
+        """Let the object close itself, if it can; return what that returns."""
         close = getattr(self._object, "close", None)
-        if callable(close):
-            close()
+        return close() if callable(close) else None
 
 
 def load_class(target: str) -> Callable[..., Any]:
@@ -119,7 +118,7 @@ def serve(read_fd: int, write_fd: int) -> None:
     if made:
         while _serve_call(made[0], read_fd, write_fd):
             pass
-        _answer(write_fd, made[0].close)
+        _answer(write_fd, lambda: _close(made[0]))
 
 
 def _serve_call(actor: Actor, read_fd: int, write_fd: int) -> bool:
@@ -135,6 +134,10 @@ def _answer(write_fd: int, work: Callable[[], Any]) -> None:
     except (Exception, SystemExit) as error:
         reply = encode(("error", describe(error)))
     write_pieces(write_fd, reply)
+
+
+def _close(actor: Actor) -> None:
+    actor.close()
 
 
 def _can_cross(value: object) -> bool:

@@ -21,6 +21,7 @@ BLOBS = {
     "fsspec": "rollart.weights.fsspec_files:FsspecBlobs",
     "relay": "rollart.weights.relay:RelayBlobs",
     "mooncake": "rollart.weights.mooncake:MooncakeBlobs",
+    "ray": "rollart.on_ray.blobs:RayBlobs",
 }
 """Places for buckets, by kind: classes made with the place alone. Their packages are extras."""
 KINDS = ("memory", "shared_memory", *BLOBS)

@@ -2,8 +2,10 @@
 
 Tokens are packed without padding. Sequences that compute one token (decoding, or the last token
 of a copied prompt) come first, in the order of their rows, so that neighbours in the cache are
-neighbours in the batch and attend together as a run; longer pieces attend one by one. When the
-rows are so scattered that runs would be many and short, their keys and values are gathered.
+neighbours in the batch and attend together as a run. When the rows are so scattered that runs
+would be many and short, their keys and values are gathered. Longer pieces follow in the order of
+their lengths: those of one length, such as observations, attend together while what they gather
+stays small, the others one by one.
 """
 
 from dataclasses import dataclass
@@ -12,6 +14,9 @@ from itertools import pairwise
 import torch
 
 from rollart.engines.torch.cache import KVCache
+
+_GATHERED_POSITIONS = 1 << 14
+"""Most positions of the cache that longer pieces gather to attend in one call."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +42,7 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """Rows that attend in one call: one token each, or one row with several tokens."""
+    """Rows that attend in one call, each with as many tokens as the others."""
 
     first: int
     stop: int
@@ -47,8 +52,8 @@ class Run:
     """Consecutive rows, beginning with `row`."""
     gather: torch.Tensor | None = None
     """The rows themselves when they are not consecutive."""
-    is_long: bool = False
-    """Whether this is one row with several tokens; without a mask it attends causally."""
+    count: int = 1
+    """Tokens of each row; several without a mask attend causally."""
     length: int
     """Positions of the cache to attend to."""
     mask: torch.Tensor | None
@@ -68,10 +73,9 @@ class Batch:
 
 
 def order(pieces: list[Piece]) -> list[int]:
-    """Return the order in which pieces are packed: single tokens by row, then the rest."""
-    singles = [index for index, piece in enumerate(pieces) if len(piece.tokens) == 1]
-    singles.sort(key=lambda index: pieces[index].row)
-    return singles + [index for index, piece in enumerate(pieces) if len(piece.tokens) > 1]
+    """Return the order in which pieces are packed: the shortest first, those alike by row."""
+    keys = [(len(piece.tokens), piece.row) for piece in pieces]
+    return sorted(range(len(pieces)), key=keys.__getitem__)
 
 
 def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> Batch:
@@ -136,28 +140,55 @@ def _single_runs(
 def _long_runs(
     pieces: list[Piece], first: int, *, device: torch.device, dtype: torch.dtype
 ) -> list[Run]:
-    """Give each longer piece its own run."""
+    """Let longer pieces of one length attend together, as many as may be gathered."""
     runs: list[Run] = []
-    for piece in pieces:
-        count = len(piece.tokens)
-        length = piece.start + count
-        mask = None
-        if piece.start > 0:
-            mask = torch.full((count, length), float("-inf"), device=device, dtype=dtype)
-            mask = mask.triu_(piece.start + 1)
+    place = 0
+    while place < len(pieces):
+        alike = _alike(pieces, place)
+        count = len(alike[0].tokens)
+        length = max(piece.start for piece in alike) + count
+        rows = [piece.row for piece in alike]
+        is_even = rows == list(range(rows[0], rows[0] + len(rows)))
         runs.append(
             Run(
                 first=first,
-                stop=first + count,
-                row=piece.row,
-                rows=1,
-                is_long=True,
+                stop=first + count * len(alike),
+                row=rows[0],
+                rows=len(rows),
+                gather=None if is_even else torch.tensor(rows, device=device),
+                count=count,
                 length=length,
-                mask=mask,
+                mask=_long_mask(alike, length, device=device, dtype=dtype),
             )
         )
-        first += count
+        first += count * len(alike)
+        place += len(alike)
     return runs
+
+
+def _alike(pieces: list[Piece], place: int) -> list[Piece]:
+    """Return the pieces from a place on that attend together."""
+    count, longest = len(pieces[place].tokens), 0
+    stop = place
+    while stop < len(pieces) and len(pieces[stop].tokens) == count:
+        longest = max(longest, pieces[stop].start + count)
+        if stop > place and longest * (stop - place + 1) > _GATHERED_POSITIONS:
+            break
+        stop += 1
+    return pieces[place:stop]
+
+
+def _long_mask(
+    pieces: list[Piece], length: int, *, device: torch.device, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Return what hides the positions after each token; None where all rows begin at 0."""
+    starts = [piece.start for piece in pieces]
+    if not any(starts):
+        return None
+    ends = torch.tensor(starts, device=device).view(-1, 1, 1, 1)
+    ends = ends + torch.arange(len(pieces[0].tokens), device=device).view(1, 1, -1, 1)
+    hidden = torch.arange(length, device=device) > ends
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
 def _samples(pieces: list[Piece], *, count: int, device: torch.device) -> torch.Tensor | None:

@@ -110,16 +110,16 @@ def _attend(
     for run in batch.runs:
         piece = queries[run.first : run.stop]
         key, value = _rows(keys, run), _rows(values, run)
-        if run.is_long:
+        if run.count > 1:
             output = functional.scaled_dot_product_attention(
-                piece.transpose(0, 1).unsqueeze(0),
+                piece.view(run.rows, run.count, heads, dim).transpose(1, 2),
                 key,
                 value,
                 attn_mask=run.mask,
                 is_causal=run.mask is None,
                 enable_gqa=True,
             )
-            outputs.append(output[0].transpose(0, 1).reshape(-1, heads * dim))
+            outputs.append(output.transpose(1, 2).reshape(-1, heads * dim))
         else:
             # The queries of a key head stand where a longer piece has its tokens: all see the
             # same positions, so grouped heads need neither copies nor a second pass.

@@ -35,13 +35,28 @@ def read_filters(sampling: Sampling) -> Filters:
 
 def uniforms(seed: int, count: int) -> list[float]:
     """Return `count` numbers in [0, 1) that depend on `seed` and their place alone."""
-    state = numpy.full(1, seed & 0xFFFFFFFFFFFFFFFF, dtype=numpy.uint64)
-    places = numpy.arange(1, count + 1, dtype=numpy.uint64)
-    mixed = _mix(_mix(state) + places * numpy.uint64(0x9E3779B97F4A7C15))
+    state = _mix(seed & _MASK)
+    if count <= _FEW:
+        places = range(1, count + 1)
+        return [(_mix((state + place * _GOLDEN) & _MASK) >> 32) * 2.0**-32 for place in places]
+    many = numpy.arange(1, count + 1, dtype=numpy.uint64) * numpy.uint64(_GOLDEN)
+    mixed = _mix_many(many + numpy.uint64(state))
     return ((mixed >> numpy.uint64(32)) * 2.0**-32).tolist()
 
 
-def _mix(value: "numpy.ndarray[tuple[int], numpy.dtype[numpy.uint64]]"):
+_MASK = (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_FEW = 24
+"""Numbers that plain integers give sooner than arrays do."""
+
+
+def _mix(value: int) -> int:
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
+    return value ^ (value >> 31)
+
+
+def _mix_many(value: "numpy.ndarray[tuple[int], numpy.dtype[numpy.uint64]]"):
     value = (value ^ (value >> numpy.uint64(30))) * numpy.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> numpy.uint64(27))) * numpy.uint64(0x94D049BB133111EB)
     return value ^ (value >> numpy.uint64(31))

@@ -1,0 +1,86 @@
+"""What a run puts into processes elsewhere: engines and environment workers, made from a config.
+
+Each is named as `module:Class` and made from JSON options, so any host can make it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from rollart.build.parts import make_remote_worker
+from rollart.build.tasks import make_setups
+from rollart.config import add_import_paths
+from rollart.config.loading import parse_config
+from rollart.engines.torch.engine import TorchEngine
+from rollart.errors import InvariantError
+from rollart.models.loading import load_config, load_tokenizer, load_weights
+from rollart.models.renderer import ChatRenderer
+from rollart.ports import Array
+from rollart.runtime.engine_server import EngineServer
+from rollart.runtime.env_server import EnvServer
+from rollart.runtime.proxy import LLMProxy
+from rollart.types import EngineId, Json, Version
+from rollart.weights.opening import open_store
+from rollart.weights.pulling import open_source
+
+
+class EngineActor(EngineServer):
+    """A torch engine with its weights, in a process of its own."""
+
+    def __init__(
+        self,
+        *,
+        config: str,
+        name: str,
+        model: str,
+        version: int,
+        store: Mapping[str, Json] | None,
+        threads: int,
+    ) -> None:
+        settings = parse_config(config)
+        options = settings.engine.torch
+        engine = TorchEngine(
+            model_config=load_config(Path(model)),
+            weights=load_weights(Path(model)),
+            options=replace(options, threads=options.threads or threads),
+            version=Version(version),
+        )
+        self._source = None
+        if store is not None:
+            self._source = open_source(
+                open_store(**cast("dict[str, Any]", store)), wait_s=settings.weights.wait_s
+            )
+        super().__init__(
+            LLMProxy(
+                engine,
+                id=EngineId(name),
+                fetch=_refuse if self._source is None else self._source.fetch,
+                pulled_s=None if self._source is None else self._source.pulled_s,
+                keep_kv=settings.syncing.keep_kv,
+            )
+        )
+
+    async def close(self) -> None:
+        """Serve no more and let go of the weights."""
+        await super().close()
+        if self._source is not None:
+            self._source.close()
+
+
+class EnvActor(EnvServer):
+    """An environment worker in a process of its own."""
+
+    def __init__(self, *, config: str, name: str, model: str) -> None:
+        settings = parse_config(config)
+        add_import_paths(settings)
+        setups = make_setups(settings, settings.sampling)
+        renderer = ChatRenderer(load_tokenizer(Path(model)))
+        super().__init__(
+            lambda ends: make_remote_worker(settings, setups, renderer=renderer, ends=ends),
+            name=name,
+        )
+
+
+def _refuse(version: Version) -> Mapping[str, Array]:
+    raise InvariantError(f"an engine without a weight store was told to load version {version}")

@@ -1,0 +1,76 @@
+"""Resources: which node of a Ray cluster each worker of a run is on, asked for and written down.
+
+The choice is `control.binding`'s; here the cluster is looked at and every change goes to
+`bindings.json` in the run's directory, which `rollart pools` shows.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rollart.clock import SystemClock
+from rollart.config import Config
+from rollart.config.placing import Place, alive, capacities
+from rollart.control.binding import Binding, Bindings
+from rollart.on_ray.placement import on_node
+from rollart.on_ray.session import nodes
+
+FILE = "bindings.json"
+
+
+class Resources:
+    """The ResourceManager: binds workers to nodes and knows what is alive."""
+
+    def __init__(self, config: Config, directory: Path) -> None:
+        self._config = config
+        self._path = directory / FILE
+        self._clock = SystemClock()
+        self._bindings = Bindings(capacities(config))
+        self._places: dict[str, Place] = {}
+        self.observe()
+
+    def observe(self) -> None:
+        """Look at the cluster."""
+        now = self._clock.now()
+        self._bindings.observe(alive(self._config, nodes()), now=now)
+
+    def bind(self, worker: str, place: Place) -> Binding:
+        """Find a worker the best place there is now, or say why there is none."""
+        self.release(worker)
+        self.observe()
+        binding = self._bindings.bind(
+            worker, preferred=place.preferred, needs=place.needs, now=self._clock.now()
+        )
+        self._places[worker] = place
+        self._write()
+        return binding
+
+    def release(self, worker: str) -> None:
+        """Give a worker's place back, if it has one."""
+        if self._places.pop(worker, None) is not None:
+            self._bindings.release(worker, now=self._clock.now())
+            self._write()
+
+    def is_better(self, worker: str) -> bool:
+        """Say whether a worker could now be in a pool it prefers to its own."""
+        return worker in self._places and self._bindings.better(worker) is not None
+
+    def asked(self, binding: Binding) -> Mapping[str, Any]:
+        """Return what Ray is asked for to put a worker where it is bound."""
+        place = self._places[binding.worker]
+        pool = self._config.pools.get(binding.actual)
+        if pool is None:
+            return on_node(binding.node, resources={}, cpus=0)
+        wanted = dict(
+            pool.request(units=place.needs.units, engine_cpus=self._config.ray.engine_cpus)
+        )
+        cpus = wanted.pop("CPU", 0.0)
+        return on_node(binding.node, resources=wanted, cpus=cpus)
+
+    def _write(self) -> None:
+        rows = [asdict(binding) for binding in self._bindings.records()]
+        partial = self._path.with_suffix(".partial")
+        partial.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+        partial.replace(self._path)

@@ -1,0 +1,1 @@
+"""Ray: the distributed engine. Nothing outside this package imports it."""

@@ -1,0 +1,145 @@
+"""The Ray host: actors on the machines of a cluster, behind the same port as the embedded ones.
+
+Every actor is a shell around a plain class named by `module:Class`: no class knows that it runs on
+Ray. Calls that are coroutines run beside each other, others in order. Errors of the project keep
+their class; an actor that is gone raises `ActorDiedError`, from whichever call notices first.
+"""
+
+import asyncio
+import contextlib
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import RayActorError, RayError
+
+from rollart.runtime.bodies import ActorDiedError, told_error
+from rollart.runtime.worker import Actor, describe
+from rollart.types import Json
+
+Place = Callable[[str], Mapping[str, Any]]
+"""Returns what Ray is asked for to put an actor into a pool."""
+_CALLS_AT_ONCE = 10_000
+_GRACE_S = 5.0
+
+
+class Shell:
+    """Holds one object in an actor's process."""
+
+    def __init__(self, target: str, options: Mapping[str, Json], path: Sequence[str]) -> None:
+        sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
+        self._target = target
+        self._options = options
+        self._actor: Actor | None = None
+
+    async def make(self) -> tuple[str, Any]:
+        """Make the object; return this process's id."""
+        try:
+            self._actor = Actor(self._target, self._options)
+        except Exception as error:
+            return "error", describe(error)
+        return "result", os.getpid()
+
+    async def call(self, method: str, *args: object) -> tuple[str, Any]:
+        """Run a public method, to its end if it is a coroutine."""
+        try:
+            assert self._actor is not None
+            result = self._actor.call(method, args)
+            return "result", (await result if inspect.isawaitable(result) else result)
+        except Exception as error:
+            return "error", describe(error)
+
+    async def close(self) -> None:
+        """Let the object close itself, if it can."""
+        if self._actor is not None:
+            ended = self._actor.close()
+            if inspect.isawaitable(ended):
+                await ended
+
+
+class RayHandle:
+    """An actor on Ray; it may be passed to other actors."""
+
+    def __init__(self, actor: Any, target: str, pid: int = 0) -> None:
+        self._actor = actor
+        self._target = target
+        self.pid = pid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayHandle, (self._actor, self._target, self.pid)
+
+    async def call(self, method: str, *args: object) -> Any:
+        """Run a method of the actor and return its result."""
+        return await self._await(self._actor.call.remote(method, *args), method)
+
+    async def make(self) -> None:
+        """Make the object in its process."""
+        self.pid = await self._await(self._actor.make.remote(), "__init__")
+
+    async def close(self) -> None:
+        """End the actor: ask it, then kill it."""
+        with contextlib.suppress(RayError, TimeoutError):
+            async with asyncio.timeout(_GRACE_S):
+                await self._actor.close.remote()
+        ray.kill(self._actor)
+
+    async def _await(self, ref: Any, method: str) -> Any:
+        try:
+            kind, value = await ref
+        except RayActorError as error:
+            raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {error}") from error
+        if kind == "error":
+            raise told_error(self._target, method, value)
+        return value
+
+
+class RayHost:
+    """Spawns actors on a cluster."""
+
+    def __init__(self, place: Place | None = None, *, env: Mapping[str, str] | None = None) -> None:
+        """Take where pools are, if that is known by name, and what the environment adds."""
+        self._place = place or _anywhere
+        self._env = dict(env or {})
+        self._handles: list[RayHandle] = []
+
+    async def spawn(
+        self,
+        target: str,
+        options: Mapping[str, Json],
+        *,
+        own_process: bool = True,
+        pool: str = "",
+        asked: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> RayHandle:
+        """Make the actor `module:Class` with keyword `options` in a pool.
+
+        `asked` is what Ray is asked for in place of what the pool's name says.
+        """
+        del own_process  # on Ray every actor has one
+        wanted: dict[str, Any] = {"num_cpus": 0, "max_concurrency": _CALLS_AT_ONCE}
+        wanted["runtime_env"] = {"env_vars": self._env | dict(env or {})}
+        wanted |= self._place(pool) if asked is None else asked
+        shell: Any = ray.remote(Shell)
+        actor = shell.options(**wanted).remote(target, options, sys.path)
+        handle = RayHandle(actor, target)
+        self._handles.append(handle)
+        try:
+            await handle.make()
+        except BaseException:
+            self._handles.remove(handle)
+            ray.kill(actor)
+            raise
+        return handle
+
+    async def close(self) -> None:
+        """End all actors."""
+        handles, self._handles = self._handles, []
+        await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
+
+
+def _anywhere(_pool: str) -> Mapping[str, Any]:
+    return {}

@@ -1,0 +1,80 @@
+"""The connection to a Ray cluster, one per process, and what the cluster has.
+
+"local" starts a Ray of our own on this machine, loopback only, and ends it with the program;
+"auto" or HOST:PORT joins one that runs and leaves it running.
+"""
+
+import logging
+import os
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rollart.errors import UserError
+
+try:
+    import ray
+except ModuleNotFoundError as error:
+    raise UserError("--address needs Ray: pip install 'rollart[ray]'") from error
+
+LOCAL = "local"
+_SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine of the cluster that is alive."""
+
+    id: str
+    resources: Mapping[str, float]
+    labels: Mapping[str, str]
+
+
+@contextmanager
+def connected(address: str, *, resources: Mapping[str, float] | None = None) -> Generator[None]:
+    """Be connected to a cluster until the block ends.
+
+    `resources` are what a Ray of our own has beside this machine's.
+    """
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    common: dict[str, Any] = {
+        "namespace": "rollart",
+        "log_to_driver": False,
+        "logging_level": logging.ERROR,
+        "configure_logging": False,
+    }
+    try:
+        if address == LOCAL:
+            ray.init(
+                address="local", include_dashboard=False, resources=dict(resources or {}), **common
+            )
+        else:
+            ray.init(address=address, **common)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start "
+            "one with `ray start --head`, or use --address local for one on this machine"
+        ) from error
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def nodes() -> list[Node]:
+    """Return the machines that are alive."""
+    return [
+        Node(id=node["NodeID"], resources=node["Resources"], labels=node.get("Labels", {}))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0]

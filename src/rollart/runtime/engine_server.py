@@ -1,0 +1,117 @@
+"""EngineServer: an engine that many callers elsewhere use at once.
+
+Each caller has a mailbox; its calls bring requests, aborts and the ends of sessions, and take
+completions as soon as there are any. What the engine refuses is told to the one who asked. A
+session belongs to one caller at a time.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from rollart.runtime.exchange import Mailbox
+from rollart.runtime.proxy import LLMProxy, RequestError
+from rollart.types import Completion, Request, TrajectoryId, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A session needs nothing more: its request, if one runs, is to be aborted."""
+
+    session: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """The engine does not take a request, and why."""
+
+    session: TrajectoryId
+    message: str
+
+
+EngineAnswer = Completion | Refused
+
+
+class EngineServer:
+    """Serves one engine's proxy by calls."""
+
+    def __init__(self, proxy: LLMProxy) -> None:
+        self._proxy = proxy
+        self._mailboxes: dict[str, Mailbox[EngineAnswer]] = {}
+        self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
+        self._driving: asyncio.Task[None] | None = None
+
+    async def start(self) -> Version:
+        """Begin to serve; return the version of the weights held."""
+        if self._driving is None:
+            self._driving = asyncio.create_task(self._proxy.run())
+        return self._proxy.version
+
+    async def exchange(
+        self, caller: str, number: int, messages: Sequence[Request | Ended]
+    ) -> list[EngineAnswer]:
+        """Take a caller's requests and ends; return what has been answered since."""
+        if caller not in self._mailboxes:
+            self._mailboxes[caller] = Mailbox()
+        mailbox = self._mailboxes[caller]
+        for message in messages:
+            if isinstance(message, Ended):
+                self._end(message.session)
+            else:
+                task = asyncio.create_task(self._complete(message, mailbox))
+                self._running[message.session] = task
+                task.add_done_callback(partial(self._forget_task, message.session))
+        return await mailbox.collect(number)
+
+    async def wait(self) -> None:
+        """Return, or raise, when the engine serves no more: whoever calls learns of its end."""
+        assert self._driving is not None
+        await asyncio.shield(self._driving)
+
+    async def suspend(self) -> None:
+        """Finish the step under way and take no further one."""
+        await self._proxy.suspend()
+
+    async def update(self, version: Version) -> Mapping[str, float]:
+        """Fetch and load published weights while suspended; return what that took."""
+        return await self._proxy.update(version)
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self._proxy.resume()
+
+    async def evict(self) -> None:
+        """Suspend, and give every request back with what it has."""
+        await self._proxy.evict()
+
+    async def stats(self) -> dict[str, float]:
+        """Return the engine's counters."""
+        return dict(self._proxy.stats())
+
+    async def close(self) -> None:
+        """Serve no more."""
+        for task in [*self._running.values(), *([self._driving] if self._driving else [])]:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task
+
+    async def _complete(self, request: Request, mailbox: Mailbox[EngineAnswer]) -> None:
+        try:
+            mailbox.put(await self._proxy.generate(request))
+        except RequestError as error:
+            mailbox.put(Refused(session=request.session, message=str(error)))
+
+    def _end(self, session: TrajectoryId) -> None:
+        task = self._running.get(session)
+        if task is not None:
+            task.cancel()  # aborts and forgets
+        else:
+            self._proxy.forget(session)
+
+    def _forget_task(self, session: TrajectoryId, task: "asyncio.Task[None]") -> None:
+        if self._running.get(session) is task:
+            del self._running[session]
+        if not task.cancelled():
+            task.exception()  # an engine that broke is told by `wait`

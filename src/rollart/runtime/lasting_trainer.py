@@ -1,0 +1,135 @@
+"""LastingTrainer: a trainer that outlives the processes it runs in.
+
+    step(batch) ─► journal ─► trainer ─ dies ─► make another, load the last save, repeat the journal
+
+Every batch since the last save is kept, so a trainer that is gone is made again where it was: the
+same versions from the same batches, and whoever called learns nothing of it but the time it took.
+It saves for itself every few steps, beside the run's checkpoints, which are not its to count on.
+"""
+
+import asyncio
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from rollart.errors import UserError
+from rollart.ports import Handle
+from rollart.runtime.bodies import ActorDiedError
+
+_DEATHS_IN_A_ROW = 5
+
+
+class LastingTrainer:
+    """A handle of a trainer that is made again when it is gone."""
+
+    def __init__(
+        self,
+        spawn: Callable[[], Awaitable[Handle]],
+        *,
+        directory: Path,
+        save_every: int,
+        warn: Callable[[str], None],
+    ) -> None:
+        """Take what makes a trainer at its first version, and where its own saves go."""
+        self._spawn = spawn
+        self._directory = directory
+        self._save_every = save_every
+        self._warn = warn
+        self._handle: Handle | None = None
+        self._base: str | None = None
+        """What to load before the journal is repeated; None: a new trainer is where it began."""
+        self._journal: list[object] = []
+        self._turn = asyncio.Lock()
+        self._saves = 0
+        self.deaths = 0
+
+    async def start(self) -> None:
+        """Make the trainer."""
+        self._handle = await self._spawn()
+
+    async def call(self, method: str, *args: object) -> Any:
+        """Run a method of the trainer, of whichever is there, and return its result."""
+        async with self._turn:
+            if method == "load":
+                (self._base,) = map(str, args)
+                self._journal.clear()
+                return await self._lasting(_nothing, is_load=True)
+            if method == "step":
+                self._journal.append(args[0])
+                report = await self._lasting(
+                    lambda handle: handle.call("step", args[0]), is_step=True
+                )
+                await self._save_when_due()
+                return report
+            return await self._lasting(lambda handle: handle.call(method, *args))
+
+    async def close(self) -> None:
+        """End the trainer and forget its saves."""
+        if self._handle is not None:
+            await self._handle.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    @property
+    def handle(self) -> Handle | None:
+        """The trainer that is there now."""
+        return self._handle
+
+    async def _lasting(
+        self,
+        work: Callable[[Handle], Awaitable[Any]],
+        *,
+        is_step: bool = False,
+        is_load: bool = False,
+    ) -> Any:
+        """Do something with a trainer; one that dies of it is made again and does it again."""
+        deaths = 0
+        handle, is_made_again = self._handle, is_load
+        while True:
+            try:
+                if handle is None:
+                    handle, is_made_again = await self._spawn(), True
+                if is_made_again:
+                    last = await self._catch_up(handle)
+                    if is_step or is_load:
+                        self._handle = handle
+                        return last
+                self._handle = handle
+                return await work(handle)
+            except ActorDiedError as error:
+                deaths += 1
+                self.deaths += 1
+                self._handle = handle = None
+                if deaths == _DEATHS_IN_A_ROW:
+                    raise UserError(
+                        f"the trainer died {deaths} times in a row; the last: {error}"
+                    ) from error
+                steps = len(self._journal)
+                self._warn(f"the trainer is gone; making it again ({steps} steps to repeat)")
+
+    async def _catch_up(self, handle: Handle) -> Any:
+        """Bring a new trainer to where the last one was; return its last answer."""
+        last: Any = None
+        if self._base is not None:
+            last = await handle.call("load", self._base)
+        for batch in self._journal:
+            last = await handle.call("step", batch)
+        return last
+
+    async def _save_when_due(self) -> None:
+        if len(self._journal) < self._save_every:
+            return
+        target = self._directory / str(self._saves % 2)
+        shutil.rmtree(target, ignore_errors=True)
+        try:
+            await self._lasting(lambda handle: handle.call("save", str(target)))
+        except OSError as error:
+            self._warn(f"{target}: the trainer cannot save for itself: {error}")
+            return
+        self._saves += 1
+        self._base = str(target)
+        self._journal.clear()
+
+
+async def _nothing(_handle: Handle) -> None:
+    return None

@@ -1,0 +1,102 @@
+"""RemoteEngine: an engine elsewhere, as whoever asks it sees it.
+
+Requests that start in one pass of the loop travel in one call, and so do the answers. When the
+engine is gone, every request it had is given back with nothing sampled, to go on elsewhere, and
+so is every later one: `lose` is told once.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from rollart.errors import InvariantError
+from rollart.ports import Handle
+from rollart.runtime.engine_server import Ended, EngineAnswer, Refused
+from rollart.runtime.exchange import Line
+from rollart.runtime.proxy import RequestError, untouched
+from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
+
+
+class RemoteEngine:
+    """Forwards requests to an EngineServer; suspends, updates and resumes it."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        id: EngineId,  # noqa: A002
+        caller: str,
+        lose: Callable[[EngineId, Exception], None],
+    ) -> None:
+        self.id = id
+        self.handle = handle
+        self._lose = lose
+        self._is_lost = False
+        self._waiting: dict[TrajectoryId, tuple[Request, asyncio.Future[Completion]]] = {}
+        self._line: Line[Request | Ended, EngineAnswer] = Line(
+            handle,
+            name=caller,
+            hear=self._hear,
+            is_listening=lambda: bool(self._waiting),
+            lose=self.lost,
+        )
+
+    async def generate(self, request: Request) -> Completion:
+        """Complete one request; cancelling the await aborts it."""
+        if self._is_lost:
+            return untouched(request)
+        if request.session in self._waiting:
+            raise InvariantError(f"session {request.session} asks again before it was answered")
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self._waiting[request.session] = request, future
+        self._line.send(request)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._line.send(Ended(session=request.session))
+            raise
+        finally:
+            del self._waiting[request.session]
+
+    def forget(self, session: TrajectoryId) -> None:
+        """Drop what is cached for a session that ended."""
+        self._line.send(Ended(session=session))
+
+    async def suspend(self) -> None:
+        """Finish the step under way and take no further one."""
+        await self.handle.call("suspend")
+
+    async def update(self, version: Version) -> Mapping[str, float]:
+        """Fetch and load published weights while suspended; return what that took."""
+        return await self.handle.call("update", version)
+
+    async def resume(self) -> None:
+        """Go on."""
+        await self.handle.call("resume")
+
+    async def evict(self) -> None:
+        """Suspend, and give every request back with what it has."""
+        await self.handle.call("evict")
+
+    def lost(self, error: Exception) -> None:
+        """Give every request back: the engine is gone."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        self._line.close()
+        for request, future in self._waiting.values():
+            if not future.done():
+                future.set_result(untouched(request))
+        self._lose(self.id, error)
+
+    def close(self) -> None:
+        """Ask nothing more; the engine is not concerned."""
+        self._line.close()
+
+    def _hear(self, answer: EngineAnswer) -> None:
+        waiting = self._waiting.get(answer.session)
+        if waiting is None or waiting[1].done():
+            return
+        if isinstance(answer, Refused):
+            waiting[1].set_exception(RequestError(answer.message))
+        elif answer.turn == waiting[0].turn:
+            waiting[1].set_result(answer)

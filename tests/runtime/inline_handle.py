@@ -1,0 +1,35 @@
+"""An actor in this loop: its coroutines are awaited here, and it can die at any time."""
+
+import asyncio
+
+from rollart.runtime.bodies import ActorDiedError
+
+
+class InlineHandle:
+    """Calls an object's methods; once killed, every call fails, those under way included."""
+
+    def __init__(self, target):
+        self.target = target
+        self.calls = []
+        self.dead = asyncio.Event()
+
+    async def call(self, method, *args):
+        if self.dead.is_set():
+            raise ActorDiedError("the actor is gone")
+        self.calls.append(method)
+        work = asyncio.ensure_future(getattr(self.target, method)(*args))
+        death = asyncio.ensure_future(self.dead.wait())
+        try:
+            await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
+            if self.dead.is_set():
+                raise ActorDiedError("the actor is gone")
+            return work.result()
+        finally:
+            work.cancel()
+            death.cancel()
+
+    async def close(self):
+        self.dead.set()
+
+    def kill(self):
+        self.dead.set()

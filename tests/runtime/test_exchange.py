@@ -1,0 +1,106 @@
+"""Many messages in few calls, none of them lost, and the end of the other side noticed."""
+
+import asyncio
+
+from inline_handle import InlineHandle
+
+from rollart.runtime.bodies import ActorDiedError
+from rollart.runtime.exchange import Line, Mailbox
+
+
+class Doubler:
+    """Answers every number with its double, some passes of the loop later."""
+
+    def __init__(self):
+        self.mailbox = Mailbox()
+        self.sizes = []
+
+    async def exchange(self, caller, number, messages):
+        assert caller == "me"
+        self.sizes.append(len(messages))
+        for message in messages:
+            asyncio.get_running_loop().call_later(0.001 * (message % 3), self.answer, message)
+        return await self.mailbox.collect(number)
+
+    def answer(self, message):
+        self.mailbox.put(2 * message)
+
+
+def talk(scenario):
+    async def run():
+        server, heard, lost = Doubler(), [], []
+        handle = InlineHandle(server)
+        sent = []
+        line = Line(
+            handle,
+            name="me",
+            hear=heard.append,
+            is_listening=lambda: len(heard) < len(sent),
+            lose=lost.append,
+        )
+        await asyncio.wait_for(scenario(line, handle, sent, heard, lost, server), 10)
+        line.close()
+
+    asyncio.run(run())
+
+
+def test_every_message_is_answered_and_those_of_one_pass_share_a_call():
+    async def scenario(line, handle, sent, heard, lost, server):
+        for burst in range(20):
+            for number in range(50):
+                sent.append(50 * burst + number)
+                line.send(sent[-1])
+            await asyncio.sleep(0.0005)
+        while len(heard) < len(sent):
+            await asyncio.sleep(0.001)
+        assert sorted(heard) == [2 * number for number in sent]
+        assert max(server.sizes) == 50
+        assert sum(server.sizes) == 1000
+        assert lost == []
+
+    talk(scenario)
+
+
+def test_nothing_is_called_when_nothing_is_awaited():
+    async def scenario(line, handle, sent, heard, lost, server):
+        sent.append(1)
+        line.send(1)
+        while len(heard) < 1:
+            await asyncio.sleep(0.001)
+        calls = len(handle.calls)
+        await asyncio.sleep(0.02)
+        assert len(handle.calls) == calls
+
+    talk(scenario)
+
+
+def test_the_end_of_the_other_side_is_told_once_and_ends_the_line():
+    async def scenario(line, handle, sent, heard, lost, server):
+        sent.extend([1, 2])
+        line.send(1)
+        await asyncio.sleep(0)
+        line.send(2)
+        await asyncio.sleep(0)
+        handle.kill()
+        while not lost:
+            await asyncio.sleep(0.001)
+        line.send(3)
+        await asyncio.sleep(0.01)
+        assert [type(error) for error in lost] == [ActorDiedError]
+
+    talk(scenario)
+
+
+def test_a_later_call_lets_the_one_before_it_return():
+    async def run():
+        mailbox = Mailbox()
+        first = asyncio.create_task(mailbox.collect(0))
+        await asyncio.sleep(0)
+        second = asyncio.create_task(mailbox.collect(1))
+        assert await asyncio.wait_for(first, 1) == []
+        assert not second.done()
+        mailbox.put("a")
+        mailbox.put("b")
+        assert await asyncio.wait_for(second, 1) == ["a", "b"]
+
+    asyncio.run(run())
