@@ -24,7 +24,8 @@ import sys
 import tempfile
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
@@ -56,7 +57,7 @@ SIZES = {"100MB": 100 * 10**6, "1GB": 10**9}
 def run(*, quick: bool) -> dict[str, object]:
     """Measure every store over the link, then shared memory without it."""
     model = SMALL if quick else MODEL
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # the link is taken down then too
+    signal.signal(signal.SIGTERM, _end)
     with shaped_link(rate_mbit=RATE_MBIT) as link:
         stores = {
             store: measure(store, link, model=model, rounds=1 if quick else 5) for store in STORES
@@ -81,6 +82,11 @@ def run(*, quick: bool) -> dict[str, object]:
         "bucket_bytes": BUCKET_BYTES,
         "rate_mbit": RATE_MBIT,
     }
+
+
+def _end(number: int, frame: FrameType | None) -> NoReturn:
+    """Take the link down on SIGTERM too."""
+    sys.exit(128 + number)
 
 
 def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> dict[str, float]:
