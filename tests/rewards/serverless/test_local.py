@@ -1,6 +1,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -136,6 +137,23 @@ async def test_what_a_killed_function_started_is_killed_with_it(tmp_path: Path):
         with pytest.raises(ScoreError, match="no answer within"):
             await invoker.invoke(call(f"{script}:score", note=str(note)))
         await until_gone(int(note.read_text()))
+
+
+async def test_a_child_that_escapes_with_the_socket_keeps_no_call_waiting(tmp_path: Path):
+    script = tmp_path / "escapes.py"
+    script.write_text(
+        "import os, time, pathlib\n"
+        "def score(trajectory, *, note):\n"
+        "    if os.fork() == 0:\n"
+        "        os.setsid()\n"
+        "        pathlib.Path(note).write_text(str(os.getpid()))\n"
+        "    time.sleep(1000)\n"
+    )
+    note = tmp_path / "pid"
+    async with opened(limits=QUICK) as invoker:
+        with pytest.raises(ScoreError, match="no answer within"):
+            await invoker.invoke(call(f"{script}:score", note=str(note)))
+    os.kill(int(note.read_text()), signal.SIGKILL)
 
 
 async def test_a_caller_who_goes_away_frees_a_waiting_call_at_once_and_a_running_one_later():

@@ -107,16 +107,15 @@ class LocalInvoker:
             self._tick.cancel()
         for number in tuple(self._flights):
             self._fail(number, "the local invoker was closed")
-        tasks = tuple(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        for instance in self._instances.values():
+            instance.kill("closed")
+        await asyncio.gather(*self._tasks.values())
 
     def _obey(self, orders: Orders) -> None:
         if self._is_closed:
             return
         for number in orders.stop:
-            self._instances[number].kill("idle")
+            self._instances.pop(number).kill("idle")
         for number in orders.start:
             self._tasks[number] = asyncio.create_task(self._own(number))
         for number, instance in orders.run:
@@ -149,17 +148,19 @@ class LocalInvoker:
         """Live the life of one instance, from its start until it is reaped."""
         instance = self._instances[number] = Instance(output_bytes=self._limits.output_bytes)
         try:
-            if await self._start(number, instance):
+            if not self._is_closed and await self._start(number, instance):
                 while (frame := await instance.receive()) is not None:
-                    self._answer(frame)
+                    self._answer(frame, instance)
         except OSError as error:
             instance.kill(f"its instance could not be started: {error}")
+        except asyncio.CancelledError:
+            instance.kill("cancelled")
+            raise
         finally:
-            if self._is_closed:
-                instance.kill("closed")
             how = await instance.end()
-            del self._instances[number], self._tasks[number]
-            if instance.kill_reason != "idle" and not self._is_closed:
+            del self._tasks[number]
+            # One that is no longer here was let go: control has forgotten it.
+            if self._instances.pop(number, None) is not None and not self._is_closed:
                 self._bury(number, how)
 
     async def _start(self, number: int, instance: Instance) -> bool:
@@ -183,13 +184,16 @@ class LocalInvoker:
             self._obey(self._scaler.started(number, now=now))
         return is_ready
 
-    def _answer(self, frame: Frame) -> None:
+    def _answer(self, frame: Frame, instance: Instance) -> None:
+        flight = self._flights.get(frame.number)
+        if flight is None or flight.timer is None:
+            instance.kill(f"its instance answered call {frame.number}, which it was not given")
+            return
         if frame.kind is Kind.LEAVING:
             # The call is over when the instance is: no other must be sent there meanwhile.
-            self._flights[frame.number].reason = str(restore(frame.payload))
+            flight.reason = str(restore(frame.payload))
             return
-        flight = self._flights.pop(frame.number)
-        assert flight.timer is not None
+        del self._flights[frame.number]
         flight.timer.cancel()
         self._obey(self._scaler.answered(frame.number, now=self._clock.now()))
         if flight.answer.done():

@@ -91,6 +91,9 @@ class Instance:
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+        if self._writer is not None:
+            # What escaped the group may still hold the socket: its end is not waited for.
+            self._writer.transport.abort()
 
     async def end(self) -> str:
         """Make sure the process is gone and its pipes are closed; return how it ended."""
