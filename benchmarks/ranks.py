@@ -1,12 +1,13 @@
 """Ranks benchmark: how long an optimizer step takes with one trainer process and with two.
 
-The same batch of 64 trajectories (100 to 400 tokens, a third of them sampled) on models of two
+The same batch of 16 trajectories (100 to 400 tokens, a third of them sampled) on models of two
 sizes. Sides: one process with one thread, one process with two threads, two ranks with one thread
 each over gloo. Steps are interleaved; figures are medians in seconds, `two_ranks_over_one` is the
 speed of two ranks relative to one process with one thread.
 """
 
 import asyncio
+import sys
 import tempfile
 from pathlib import Path
 from statistics import median
@@ -22,7 +23,7 @@ from rollart.training.ranks import TRAINER, RankGroup, RankPlan
 
 NAME = "ranks"
 SIZES = ("1M", "5M")
-TRAJECTORIES = 64
+TRAJECTORIES = 16
 TOKENS = 256
 
 
@@ -79,7 +80,8 @@ def run(*, quick: bool) -> dict[str, object]:
     for size in SIZES[:1] if quick else SIZES:
         with tempfile.TemporaryDirectory() as directory:
             make_tiny(size, seed=0, tokenizer=tokenizer).save_pretrained(directory)
-            seconds[size] = asyncio.run(measure(Path(directory), rounds=3 if quick else 7))
+            seconds[size] = asyncio.run(measure(Path(directory), rounds=3 if quick else 5))
+        sys.stderr.write(f"{size}: {seconds[size]}\n")
     return {
         "step_s": seconds,
         "two_ranks_over_one": {
