@@ -9,25 +9,26 @@ environment worker in its place, the trainer from its own last save.
 
 import asyncio
 import contextlib
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from secrets import token_hex
 
 from rollart.build.assembly import open_weights
+from rollart.build.cluster_checks import check_cluster, cluster_gone
 from rollart.build.parts import evaluator_over
+from rollart.build.ray_ranks import RANK, spawn_trainer
 from rollart.build.resources import Resources
 from rollart.build.site import Site
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
-from rollart.config.placing import Place, engine_places, environment_place, trainer_place
+from rollart.config.placing import engine_places, environment_place
 from rollart.control.routing import Router
 from rollart.models.loading import load_tokenizer
 from rollart.models.renderer import ChatRenderer
-from rollart.on_ray.host import RayHandle, RayHost
-from rollart.on_ray.session import connected
+from rollart.on_ray.host import RayHost
+from rollart.on_ray.placement import on_node
+from rollart.on_ray.session import connected, head_address, here, is_there, nodes
 from rollart.ports import Generator, Handle
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.controller import Controller, Rollout
@@ -39,7 +40,6 @@ from rollart.runtime.host import thread_env
 from rollart.runtime.lasting_trainer import LastingTrainer
 from rollart.runtime.remote_workers import RemoteEnvWorkers
 from rollart.runtime.switchboard import Switchboard
-from rollart.training.ranks import TRAINER, RankGroup, RankPlan
 from rollart.types import EngineId, EngineInfo, Json, Version
 
 ENGINE = "rollart.build.actors:EngineActor"
@@ -47,6 +47,8 @@ ENVIRONMENTS = "rollart.build.actors:EnvActor"
 _SAVE_EVERY = 10
 """Steps the trainer makes between two saves of its own."""
 _LEAST_WORKERS = 2
+_LOOKS = 3
+"""Looks in a row at which nobody must answer at the head before the cluster counts as gone."""
 
 Warn = Callable[[str], None]
 
@@ -91,10 +93,13 @@ class RaySite:
 
     def prepare(self, directory: Path, opening: Mapping[str, Json]) -> None:
         """Take where the run is written and how the weight store is opened; bind nothing yet."""
-        config = self._config
+        config, seen = self._config, nodes()
+        check_cluster(config, seen)
+        self._head = head_address()
         self._opening = dict(opening)
         self._directory = directory
-        self._resources = Resources(config, directory)
+        self._resources = Resources(config, directory, seen)
+        self._cpu_nodes = sum("CPU" in node.resources for node in seen)
         weight_bytes = sum(file.stat().st_size for file in self._start.glob("*.safetensors"))
         self._places = engine_places(config, weight_bytes=weight_bytes)
         ground = Ground(
@@ -169,7 +174,7 @@ class RaySite:
         self._rollout = rollout
         self._fleet.post = controller.post
         self._fleet.close_engine = lambda engine: rollout.close_engine(engine, is_lost=True)
-        self._tasks.append(asyncio.create_task(self._watch_cluster()))
+        self._tasks.append(asyncio.create_task(self._watch_cluster(controller)))
         return rollout
 
     def lose_engine(self, engine: EngineId, message: str) -> None:
@@ -178,32 +183,47 @@ class RaySite:
 
     async def stats(self) -> dict[str, dict[str, float]]:
         """Return the counters of each engine."""
-        engines = self._fleet.generators.items()
+        engines = self._fleet.present.items()
         return {id_: await engine.handle.call("stats") for id_, engine in engines}
 
     async def close(self) -> None:
         """End everything on the cluster that belongs to the run."""
-        for task in [*self._tasks, self._starting]:
+        tasks = [*self._tasks, self._starting]
+        for task in tasks:
             task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         with contextlib.suppress(Exception):
             await self._fleet.close()
         if self._rollout is not None:
             self._rollout.close()
-        await self._trainer.close()
+        with contextlib.suppress(Exception):
+            await self._trainer.close()
         await self._host.close()
 
     def _newest_version(self) -> Version:
         return self._newest()
 
     def _worker_count(self) -> int:
-        return self._config.ray.environment_workers or _LEAST_WORKERS
+        return self._config.ray.environment_workers or max(_LEAST_WORKERS, self._cpu_nodes)
 
-    async def _watch_cluster(self) -> None:
+    async def _watch_cluster(self, controller: Controller) -> None:
         """Look at the cluster now and then, and move what can be where it belongs."""
-        while True:
+        silent = 0
+        while silent < _LOOKS:
             await asyncio.sleep(self._config.ray.restart_s)
-            self._resources.observe()
-            await self._fleet.mend()
+            if not await asyncio.to_thread(is_there, self._head):
+                silent += 1
+                continue
+            silent = 0
+            try:
+                lost = self._resources.observe(await asyncio.to_thread(nodes))
+                await self._fleet.mend()
+            except Exception as error:
+                self._warn(f"looking at the cluster failed: {type(error).__name__}: {error}")
+                continue
+            if any(worker.startswith(RANK) for worker in lost):
+                self._tasks.append(asyncio.create_task(self._remake_trainer()))
+        controller.fail(cluster_gone(self._head, self._directory))
 
     async def _spawn_engine(self, berth: str) -> Spawned:
         start = self._start if self._start.exists() else self._model
@@ -222,49 +242,21 @@ class RaySite:
     async def _spawn_environments(self, number: int) -> Handle:
         name = f"environments-{number}"
         place = environment_place(self._config)
-        asked = {}
+        asked = on_node(here(), resources={}, cpus=0)
         if place is not None:
             asked = self._resources.asked(self._resources.bind(name, place))
         options: dict[str, Json] = {"config": self._text, "name": name, "model": str(self._model)}
         return await self._host.spawn(ENVIRONMENTS, options, asked=asked)
 
     async def _spawn_trainer(self) -> Handle:
-        config = self._config
-        options: dict[str, Json] = {
-            "model": str(self._model),
-            "options": json.loads(json.dumps(asdict(config.training))),
-            "store": self._opening,
-        }
-        host = _TrainerHost(self._host, self._resources, trainer_place(config))
-        host.env = thread_env(config.training.threads)
-        if config.training.ranks == 1:
-            return await host.spawn(TRAINER, options, own_process=True)
-        meeting = f"file://{(self._directory / f'meeting-{token_hex(4)}').resolve()}"
-        plan = RankPlan(options=options, ranks=config.training.ranks, rendezvous=lambda: meeting)
-        return await RankGroup.start(host, plan)
-
-
-class _TrainerHost:
-    """Puts each rank it is asked for where training belongs."""
-
-    def __init__(self, host: RayHost, resources: Resources, place: Place) -> None:
-        self._host = host
-        self._resources = resources
-        self._place = place
-        self._ranks = 0
-        self.env: Mapping[str, str] = {}
-
-    async def spawn(
-        self, target: str, options: Mapping[str, Json], *, own_process: bool, pool: str = ""
-    ) -> RayHandle:
-        """Make a rank."""
-        del own_process, pool
-        worker = f"trainer-{self._ranks}"
-        self._ranks += 1
-        binding = self._resources.bind(worker, self._place)
-        return await self._host.spawn(
-            target, options, asked=self._resources.asked(binding), env=self.env
+        options: dict[str, Json] = {"model": str(self._model), "store": self._opening}
+        return await spawn_trainer(
+            self._config, self._host, self._resources, options=options, directory=self._directory
         )
+
+    async def _remake_trainer(self) -> None:
+        with contextlib.suppress(Exception):  # the next call of it tries again and tells why
+            await self._trainer.remake()
 
 
 class _Rollout(RemoteEnvWorkers):
@@ -276,7 +268,7 @@ class _Rollout(RemoteEnvWorkers):
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
         """Let an engine take requests, from everywhere."""
         super().open_engine(engine, pool, is_guest=is_guest)
-        if not self.local.router.is_open(engine):
+        if self.has_engine(engine) and not self.local.router.is_open(engine):
             self.local.add(engine, self.generators[engine])
             self.local.open(engine, pool, is_guest=is_guest)
 
