@@ -8,6 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONFIG ?= examples/quickstart.toml
+WORKERS ?= 2
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 
 .PHONY: quickstart test lint docs bench install install-dev install-bench
@@ -17,7 +18,7 @@ quickstart:
 	@scripts/quickstart.sh "$(MAKE)" "$(BIN)" "$(CONFIG)"
 
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 lint: install-dev
 	$(BIN)/ruff check
