@@ -1,8 +1,7 @@
 """Named bytes in Ray's object store: where weights lie when engines and trainer share a cluster.
 
-A table, an actor of its own, owns the values: a trainer that dies takes none with it. Large values
-never pass through the table: they go from the writer's machine to the reader's, and readers on one
-machine share one copy.
+A table, an actor of its own, owns the values: a trainer that dies takes none with it. They lie on
+the table's machine, that of the run's driver, and readers on one machine share one copy.
 """
 
 from typing import Any
@@ -22,9 +21,9 @@ class Table:
     def __init__(self) -> None:
         self._refs: dict[str, list[Any]] = {}
 
-    def put(self, key: str, refs: list[Any]) -> None:
-        """Name an object; it arrives as a reference in a list, so it is not fetched here."""
-        self._refs[key] = refs
+    def put(self, key: str, value: Any) -> None:
+        """Keep a value as an object of our own."""
+        self._refs[key] = [ray.put(value)]
 
     def get(self, key: str) -> list[Any] | None:
         """Return the reference under a key."""
@@ -55,8 +54,7 @@ class RayBlobs:
         """Store bytes under a key in place of what was there."""
         value = np.frombuffer(data, dtype=np.uint8)
         try:
-            ref = ray.put(value, _owner=self._table)
-            ray.get(self._table.put.remote(key, [ref]), timeout=_CALL_S)
+            ray.get(self._table.put.remote(key, value), timeout=_CALL_S)
         except (RayError, GetTimeoutError) as error:
             raise self._refusal(f"cannot store {value.nbytes} bytes as {key}", error) from error
 
