@@ -138,6 +138,8 @@ class TrajectoryInfo:
     turns: int
     sampled_tokens: int
     stop: StopReason
+    served: Mapping[EngineId, int] = field(default_factory=dict[EngineId, int])
+    """Turns by the engine that completed them, where that is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

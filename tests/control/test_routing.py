@@ -57,6 +57,17 @@ def test_a_forgotten_session_names_the_engine_that_held_its_prefix():
     assert router.pick(8, domain="math") == "a"
 
 
+def test_a_session_knows_the_engine_it_asked_last():
+    router = Router(Routing(), engines=[("a", "local")])
+    with pytest.raises(InvariantError, match="session 3 has asked nothing yet"):
+        router.home(3)
+    router.pick(3, domain="games")
+    assert router.home(3) == "a"
+    router.done(3, now=1.0, sampled_tokens=1)
+    router.close("a")
+    assert router.home(3) == "a"
+
+
 def test_a_request_given_up_takes_its_load_along():
     router = Router(Routing(), engines=ENGINES)
     router.pick(0, domain="math")

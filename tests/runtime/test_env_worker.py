@@ -110,6 +110,7 @@ def finished(id_: TrajectoryId = ID) -> TrajectoryFinished:
             turns=2,
             sampled_tokens=6,
             stop="terminated",
+            served={ENGINE: 2},
         )
     )
 

@@ -5,7 +5,7 @@ The choice is `control.binding`'s; here the cluster is looked at and every chang
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from rollart.config import Config
 from rollart.config.placing import Place, alive, capacities
 from rollart.control.binding import Binding, Bindings
 from rollart.on_ray.placement import on_node
-from rollart.on_ray.session import nodes
+from rollart.on_ray.session import Node
 
 FILE = "bindings.json"
 
@@ -23,23 +23,22 @@ FILE = "bindings.json"
 class Resources:
     """The ResourceManager: binds workers to nodes and knows what is alive."""
 
-    def __init__(self, config: Config, directory: Path) -> None:
+    def __init__(self, config: Config, directory: Path, nodes: Iterable[Node]) -> None:
         self._config = config
         self._path = directory / FILE
         self._clock = SystemClock()
         self._bindings = Bindings(capacities(config))
         self._places: dict[str, Place] = {}
-        self.observe()
+        self.observe(nodes)
 
-    def observe(self) -> None:
-        """Look at the cluster."""
-        now = self._clock.now()
-        self._bindings.observe(alive(self._config, nodes()), now=now)
+    def observe(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Take note of the nodes that are alive; return the workers whose node is gone."""
+        self._bindings.observe(alive(self._config, nodes), now=self._clock.now())
+        return self._bindings.lost()
 
     def bind(self, worker: str, place: Place) -> Binding:
         """Find a worker the best place there is now, or say why there is none."""
         self.release(worker)
-        self.observe()
         binding = self._bindings.bind(
             worker, preferred=place.preferred, needs=place.needs, now=self._clock.now()
         )
@@ -58,10 +57,14 @@ class Resources:
         return worker in self._places and self._bindings.better(worker) is not None
 
     def asked(self, binding: Binding) -> Mapping[str, Any]:
-        """Return what Ray is asked for to put a worker where it is bound."""
+        """Return what Ray is asked for to put a worker where it is bound.
+
+        A worker without units asks for nothing: what it would share with the others of its node
+        is not counted here, so Ray might keep it waiting for it.
+        """
         place = self._places[binding.worker]
         pool = self._config.pools.get(binding.actual)
-        if pool is None:
+        if pool is None or not place.needs.units:
             return on_node(binding.node, resources={}, cpus=0)
         wanted = dict(
             pool.request(units=place.needs.units, engine_cpus=self._config.ray.engine_cpus)

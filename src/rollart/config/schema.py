@@ -165,7 +165,7 @@ class WeightOptions:
         if self.wait_s <= 0:
             raise ConfigError("weights.wait_s", self.wait_s, "must be more than 0")
         in_buckets = self.store not in ("shared_memory", "memory")
-        if in_buckets and not self.place:
+        if in_buckets and self.store != "ray" and not self.place:
             fix = f'weights.store = "{self.store}" needs a path, a URL or host:port'
             raise ConfigError("weights.place", self.place, fix)
         if not in_buckets and (self.place or self.delta):

@@ -153,6 +153,13 @@ class Router:
         """Note that the session's request was given up; nothing is learned from it."""
         self._land(session)
 
+    def home(self, session: TrajectoryId) -> EngineId:
+        """Return the engine a session's last request went to."""
+        stay = self._sessions.get(session)
+        if stay is None or stay.home is None:
+            raise InvariantError(f"session {session} has asked nothing yet")
+        return stay.home.id
+
     def forget(self, session: TrajectoryId) -> EngineId | None:
         """Release a session that ended; return the open engine that holds its prefix."""
         stay = self._sessions.get(session)

@@ -2,7 +2,8 @@
 
 Every actor is a shell around a plain class named by `module:Class`: no class knows that it runs on
 Ray. Calls that are coroutines run beside each other, others in order. Errors of the project keep
-their class; an actor that is gone raises `ActorDiedError`, from whichever call notices first.
+their class; an actor that is gone raises `ActorDiedError`, from whichever call notices first. One
+that Ray gives no place in time is a `PlacementError`, not a wait without end.
 """
 
 import asyncio
@@ -14,8 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import ObjectStoreFullError, RayError
 
+from rollart.errors import PlacementError, StorageError
 from rollart.runtime.bodies import ActorDiedError, told_error
 from rollart.runtime.worker import Actor, describe
 from rollart.types import Json
@@ -24,6 +26,8 @@ Place = Callable[[str], Mapping[str, Any]]
 """Returns what Ray is asked for to put an actor into a pool."""
 _CALLS_AT_ONCE = 10_000
 _GRACE_S = 5.0
+_PLACING_S = 120.0
+"""Longest Ray may take to start an actor where it was bound."""
 
 
 class Shell:
@@ -73,7 +77,11 @@ class RayHandle:
 
     async def call(self, method: str, *args: object) -> Any:
         """Run a method of the actor and return its result."""
-        return await self._await(self._actor.call.remote(method, *args), method)
+        try:
+            ref = self._actor.call.remote(method, *args)
+        except ObjectStoreFullError as error:
+            raise StorageError(f"{self._target}.{method}: {_full(error)}") from error
+        return await self._await(ref, method)
 
     async def make(self) -> None:
         """Make the object in its process."""
@@ -84,13 +92,21 @@ class RayHandle:
         with contextlib.suppress(RayError, TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 await self._actor.close.remote()
-        ray.kill(self._actor)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the actor at once."""
+        with contextlib.suppress(RayError, RuntimeError):  # the cluster itself may be gone
+            ray.kill(self._actor)
 
     async def _await(self, ref: Any, method: str) -> Any:
         try:
             kind, value = await ref
-        except RayActorError as error:
-            raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {error}") from error
+        except ObjectStoreFullError as error:
+            raise StorageError(f"{self._target}.{method}: {_full(error)}") from error
+        except RayError as error:
+            why = str(error).strip().split("\n", 1)[0]
+            raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {why}") from error
         if kind == "error":
             raise told_error(self._target, method, value)
         return value
@@ -99,9 +115,18 @@ class RayHandle:
 class RayHost:
     """Spawns actors on a cluster."""
 
-    def __init__(self, place: Place | None = None, *, env: Mapping[str, str] | None = None) -> None:
-        """Take where pools are, if that is known by name, and what the environment adds."""
+    def __init__(
+        self,
+        place: Place | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        placing_s: float = _PLACING_S,
+    ) -> None:
+        """Take where pools are, if that is known by name, what the environment adds, and how long
+        an actor may wait for its place.
+        """
         self._place = place or _anywhere
+        self._placing_s = placing_s
         self._env = dict(env or {})
         self._handles: list[RayHandle] = []
 
@@ -128,10 +153,13 @@ class RayHost:
         handle = RayHandle(actor, target)
         self._handles.append(handle)
         try:
-            await handle.make()
-        except BaseException:
+            async with asyncio.timeout(self._placing_s):
+                await handle.make()
+        except BaseException as error:
             self._handles.remove(handle)
-            ray.kill(actor)
+            handle.kill()
+            if isinstance(error, TimeoutError):
+                raise PlacementError(_unplaced(target, wanted, self._placing_s)) from error
             raise
         return handle
 
@@ -143,3 +171,23 @@ class RayHost:
 
 def _anywhere(_pool: str) -> Mapping[str, Any]:
     return {}
+
+
+def _full(error: ObjectStoreFullError) -> str:
+    why = str(error).strip().split("\n", 1)[0]
+    return (
+        f"Ray's object store is full ({why}); start the nodes with more --object-store-memory, "
+        "or lower weights.keep or batching.groups_per_step"
+    )
+
+
+def _unplaced(target: str, wanted: Mapping[str, Any], waited_s: float) -> str:
+    asked = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0.0)}
+    asked |= wanted.get("resources", {})
+    text = ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount) or "nothing"
+    node = getattr(wanted.get("scheduling_strategy"), "node_id", None)
+    where = "a node" if node is None else f"node {node[:12]}"
+    return (
+        f"{target}: Ray did not start it within {waited_s:g} s on {where} with {text}: something "
+        "else holds that there (see `ray status`), or the node is too slow"
+    )

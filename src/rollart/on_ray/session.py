@@ -6,6 +6,7 @@
 
 import logging
 import os
+import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,10 +16,12 @@ from rollart.errors import UserError
 
 try:
     import ray
+    from ray.exceptions import RayError
 except ModuleNotFoundError as error:
     raise UserError("--address needs Ray: pip install 'rollart[ray]'") from error
 
 LOCAL = "local"
+_LOOK_S = 5.0
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
@@ -31,6 +34,7 @@ class Node:
     """A machine of the cluster that is alive."""
 
     id: str
+    address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
 
@@ -50,13 +54,15 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
         "configure_logging": False,
     }
     try:
+        if address not in (LOCAL, "auto"):
+            _look_for(address)
         if address == LOCAL:
             ray.init(
                 address="local", include_dashboard=False, resources=dict(resources or {}), **common
             )
         else:
             ray.init(address=address, **common)
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError, RayError) as error:
         raise UserError(
             f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start "
             "one with `ray start --head`, or use --address local for one on this machine"
@@ -70,10 +76,42 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
 def nodes() -> list[Node]:
     """Return the machines that are alive."""
     return [
-        Node(id=node["NodeID"], resources=node["Resources"], labels=node.get("Labels", {}))
+        Node(
+            id=node["NodeID"],
+            address=node["NodeManagerAddress"],
+            resources=node["Resources"],
+            labels=node.get("Labels", {}),
+        )
         for node in ray.nodes()
         if node["Alive"]
     ]
+
+
+def here() -> str:
+    """Return the id of the node this process is on."""
+    return ray.get_runtime_context().get_node_id()
+
+
+def head_address() -> str:
+    """Return where the cluster's head listens."""
+    return ray.get_runtime_context().gcs_address
+
+
+def is_there(address: str) -> bool:
+    """Say whether anything listens at a cluster's address."""
+    try:
+        _look_for(address)
+    except OSError:
+        return False
+    return True
+
+
+def _look_for(address: str) -> None:
+    """Connect once: Ray itself would try for half a minute and then say less."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise ValueError("write it as host:port")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
 
 
 def _first_line(error: BaseException) -> str:

@@ -115,13 +115,17 @@ class Controller:
         self._pools: dict[EngineId, str] = {}
         self._clock = clock
         self._observers = observers
-        self._inbox: asyncio.Queue[Event] = asyncio.Queue()
+        self._inbox: asyncio.Queue[Event | UserError] = asyncio.Queue()
         self._halted: str | None = None
         self._timers: set[asyncio.Task[None]] = set()
 
     def post(self, event: Event) -> None:
         """Queue an event."""
         self._inbox.put_nowait(event)
+
+    def fail(self, error: UserError) -> None:
+        """End the run with an error, at once: what it stands on is gone."""
+        self._inbox.put_nowait(error)
 
     def stop(self) -> None:
         """Ask the run to end now, in order."""
@@ -145,6 +149,8 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             while not self.scheduler.done:
                 event = await self._inbox.get()
+                if isinstance(event, UserError):
+                    raise event
                 now = self._clock.now()
                 if isinstance(event, EngineJoined):
                     self._pools[event.engine.id] = event.engine.pool

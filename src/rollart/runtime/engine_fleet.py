@@ -4,17 +4,22 @@
 
 A berth is a place for one engine and knows the pools it prefers; each engine in it has an id of
 its own. Whoever notices first that an engine is gone says so here, and it is told once. An engine
-that had to be put elsewhere is replaced as soon as its own pool has room: the new one serves
-before the old one is evicted.
+that had to be put elsewhere is moved as soon as its own pool has room: its turns go on in the other
+engines until the new one serves, or wait for it if there are none.
+
+An engine that is gone stays among the `generators`: what was decided before its end was known may
+still be on its way to it, and is then refused as by any actor that died.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
 from rollart.events import EngineJoined, EngineLost, Event
 from rollart.ports import Handle
+from rollart.runtime.bodies import ActorError
 from rollart.runtime.remote_engine import RemoteEngine
 from rollart.types import EngineId, EngineInfo, Version
 
@@ -58,12 +63,13 @@ class Ground:
 
 
 class EngineFleet:
-    """The engines of a run by id, as long as each of them is there."""
+    """The engines of a run by id."""
 
     def __init__(self, ground: Ground, *, berths: list[Berth]) -> None:
         self._ground = ground
         self._berths = berths
         self.generators: dict[EngineId, RemoteEngine] = {}
+        """Every engine there is or was."""
         self._berth_of: dict[EngineId, Berth] = {}
         self._versions: dict[EngineId, Version] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -82,16 +88,21 @@ class EngineFleet:
         engines = [berth.engine for berth in self._berths]
         return tuple(self._info(engine.id) for engine in engines if engine is not None)
 
-    def handle_of(self, engine: EngineId) -> Handle:
-        """Return how an engine is called."""
-        return self.generators[engine].handle
+    @property
+    def present(self) -> dict[EngineId, RemoteEngine]:
+        """The engines that are there."""
+        return {id_: self.generators[id_] for id_ in self._berth_of}
+
+    def handle_of(self, engine: EngineId) -> Handle | None:
+        """Return how an engine is called; None if it is gone."""
+        return self.generators[engine].handle if engine in self._berth_of else None
 
     def lose(self, engine: EngineId, message: str) -> None:
         """Take note that an engine is gone, whoever found out, and have another made."""
-        lost = self.generators.pop(engine, None)
-        if lost is None:
+        berth = self._berth_of.pop(engine, None)
+        if berth is None:
             return
-        berth = self._berth_of.pop(engine)
+        lost = self.generators[engine]
         berth.engine = None
         self._ground.release(berth.name)
         lost.lost(ConnectionError(message))
@@ -100,7 +111,7 @@ class EngineFleet:
         if self.post is not None:
             self._ground.warn(f"engine {engine} is gone; its turns go on elsewhere")
             self.post(EngineLost(engine=engine, message=message))
-            self._run(self._replace(berth))
+            self._run(self._replace(berth, lost.handle))
 
     async def mend(self) -> None:
         """Move engines that are not where they prefer to be, if they now can."""
@@ -108,9 +119,9 @@ class EngineFleet:
             if berth.engine is not None and self._ground.better(berth.name):
                 old = berth.engine
                 self._ground.warn(f"engine {old.id} moves from {berth.pool} to where it belongs")
-                await old.evict()
-                self.lose(old.id, "moved to its own pool")
-                await old.handle.close()
+                with contextlib.suppress(ActorError):  # it is gone by itself
+                    await old.evict()
+                self.lose(old.id, "it moves to its own pool")
 
     async def close(self) -> None:
         """Replace nothing more; whoever made the engines ends them."""
@@ -123,7 +134,6 @@ class EngineFleet:
     async def _fill(self, berth: Berth) -> EngineInfo:
         """Make an engine, with the newest weights there are."""
         spawned = await self._ground.spawn(berth.name)
-        berth.pool = spawned.pool
         id_ = EngineId(f"{berth.name}.{berth.made}" if berth.made else berth.name)
         berth.made += 1
         engine = RemoteEngine(
@@ -132,11 +142,16 @@ class EngineFleet:
             caller="controller",
             lose=lambda engine, error: self.lose(engine, str(error)),
         )
-        version: Version = await spawned.handle.call("start")
-        newest = self._ground.newest()
-        if version < newest:
-            await engine.update(newest)
-            version = newest
+        try:
+            version: Version = await spawned.handle.call("start")
+            newest = self._ground.newest()
+            if version < newest:
+                await engine.update(newest)
+                version = newest
+        except BaseException:
+            await _end(spawned.handle)
+            raise
+        berth.pool = spawned.pool
         berth.engine = self.generators[id_] = engine
         self._berth_of[id_] = berth
         self._versions[id_] = version
@@ -152,7 +167,8 @@ class EngineFleet:
             message = str(error)
         self.lose(engine.id, message)
 
-    async def _replace(self, berth: Berth) -> None:
+    async def _replace(self, berth: Berth, lost: Handle) -> None:
+        await _end(lost)  # what is broken but alive would keep its place
         rest_s = _FIRST_REST_S
         while True:
             try:
@@ -177,3 +193,8 @@ class EngineFleet:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _end(handle: Handle) -> None:
+    with contextlib.suppress(Exception):
+        await handle.close()

@@ -8,10 +8,10 @@ session belongs to one caller at a time.
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
-from rollart.runtime.exchange import Mailbox
+from rollart.runtime.exchange import InOrder, Mailbox
 from rollart.runtime.proxy import LLMProxy, RequestError
 from rollart.types import Completion, Request, TrajectoryId, Version
 
@@ -32,6 +32,15 @@ class Refused:
 
 
 EngineAnswer = Completion | Refused
+EngineMessage = Request | Ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Caller:
+    """What is between the engine and one caller."""
+
+    messages: InOrder[EngineMessage] = field(default_factory=InOrder["EngineMessage"])
+    mailbox: Mailbox[EngineAnswer] = field(default_factory=Mailbox["EngineAnswer"])
 
 
 class EngineServer:
@@ -39,7 +48,7 @@ class EngineServer:
 
     def __init__(self, proxy: LLMProxy) -> None:
         self._proxy = proxy
-        self._mailboxes: dict[str, Mailbox[EngineAnswer]] = {}
+        self._callers: dict[str, _Caller] = {}
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
         self._driving: asyncio.Task[None] | None = None
 
@@ -50,20 +59,20 @@ class EngineServer:
         return self._proxy.version
 
     async def exchange(
-        self, caller: str, number: int, messages: Sequence[Request | Ended]
+        self, caller: str, number: int, messages: Sequence[EngineMessage]
     ) -> list[EngineAnswer]:
         """Take a caller's requests and ends; return what has been answered since."""
-        if caller not in self._mailboxes:
-            self._mailboxes[caller] = Mailbox()
-        mailbox = self._mailboxes[caller]
-        for message in messages:
+        if caller not in self._callers:
+            self._callers[caller] = _Caller()
+        between = self._callers[caller]
+        for message in between.messages.take(number, messages):
             if isinstance(message, Ended):
                 self._end(message.session)
             else:
-                task = asyncio.create_task(self._complete(message, mailbox))
+                task = asyncio.create_task(self._complete(message, between.mailbox))
                 self._running[message.session] = task
                 task.add_done_callback(partial(self._forget_task, message.session))
-        return await mailbox.collect(number)
+        return await between.mailbox.collect(number)
 
     async def wait(self) -> None:
         """Return, or raise, when the engine serves no more: whoever calls learns of its end."""

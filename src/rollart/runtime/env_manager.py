@@ -5,6 +5,7 @@ below it arrives as `AttemptError`; whatever is cancelled is left behind, not aw
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ from rollart.runtime.gate import Gate
 from rollart.runtime.proxy import RequestError
 from rollart.runtime.seat import AttemptError, Seat, Timeouts
 from rollart.runtime.switchboard import Switchboard
-from rollart.types import Completion, Request, Sampling, Trajectory, Version
+from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +51,8 @@ class EnvManager:
         self._setup = setup
         self._seat = seat
         self._access = access
+        self.served: Counter[EngineId] = Counter()
+        """Turns by the engine that completed them."""
 
     async def play(self, on_birth: Callable[[Version], None]) -> Trajectory:
         """Run the episode to its end; raises AttemptError when infrastructure fails under it."""
@@ -93,9 +96,11 @@ class EnvManager:
 
     async def _generate(self, request: Request) -> Completion:
         try:
-            return await self._access.switchboard.complete(request)
+            completion = await self._access.switchboard.complete(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
+        self.served[self._access.switchboard.home(request.session)] += 1
+        return completion
 
     async def _step(self, action: str) -> Outcome:
         return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)

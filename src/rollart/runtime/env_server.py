@@ -2,18 +2,20 @@
 
 Calls bring orders (launch, cancel, engines that come and go) and take what has happened since:
 events, the trajectories they tell of, and engines found to be gone. A trajectory is told before
-the event that ends it, so the buffer has it when the scheduler hears of it.
+the event that ends it, so the buffer has it when the scheduler hears of it. An error outside any
+attempt's failures breaks the worker: every further call raises it, so that another is made.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from secrets import token_hex
+from typing import Any
 
 from rollart.events import Event, Launch
 from rollart.ports import Handle
 from rollart.runtime.env_worker import Ends, EnvWorker
-from rollart.runtime.exchange import Mailbox
+from rollart.runtime.exchange import InOrder, Mailbox
 from rollart.runtime.remote_engine import RemoteEngine
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import EngineId, Trajectory, TrajectoryId
@@ -76,57 +78,66 @@ class EnvServer:
     """Runs an EnvWorker and its switchboard."""
 
     def __init__(self, make: MakeWorker, *, name: str) -> None:
-        """Take what makes the worker, and the name its engines know it by."""
+        """Take what makes the worker, and the name its engines know it by.
+
+        A successor of the same name is another caller to them, so the name is made unique.
+        """
         self._make = make
-        self._name = name
+        self._name = f"{name}-{token_hex(4)}"
+        self._orders: InOrder[Order] = InOrder()
         self._mailbox: Mailbox[Report]
         self._worker: EnvWorker
         self._switchboard: Switchboard
         self._engines: dict[EngineId, RemoteEngine] = {}
-        self._tasks: asyncio.TaskGroup
-        self._serving: asyncio.Task[None] | None = None
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._is_serving = False
+        self._is_broken = False
 
     async def start(self) -> None:
         """Begin to serve."""
         self._mailbox = Mailbox()
-        self._worker, self._switchboard = self._make(
-            Ends(put=self._mailbox.put, post=self._mailbox.put)
-        )
-        ready = asyncio.Event()
-        self._serving = asyncio.create_task(self._serve(ready))
-        await ready.wait()
+        self._worker, self._switchboard = self._make(Ends(put=self._put, post=self._put))
+        self._is_serving = True
 
     async def exchange(self, caller: str, number: int, orders: Sequence[Order]) -> list[Report]:
         """Carry orders out; return what has happened since."""
         del caller  # there is one
-        for order in orders:
+        for order in self._orders.take(number, orders):
             self._obey(order)
         return await self._mailbox.collect(number)
-
-    async def wait(self) -> None:
-        """Return, or raise, when the worker is no more: whoever calls learns of its end."""
-        assert self._serving is not None
-        await asyncio.shield(self._serving)
 
     async def close(self) -> None:
         """Stop every attempt and close every environment."""
         for engine in self._engines.values():
             engine.close()
-        if self._serving is not None:
-            self._serving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._serving
+        for task in self._attempts:
+            task.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
+        if self._is_serving:
             self._worker.close()
 
-    async def _serve(self, ready: asyncio.Event) -> None:
-        async with asyncio.TaskGroup() as self._tasks:
-            ready.set()
-            await asyncio.Event().wait()
+    def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run an attempt; what breaks it breaks the worker."""
+        task = asyncio.get_running_loop().create_task(coro)
+        self._attempts.add(task)
+        task.add_done_callback(self._attempt_ended)
+        return task
+
+    def _attempt_ended(self, task: "asyncio.Task[None]") -> None:
+        self._attempts.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not self._is_broken:
+            self._is_broken = True
+            self._mailbox.fail(error)
+
+    def _put(self, report: Report) -> None:
+        if not self._is_broken:
+            self._mailbox.put(report)
 
     def _obey(self, order: Order) -> None:
         match order:
             case Start():
-                self._worker.launch(order.launches, self._tasks)
+                self._worker.launch(order.launches, self)
             case Stop():
                 self._worker.cancel(order.id)
             case Leave():
@@ -146,4 +157,4 @@ class EnvServer:
 
     def _lose(self, engine: EngineId, error: Exception) -> None:
         self._switchboard.close(engine)
-        self._mailbox.put(Lost(engine=engine, message=f"{type(error).__name__}: {error}"))
+        self._put(Lost(engine=engine, message=f"{type(error).__name__}: {error}"))

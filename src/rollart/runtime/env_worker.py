@@ -5,9 +5,10 @@ once, whatever its environment is still doing.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any, Protocol
 
 from rollart.control.episode import Spec
 from rollart.events import (
@@ -31,6 +32,14 @@ class Ends:
     post: Callable[[Event], None]
 
 
+class Tasks(Protocol):
+    """What attempts run in, such as a task group."""
+
+    def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start an attempt."""
+        ...
+
+
 class EnvWorker:
     """Runs attempts in environment slots."""
 
@@ -51,7 +60,7 @@ class EnvWorker:
         self._seats: dict[SlotId, Seat] = {}
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
 
-    def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
+    def launch(self, launches: Sequence[Launch], group: Tasks) -> None:
         """Start attempts that belong together."""
         self._access.gate.join([launch.id for launch in launches])
         for launch in launches:
@@ -132,9 +141,9 @@ class EnvWorker:
         except asyncio.CancelledError:
             return TrajectoryCancelled(id=id_, sampled_tokens=episode.sampled_tokens)
         self._ends.put(trajectory)
-        return TrajectoryFinished(info=self._info(trajectory))
+        return TrajectoryFinished(info=self._info(trajectory, manager.served))
 
-    def _info(self, trajectory: Trajectory) -> TrajectoryInfo:
+    def _info(self, trajectory: Trajectory, served: Mapping[EngineId, int]) -> TrajectoryInfo:
         return TrajectoryInfo(
             id=trajectory.id,
             born=trajectory.born,
@@ -143,4 +152,5 @@ class EnvWorker:
             turns=len(trajectory.turns),
             sampled_tokens=trajectory.sampled_tokens,
             stop=trajectory.stop,
+            served=dict(served),
         )

@@ -6,16 +6,38 @@
 The caller hands over what has gathered since its last call; the call returns as soon as there is
 something to tell, with all there is. A later call lets the one before it return at once, so at most
 two are under way, and a message waits for no other: under load each call carries more, not later.
+
+Calls may overtake each other on their way, and so may their answers: each has a number, and both
+sides take what they get in the order of these numbers. Only the newest call is told anything, so
+what is told in order is heard in order.
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 from rollart.ports import Handle
 
 Sent = TypeVar("Sent")
 Told = TypeVar("Told")
+Item = TypeVar("Item")
+
+
+class InOrder(Generic[Item]):
+    """Puts numbered parcels in order again, whatever order they arrive in."""
+
+    def __init__(self) -> None:
+        self._next = 0
+        self._early: dict[int, Sequence[Item]] = {}
+
+    def take(self, number: int, items: Sequence[Item]) -> list[Item]:
+        """Take a parcel in; return what is in those whose turn has come."""
+        self._early[number] = items
+        ready: list[Item] = []
+        while self._next in self._early:
+            ready += self._early.pop(self._next)
+            self._next += 1
+        return ready
 
 
 class Mailbox(Generic[Told]):
@@ -25,19 +47,29 @@ class Mailbox(Generic[Told]):
         self._letters: list[Told] = []
         self._number = -1
         self._changed = asyncio.Event()
+        self._error: Exception | None = None
 
     def put(self, letter: Told) -> None:
         """Tell the caller something, with its next call if none is waiting."""
         self._letters.append(letter)
         self._changed.set()
 
+    def fail(self, error: Exception) -> None:
+        """Answer every call with an error from now on."""
+        self._error = error
+        self._changed.set()
+
     async def collect(self, number: int) -> list[Told]:
-        """Return what there is to tell, once there is something or a later call has come."""
+        """Return what there is to tell, once there is something; nothing if a later call came."""
         self._number = max(self._number, number)
         self._changed.set()
-        while not self._letters and number == self._number:
+        while not self._letters and number == self._number and self._error is None:
             self._changed.clear()
             await self._changed.wait()
+        if self._error is not None:
+            raise self._error
+        if number != self._number:
+            return []
         letters, self._letters = self._letters, []
         return letters
 
@@ -64,6 +96,7 @@ class Line(Generic[Sent, Told]):
         self._lose = lose
         self._outbox: list[Sent] = []
         self._number = 0
+        self._answers: InOrder[Told] = InOrder()
         self._calls: set[asyncio.Task[None]] = set()
         self._is_due = False
         self._is_closed = False
@@ -80,7 +113,7 @@ class Line(Generic[Sent, Told]):
             asyncio.get_running_loop().call_soon(self._call)
 
     def close(self) -> None:
-        """Make no further call; those under way are left to end."""
+        """Make no further call and hear no further answer."""
         self._is_closed = True
         for call in self._calls:
             call.cancel()
@@ -103,7 +136,7 @@ class Line(Generic[Sent, Told]):
                 self._is_closed = True
                 self._lose(error)
             return
-        for answer in answers:
+        for answer in self._answers.take(number, answers):
             self._hear(answer)
         is_last = number == self._number - 1
         if is_last and self._is_listening():

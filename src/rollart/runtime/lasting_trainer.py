@@ -5,6 +5,7 @@
 Every batch since the last save is kept, so a trainer that is gone is made again where it was: the
 same versions from the same batches, and whoever called learns nothing of it but the time it took.
 It saves for itself every few steps, beside the run's checkpoints, which are not its to count on.
+What it had published it publishes again: the store may have been on the machine it was on.
 """
 
 import asyncio
@@ -13,11 +14,15 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rollart.errors import UserError
+from rollart.clock import SystemClock
+from rollart.errors import PlacementError, StorageError, UserError
 from rollart.ports import Handle
 from rollart.runtime.bodies import ActorDiedError
 
 _DEATHS_IN_A_ROW = 5
+_FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
+_PATIENCE_S = 120.0
+"""How long a trainer whose machine is gone waits for a place before the run gives up."""
 
 
 class LastingTrainer:
@@ -40,6 +45,8 @@ class LastingTrainer:
         self._base: str | None = None
         """What to load before the journal is repeated; None: a new trainer is where it began."""
         self._journal: list[object] = []
+        self._is_published = False
+        """Whether the version it is at was published."""
         self._turn = asyncio.Lock()
         self._saves = 0
         self.deaths = 0
@@ -54,15 +61,32 @@ class LastingTrainer:
             if method == "load":
                 (self._base,) = map(str, args)
                 self._journal.clear()
-                return await self._lasting(_nothing, is_load=True)
+                self._is_published = False
+                version = await self._lasting(_nothing, is_load=True)
+                await self._save()  # what was loaded may be pruned like any other checkpoint
+                return version
             if method == "step":
                 self._journal.append(args[0])
+                self._is_published = False
                 report = await self._lasting(
                     lambda handle: handle.call("step", args[0]), is_step=True
                 )
-                await self._save_when_due()
+                if len(self._journal) >= self._save_every:
+                    await self._save()
                 return report
-            return await self._lasting(lambda handle: handle.call(method, *args))
+            result = await self._lasting(lambda handle: handle.call(method, *args))
+            self._is_published |= method == "publish"
+            return result
+
+    async def remake(self) -> None:
+        """Make the trainer again now: the machine it was on is gone.
+
+        Where a call is under way, that notices by itself.
+        """
+        if not self._turn.locked():
+            async with self._turn:
+                self._handle = None
+                await self._lasting(_nothing)
 
     async def close(self) -> None:
         """End the trainer and forget its saves."""
@@ -88,7 +112,7 @@ class LastingTrainer:
         while True:
             try:
                 if handle is None:
-                    handle, is_made_again = await self._spawn(), True
+                    handle, is_made_again = await self._make_again(), True
                 if is_made_again:
                     last = await self._catch_up(handle)
                     if is_step or is_load:
@@ -114,17 +138,30 @@ class LastingTrainer:
             last = await handle.call("load", self._base)
         for batch in self._journal:
             last = await handle.call("step", batch)
+        if self._is_published:
+            await handle.call("publish")
         return last
 
-    async def _save_when_due(self) -> None:
-        if len(self._journal) < self._save_every:
-            return
+    async def _make_again(self) -> Handle:
+        """Make a trainer, trying for a while if there is no place or what there was is gone."""
+        rest_s, clock = _FIRST_REST_S, SystemClock()
+        while True:
+            try:
+                return await self._spawn()
+            except (PlacementError, ActorDiedError) as error:
+                if clock.now() >= _PATIENCE_S:
+                    raise
+                self._warn(f"the trainer cannot be made now: {error}")
+            await asyncio.sleep(rest_s)
+            rest_s = min(2 * rest_s, _LONGEST_REST_S)
+
+    async def _save(self) -> None:
         target = self._directory / str(self._saves % 2)
         shutil.rmtree(target, ignore_errors=True)
         try:
             await self._lasting(lambda handle: handle.call("save", str(target)))
-        except OSError as error:
-            self._warn(f"{target}: the trainer cannot save for itself: {error}")
+        except StorageError as error:
+            self._warn(f"the trainer cannot save for itself: {error}")
             return
         self._saves += 1
         self._base = str(target)

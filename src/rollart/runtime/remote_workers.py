@@ -6,6 +6,7 @@ once, so the scheduler rests them, until another has taken its place.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -44,7 +45,7 @@ class RemoteEnvWorkers:
         *,
         count: int,
         ends: Ends,
-        handle_of: Callable[[EngineId], Handle],
+        handle_of: Callable[[EngineId], Handle | None],
         on_lost_engine: Callable[[EngineId, str], None],
         warn: Callable[[str], None],
         is_lockstep: bool = False,
@@ -100,6 +101,8 @@ class RemoteEnvWorkers:
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
         """Let an engine take requests of every worker."""
         handle = self._handle_of(engine)
+        if handle is None:
+            return  # it was lost before it could be opened
         order = Open(engine=engine, pool=pool, handle=handle, is_guest=is_guest)
         self._engines[engine] = order
         self._tell_all(order)
@@ -108,6 +111,10 @@ class RemoteEnvWorkers:
         """Send an engine no further request; if it is gone, what it had goes on elsewhere."""
         if self._engines.pop(engine, None) is not None:
             self._tell_all(Shut(engine=engine, is_lost=is_lost))
+
+    def has_engine(self, engine: EngineId) -> bool:
+        """Say whether an engine takes requests."""
+        return engine in self._engines
 
     def processes(self) -> list[Handle]:
         """Return the workers that are there."""
@@ -124,7 +131,12 @@ class RemoteEnvWorkers:
 
     async def _open(self, place: _Place) -> None:
         handle = await self._spawn(place.number)
-        await handle.call("start")
+        try:
+            await handle.call("start")
+        except BaseException:
+            with contextlib.suppress(Exception):
+                await handle.close()
+            raise
         place.handle = handle
         place.line = Line(
             handle,
@@ -150,12 +162,12 @@ class RemoteEnvWorkers:
             self._ends.post(report)
 
     def _lose(self, place: _Place, error: Exception) -> None:
-        place.line = place.handle = None
+        lost, place.line, place.handle = place.handle, None, None
         if self._is_closed:
             return
         self._warn(f"environment worker {place.number} is gone ({error}); making another")
         self._fail(place, f"environment worker {place.number} is gone: {error}")
-        task = asyncio.get_running_loop().create_task(self._replace(place))
+        task = asyncio.get_running_loop().create_task(self._replace(place, lost))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -167,7 +179,10 @@ class RemoteEnvWorkers:
             self._ends.post(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=0))
         place.running.clear()
 
-    async def _replace(self, place: _Place) -> None:
+    async def _replace(self, place: _Place, lost: Handle | None) -> None:
+        if lost is not None:
+            with contextlib.suppress(Exception):  # what is broken but alive must not go on
+                await lost.close()
         rest_s = _FIRST_REST_S
         while True:
             try:

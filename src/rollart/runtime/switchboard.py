@@ -55,6 +55,10 @@ class Switchboard:
             completion = join(completion, rest)
         return completion
 
+    def home(self, session: TrajectoryId) -> EngineId:
+        """Return the engine that answered a session last."""
+        return self.router.home(session)
+
     def forget(self, session: TrajectoryId) -> None:
         """Release a session that ended, here and where its prefix is held."""
         home = self.router.forget(session)

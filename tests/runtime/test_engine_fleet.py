@@ -1,0 +1,223 @@
+"""Engines elsewhere: each end is told once, and another joins with the newest weights."""
+
+import asyncio
+
+import pytest
+from inline_handle import InlineHandle
+from live_parts import STOP, say
+
+from rollart.engines.scripted import ScriptedEngine
+from rollart.errors import StorageError
+from rollart.events import EngineJoined, EngineLost
+from rollart.runtime.bodies import ActorDiedError
+from rollart.runtime.engine_fleet import Berth, EngineFleet, Ground, Spawned
+from rollart.runtime.engine_server import EngineServer
+from rollart.runtime.proxy import LLMProxy
+from rollart.types import EngineInfo, Request, Sampling
+
+
+class Dock:
+    """Where engines are spawned; a berth is away while it is listed so."""
+
+    def __init__(self):
+        self.events = []
+        self.warnings = []
+        self.closed = []
+        self.handles = []
+        self.released = []
+        self.away = set()
+        self.newest = 0
+        self.refused = 0
+        self.missing = set()
+        ground = Ground(
+            spawn=self.spawn,
+            release=self.released.append,
+            better=lambda berth: berth in self.away and not self.is_full,
+            newest=lambda: self.newest,
+            warn=self.warnings.append,
+        )
+        self.is_full = False
+        self.fleet = EngineFleet(ground, berths=[Berth(name="a"), Berth(name="b")])
+        self.fleet.close_engine = self.closed.append
+
+    async def spawn(self, berth):
+        if self.refused:
+            self.refused -= 1
+            raise OSError("no room")
+        if self.is_full:
+            self.away.add(berth)
+        else:
+            self.away.discard(berth)
+        proxy = LLMProxy(ScriptedEngine(say("x" * 400)), id=berth, fetch=self.fetch)
+        handle = InlineHandle(EngineServer(proxy))
+        self.handles.append(handle)
+        return Spawned(handle=handle, pool="elsewhere" if self.is_full else "home")
+
+    def fetch(self, version):
+        if version in self.missing:
+            raise StorageError(f"version {version} did not arrive")
+        return {}
+
+    async def until(self, count):
+        while len(self.events) < count:
+            await asyncio.sleep(0.001)
+
+
+def docked(scenario):
+    async def run():
+        dock = Dock()
+        await dock.fleet.start()
+        dock.fleet.post = dock.events.append
+        try:
+            await asyncio.wait_for(scenario(dock, dock.fleet), 20)
+        finally:
+            await dock.fleet.close()
+            for handle in dock.handles:
+                await handle.target.close()
+
+    asyncio.run(run())
+
+
+def ask(session):
+    return Request(
+        session=session,
+        turn=0,
+        domain="games",
+        tokens=(1, 2),
+        sampling=Sampling(max_tokens=300),
+        stop=(STOP,),
+        seed=1,
+    )
+
+
+def joined(id_, *, pool="home", version=0):
+    return EngineJoined(engine=EngineInfo(id=id_, pool=pool, version=version))
+
+
+def test_a_fleet_starts_with_an_engine_in_every_berth():
+    async def scenario(dock, fleet):
+        assert fleet.infos == (
+            EngineInfo(id="a", pool="home", version=0),
+            EngineInfo(id="b", pool="home", version=0),
+        )
+        assert list(fleet.present) == ["a", "b"]
+        assert fleet.handle_of("b") is dock.handles[1]
+
+    docked(scenario)
+
+
+def test_a_killed_engine_is_told_of_once_and_another_joins_with_the_newest_weights():
+    async def scenario(dock, fleet):
+        dock.newest = 3
+        asking = asyncio.create_task(fleet.generators["a"].generate(ask(1)))
+        await asyncio.sleep(0.01)
+        dock.handles[0].kill()
+        assert (await asking).finish == "abort"
+        fleet.lose("a", "somebody else found out too")
+        await dock.until(2)
+        assert dock.events == [
+            EngineLost(engine="a", message="the actor is gone"),
+            joined("a.1", version=3),
+        ]
+        assert (dock.closed, dock.released) == (["a"], ["a"])
+        assert [info.id for info in fleet.infos] == ["a.1", "b"]
+        assert dock.warnings == ["engine a is gone; its turns go on elsewhere"]
+
+    docked(scenario)
+
+
+def test_an_engine_that_is_gone_refuses_what_was_already_on_its_way_to_it():
+    async def scenario(dock, fleet):
+        dock.handles[0].kill()
+        await dock.until(1)
+        assert fleet.handle_of("a") is None
+        with pytest.raises(ActorDiedError):
+            await fleet.generators["a"].suspend()
+
+    docked(scenario)
+
+
+def test_an_engine_that_broke_but_lives_is_ended_before_another_is_made():
+    async def scenario(dock, fleet):
+        broken = dock.handles[0]
+        broken.target._driving.cancel()
+        await dock.until(2)
+        assert broken.dead.is_set()
+        assert dock.events[1] == joined("a.1")
+
+    docked(scenario)
+
+
+def test_a_berth_that_cannot_be_filled_is_tried_again():
+    async def scenario(dock, fleet):
+        dock.refused = 1
+        dock.handles[1].kill()
+        await dock.until(2)
+        assert dock.events[1] == joined("b.1")
+        assert dock.warnings[1:] == ["engine b cannot be made now: no room"]
+
+    docked(scenario)
+
+
+def test_a_new_engine_whose_weights_do_not_arrive_is_ended_and_tried_again():
+    async def scenario(dock, fleet):
+        dock.newest, dock.missing = 2, {2}
+        dock.handles[1].kill()
+        while len(dock.handles) < 3 or not dock.handles[2].dead.is_set():
+            await asyncio.sleep(0.001)
+        dock.missing = set()
+        await dock.until(2)
+        assert dock.events[1] == joined("b.2", version=2)
+        assert dock.warnings[1:] == ["engine b cannot be made now: version 2 did not arrive"]
+
+    docked(scenario)
+
+
+def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
+    async def scenario(dock, fleet):
+        dock.is_full = True
+        dock.handles[0].kill()
+        await dock.until(2)
+        assert dock.events[1] == joined("a.1", pool="elsewhere")
+        await fleet.mend()
+        assert len(dock.events) == 2
+        asking = asyncio.create_task(fleet.generators["a.1"].generate(ask(1)))
+        while (await dock.handles[2].call("stats"))["sampled_tokens"] < 3:
+            await asyncio.sleep(0)
+        dock.is_full = False
+        await fleet.mend()
+        completion = await asking
+        assert completion.finish == "abort"
+        assert len(completion.tokens) >= 3
+        await dock.until(4)
+        assert dock.events[2:] == [
+            EngineLost(engine="a.1", message="it moves to its own pool"),
+            joined("a.2"),
+        ]
+        assert dock.handles[2].dead.is_set()
+
+    docked(scenario)
+
+
+def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same():
+    async def scenario(dock, fleet):
+        dock.is_full = True
+        dock.handles[0].kill()
+        await dock.until(2)
+        dock.is_full = False
+        dock.handles[2].kill()
+        await fleet.mend()
+        await dock.until(4)
+        assert dock.events[3] == joined("a.2")
+
+    docked(scenario)
+
+
+def test_after_the_end_nothing_is_replaced():
+    async def scenario(dock, fleet):
+        await fleet.close()
+        dock.handles[0].kill()
+        await asyncio.sleep(0.02)
+        assert (dock.events, len(dock.handles)) == ([], 2)
+
+    docked(scenario)
