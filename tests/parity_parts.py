@@ -29,6 +29,7 @@ from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
+from rollart.runtime.scoring import in_thread
 from rollart.runtime.seat import Timeouts
 from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed
@@ -232,7 +233,7 @@ async def _live(case: Case, loop: VirtualLoop) -> History:
         trainer=TimedTrainer(stage),
         buffer=buffer,
         encode=lambda groups: {},
-        score=stage.score,
+        score=in_thread(stage.score),
         on_train=lambda groups: None,
         after_event=lambda event, tasks: None,
     )

@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "rollart"
 
 WORDS = {"errors", "types", "events", "ports", "clock", "seeds", "contract", "cluster"}
 ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe", "sandbox", "rewards"}
-EDGES = {"config", "build", "cli", "replay"}
+EDGES = {"config", "build", "cli", "replay", "offering"}
 MAY_IMPORT = {
     "": set(),
     **dict.fromkeys(WORDS, WORDS),

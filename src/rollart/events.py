@@ -7,7 +7,7 @@ Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFa
 `TrajectoryCancelled`; every `Score` by one `TrajectoryScored` or `ScoreFailed` per trajectory;
 every `Train` by `StepFinished`; `Publish` by `Published`; `Suspend` by `EngineSuspended`;
 `Update` by `EngineUpdated`; `Lend` by `EngineLent`; `Recall` by `EngineRecalled`; `Wake` by `Woke`.
-An engine that is lost answers nothing more.
+An engine that is lost answers nothing more, nor does a `Score` of what was dropped when a run ends.
 """
 
 from collections.abc import Mapping
@@ -89,6 +89,8 @@ class TrajectoryScored:
 
     id: TrajectoryId
     reward: float
+    parts: Mapping[str, float] = field(default_factory=dict[str, float])
+    """What the reward is made of, by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,6 +230,8 @@ class Score:
     """Run the reward functions on finished trajectories."""
 
     ids: tuple[TrajectoryId, ...]
+    together: bool = False
+    """Whether they are all attempts at one task, to be compared with each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

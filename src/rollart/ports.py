@@ -41,7 +41,8 @@ class Env(Protocol):
     A class that takes a keyword `slot` is told the number of the environment slot it sits in.
 
     `info` may hold `actions` (a list of legal action texts, used by the random agent) and
-    `success` (a bool; without it an episode succeeded if it terminated with rewards of sum > 0).
+    `success` (a bool; without it an episode succeeded if it terminated with rewards of sum > 0);
+    that of `reset` also `payload`, what reward functions are to know of the task that was posed.
     Optional: `close()`; `suggest() -> str`, a good action now (a scripted player for warm
     starts); class attributes `system_prompt: str` and `inline: bool` (True: a step takes
     microseconds and never blocks, so it may run on the event loop instead of in a thread).

@@ -140,6 +140,8 @@ class TrajectoryInfo:
     stop: StopReason
     served: Mapping[EngineId, int] = field(default_factory=dict[EngineId, int])
     """Turns by the engine that completed them, where that is known."""
+    is_compared: bool = False
+    """Whether its reward is to come of comparing it with the other attempts at its task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

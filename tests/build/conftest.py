@@ -9,6 +9,7 @@ import pytest
 from rollart.config import Config, load_config
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "runtime"))
 
 CONFIG = """
 [run]

@@ -64,6 +64,12 @@ def outcome(observation="o", *, reward=0.0, terminated=False, truncated=False, s
     )
 
 
+def test_what_the_environment_has_reward_functions_know_joins_the_task():
+    one = episode(task=replace(TASK, payload={"index": 4, "answer": "?"}))
+    one.start("o", {"answer": "42"})
+    assert one.spec.task.payload == {"index": 4, "answer": "42"}
+
+
 def codes(text):
     """Return token ids; `.` stands for the end of a turn."""
     return tuple(END if letter == "." else ord(letter) for letter in text)

@@ -5,7 +5,7 @@ from rollart.control.groups import Group
 from rollart.control.redundancy import Redundancy
 from rollart.control.retry import Retry
 from rollart.control.rules import Rules
-from rollart.events import Cancel, Drop, Launch
+from rollart.events import Cancel, Drop, Launch, Score
 from rollart.seeds import derive_seed
 
 
@@ -50,9 +50,9 @@ def test_a_member_that_failed_goes_before_all_others_until_it_has_no_try_left():
 
 def test_stopping_cancels_what_runs_and_drops_what_waits_for_a_score():
     flights, group = flights_of(3, launched=3)
-    flights.await_score(flights.finish(0, 1.0))
-    assert flights.take_unscored() == (0,)
-    flights.await_score(flights.finish(1, 1.0))
+    flights.await_score(flights.finish(0, 1.0), is_compared=False)
+    assert flights.take_unscored() == [Score(ids=(0,))]
+    flights.await_score(flights.finish(1, 1.0), is_compared=False)
     assert flights.stop(group, "surplus") == [
         Drop(ids=(0,), reason="surplus"),
         Drop(ids=(1,), reason="surplus"),
@@ -60,7 +60,39 @@ def test_stopping_cancels_what_runs_and_drops_what_waits_for_a_score():
     ]
     flights.check([group])
     states = {id_: attempt.state for id_, attempt in flights.attempts.items()}
-    assert (states, flights.take_unscored()) == ({0: "discarded", 2: "cancelling"}, ())
+    assert (states, flights.take_unscored()) == ({0: "discarded", 2: "cancelling"}, [])
+
+
+def test_rivals_wait_for_the_last_of_their_group_and_are_scored_together():
+    flights, group = flights_of(3, launched=3)
+    for id_ in (2, 0):
+        flights.await_score(flights.finish(id_, 1.0), is_compared=True)
+        assert flights.compare(group) == []
+    assert flights.take_unscored() == []
+    flights.await_score(flights.finish(1, 1.0), is_compared=True)
+    assert flights.compare(group) == []
+    assert flights.take_unscored() == [Score(ids=(0, 1, 2), together=True)]
+    flights.check([group])
+    assert flights.compare(group) == []
+
+
+def test_rivals_that_are_dropped_are_not_scored():
+    flights, group = flights_of(2, launched=2)
+    for id_ in (0, 1):
+        flights.await_score(flights.finish(id_, 1.0), is_compared=True)
+    assert flights.compare(group) == []
+    drops = [Drop(ids=(0,), reason="surplus"), Drop(ids=(1,), reason="surplus")]
+    assert flights.stop(group, "surplus") == drops
+    assert (flights.take_unscored(), flights.attempts) == ([], {})
+
+
+def test_flights_are_over_when_only_unwanted_scores_are_left():
+    flights, group = flights_of(1, launched=1)
+    flights.await_score(flights.finish(0, 1.0), is_compared=False)
+    flights.take_unscored()
+    assert not flights.are_over
+    flights.stop(group, "run_finished")
+    assert flights.are_over
 
 
 def test_what_is_postponed_keeps_the_number_of_its_attempt():

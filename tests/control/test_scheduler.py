@@ -65,7 +65,7 @@ class Driver:
     def born(self, id_, version=0):
         return self.send(TrajectoryBorn(id=id_, version=version))
 
-    def finished(self, id_, *, born=0, reward=1.0):
+    def finished(self, id_, *, born=0, reward=1.0, is_compared=False):
         info = TrajectoryInfo(
             id=id_,
             born=born,
@@ -74,8 +74,13 @@ class Driver:
             turns=1,
             sampled_tokens=1,
             stop="terminated",
+            is_compared=is_compared,
         )
         return self.send(TrajectoryFinished(info=info))
+
+    def rival(self, id_):
+        """Finish an attempt whose reward comes of comparing it with its group."""
+        return self.finished(id_, reward=None, is_compared=True)
 
     def failed(self, id_):
         failure = Failure(kind="env_error", message="boom")
@@ -388,6 +393,80 @@ def test_a_score_that_comes_after_its_group_is_complete_changes_nothing(answer):
     ]
     assert run.send(answer) == []
     assert run.scheduler.flights.attempts == {}
+
+
+RIVALS = Batching(groups_per_step=1, group_size=2, min_members=2)
+
+
+def test_attempts_that_are_compared_are_scored_when_the_last_has_finished():
+    run = Driver(batching=RIVALS, staleness=Staleness(alpha=0))
+    assert run.rival(1) == []
+    assert run.rival(0) == [Score(ids=(0, 1), together=True)]
+    assert run.send(TrajectoryScored(id=0, reward=1.0)) == []
+    assert run.send(TrajectoryScored(id=1, reward=0.0)) == [
+        Train(version=0, groups=((0, 1),), staleness=0)
+    ]
+
+
+def test_enough_rivals_are_compared_at_once_and_the_rest_is_surplus():
+    run = Driver(
+        batching=RIVALS, staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1)
+    )
+    run.rival(2)
+    assert run.rival(0) == [
+        Cancel(id=1, reason="surplus"),
+        Score(ids=(0, 2), together=True),
+    ]
+
+
+def test_rivals_are_compared_without_a_member_that_is_lost_for_good():
+    trio = Batching(groups_per_step=1, group_size=3, min_members=2)
+    run = Driver(batching=trio, staleness=Staleness(alpha=0), retry=Retry(max_attempts=1))
+    run.rival(0)
+    run.rival(1)
+    assert run.failed(2) == [Score(ids=(0, 1), together=True)]
+
+
+def test_a_comparison_that_fails_is_not_made_again():
+    run = Driver(batching=RIVALS, staleness=Staleness(alpha=0))
+    run.rival(0)
+    run.rival(1)
+    assert run.send(ScoreFailed(id=0, message="the judge is away")) == [
+        Drop(ids=(0,), reason="score_failed")
+    ]
+    assert run.send(ScoreFailed(id=1, message="the judge is away")) == [
+        Drop(ids=(1,), reason="score_failed"),
+        run.launch(2, group=1, slot=0),
+        run.launch(3, group=1, member=1, slot=1),
+    ]
+
+
+def test_a_run_whose_scores_all_fail_ends_with_the_last_reason():
+    run = Driver(staleness=Staleness(alpha=0), retry=Retry(give_up_after=2))
+    run.finished(0, reward=None)
+    run.send(ScoreFailed(id=0, message="no grader"))
+    run.finished(1, reward=None)
+    commands = run.send(ScoreFailed(id=1, message="no grader here"))
+    assert Halt(message="2 scores in a row failed; the last: no grader here") in commands
+    assert run.scheduler.done
+
+
+def test_a_score_between_failed_ones_keeps_the_run_going():
+    run = Driver(staleness=Staleness(alpha=1), retry=Retry(give_up_after=2))
+    run.finished(0, reward=None)
+    run.finished(1, reward=None)
+    run.send(ScoreFailed(id=0, message="no grader"))
+    run.send(TrajectoryScored(id=1, reward=1.0))
+    run.finished(2, reward=None)
+    run.send(ScoreFailed(id=2, message="no grader"))
+    assert run.scheduler.ending is None
+
+
+def test_a_run_ends_without_waiting_for_scores_that_nobody_wants():
+    run = Driver(staleness=Staleness(alpha=0))
+    run.finished(0, reward=None)
+    assert run.send(StopRequested()) == [Drop(ids=(0,), reason="interrupted")]
+    assert run.scheduler.done
 
 
 def test_sync_scores_when_the_whole_batch_has_rolled_out():

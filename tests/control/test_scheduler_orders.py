@@ -79,6 +79,7 @@ worlds = st.fixed_dictionaries(
         "failure_rate": st.sampled_from([0.0, 0.1, 0.4]),
         "score_failure_rate": st.sampled_from([0.0, 0.3]),
         "scored_by_env": st.sampled_from([0.0, 0.5, 1.0]),
+        "compared": st.sampled_from([0.0, 0.5, 1.0]),
     }
 )
 seeds = st.integers(0, 10_000)

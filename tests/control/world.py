@@ -46,6 +46,7 @@ from rollart.types import (
     EngineInfo,
     Failure,
     FailureKind,
+    GroupId,
     TrajectoryId,
     TrajectoryInfo,
     Version,
@@ -65,6 +66,8 @@ class World:
     failure_rate: float = 0.0
     score_failure_rate: float = 0.0
     scored_by_env: float = 1.0
+    compared: float = 0.0
+    """How many of the groups are scored by comparing their members."""
     hung: frozenset[int] = frozenset()
     """Slots whose environment never answers."""
     loss_rate: float = 0.0
@@ -81,6 +84,7 @@ class World:
     launched: dict[TrajectoryId, Launch] = field(default_factory=dict)
     disturbed: set[TrajectoryId] = field(default_factory=set)
     """Attempts that ran while an engine changed its weights."""
+    scored_together: set[GroupId] = field(default_factory=set)
     halted: str | None = None
 
     def __post_init__(self) -> None:
@@ -122,6 +126,7 @@ class World:
                     self.pending.append(TrajectoryCancelled(id=command.id, sampled_tokens=1))
                     self.ends[command.id].append(command.reason)
             case Score():
+                self.note_score(command)
                 for id_ in command.ids:
                     bad = self.random.random() < self.score_failure_rate
                     self.pending.append(
@@ -161,6 +166,18 @@ class World:
                 self.pending.append(Woke(at_s=command.at_s))
             case Halt():
                 self.halted = command.message
+
+    def note_score(self, command: Score) -> None:
+        """See that a group is compared once, and all that is scored of it together."""
+        groups = {self.launched[id_].group for id_ in command.ids}
+        assert {self.is_compared(group) for group in groups} == {command.together}
+        if command.together:
+            assert len(groups) == 1
+            assert not groups & self.scored_together
+            self.scored_together |= groups
+
+    def is_compared(self, group: GroupId) -> bool:
+        return Random(group).random() < self.compared
 
     def step(self) -> None:
         """Let one thing happen."""
@@ -232,7 +249,8 @@ class World:
             self.fail(id_, kind="env_error")
             return
         del self.running[id_]
-        by_env = self.random.random() < self.scored_by_env
+        is_compared = self.is_compared(self.launched[id_].group)
+        by_env = not is_compared and self.random.random() < self.scored_by_env
         reward = float(self.random.randint(0, 1)) if by_env else None
         info = TrajectoryInfo(
             id=id_,
@@ -242,6 +260,7 @@ class World:
             turns=2,
             sampled_tokens=5,
             stop="terminated",
+            is_compared=is_compared,
         )
         self.send(TrajectoryFinished(info=info))
 

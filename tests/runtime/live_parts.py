@@ -28,6 +28,7 @@ from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
 from rollart.runtime.host import EmbeddedHost
 from rollart.runtime.proxy import LLMProxy
+from rollart.runtime.scoring import Scorer, in_thread
 from rollart.runtime.seat import Timeouts
 from rollart.runtime.switchboard import Switchboard
 from rollart.training.batch import encode
@@ -200,6 +201,8 @@ class Live:
     seen: list[tuple[Event, list[Command]]] = field(default_factory=list)
     batches: list[list[list[Trajectory]]] = field(default_factory=list)
     score: RewardFunction = lambda trajectory: trajectory.reward
+    scorer: Scorer | None = None
+    """Scores in place of `score`."""
     watch: Callable[["Live", Event], None] = lambda _live, _event: None
     after_event: Callable[[Event, asyncio.TaskGroup], None] = lambda _event, _tasks: None
 
@@ -247,7 +250,7 @@ class Live:
             trainer=trainer,
             buffer=self.buffer,
             encode=lambda groups: encode(groups, temperature=1.0),
-            score=self.score,
+            score=self.scorer or in_thread(self.score),
             on_train=self.batches.append,
             after_event=self.after_event,
         )

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from rollart.config import Config, TaskOptions
 from rollart.config.checking import find_parser
+from rollart.config.rewards import are_compared, check_rewards
 from rollart.control.tasks import TaskKind, TaskMix
 from rollart.control.turns import Limits
 from rollart.envs.loading import close_env, load_env_class, make_env
@@ -36,6 +37,8 @@ def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
 def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
     close_env(make_env(task.env, options=task.options))
     parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else str.strip
+    check_rewards(name, task.rewards)
+    scoring = "group" if are_compared(task.rewards) else "each" if task.rewards else "env"
     return Setup(
         make=lambda slot: make_env(task.env, options=task.options, slot=slot),
         parse=parser,
@@ -47,4 +50,5 @@ def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
             step_s=task.step_timeout_s,
             episode_s=task.episode_timeout_s,
         ),
+        scoring=scoring,
     )

@@ -18,6 +18,7 @@ from typing import cast
 
 from rollart.build.model import prepare_model
 from rollart.build.parts import make_buffer, make_scheduler
+from rollart.build.rewards import Rewards, open_rewards
 from rollart.build.site import Site, open_embedded
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
@@ -127,6 +128,9 @@ class Run:
         main = cast("asyncio.Task[int]", asyncio.current_task())
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
         async with AsyncExitStack() as stack:
+            say = self.recorder.progress.message
+            opening = open_rewards(self.config, directory=self.directory, say=say)
+            rewards = await stack.enter_async_context(opening)
             site = await stack.enter_async_context(self._open_site(start, version))
             self.seconds["start"] = timer.now()
             evaluator = site.make_evaluator(self.setups)
@@ -137,7 +141,7 @@ class Run:
             trainer = await site.trainer()
             if saved is not None:
                 await trainer.call("load", str(saved.directory))
-            return await self._train(site, trainer, evaluator)
+            return await self._train(site, trainer, evaluator, rewards)
 
     def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Site]:
         """Open the place the config names: this machine, or a cluster."""
@@ -154,7 +158,9 @@ class Run:
             warn=self.recorder.progress.warn,
         )
 
-    async def _train(self, site: Site, trainer: Handle, evaluator: Evaluator) -> int:
+    async def _train(
+        self, site: Site, trainer: Handle, evaluator: Evaluator, rewards: Rewards
+    ) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)
         clock = SystemClock(0.0 if saved is None else saved.clock_s)
@@ -173,13 +179,14 @@ class Run:
             scheduler, clock=clock, observers=[self.recorder.record]
         )
         self.recorder.progress.waiting_for = scheduler.waiting_for
+        self.recorder.gauges = rewards.gauges
         parts = Parts(
             worker=await site.make_rollout(self.setups, controller=controller, buffer=buffer),
             generators=site.generators,
             trainer=trainer,
             buffer=buffer,
             encode=partial(encode, temperature=config.sampling.temperature),
-            score=lambda trajectory: trajectory.reward,
+            score=rewards.score,
             on_train=partial(self._sample, scheduler),
             after_event=partial(self._after_event, scheduler, checkpointer, evaluator),
             lose_engine=site.lose_engine,
@@ -196,7 +203,11 @@ class Run:
             self.recorder.progress.stop()
             unsaved = await self._save_last(checkpointer, scheduler)
         after = None if self.interrupts else await self._evaluate(evaluator, scheduler.optimizer)
-        self._finish(scheduler, await site.stats(), after)
+        figures: dict[str, Json] = {
+            "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
+            "rewards": rewards.summary(self.recorder.metrics.scores.failures),
+        }
+        self._finish(scheduler, figures, after)
         if unsaved is not None:
             raise unsaved
         return INTERRUPTED if self.interrupts else 0
@@ -249,7 +260,7 @@ class Run:
     def _finish(
         self,
         scheduler: Scheduler,
-        stats: Mapping[str, Mapping[str, float]],
+        figures: Mapping[str, Json],
         after: dict[str, Json] | None,
     ) -> None:
         before = self.notes["before"]
@@ -265,7 +276,7 @@ class Run:
             "after": after,
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
-            "engines": {id_: dict(counters) for id_, counters in stats.items()},
+            **figures,
         }
         self.recorder.finish(summary)
         self.recorder.progress.message(f"run directory: {self.directory}")

@@ -9,8 +9,8 @@ from rollart.config.schema import (
     EngineOptions,
     RunOptions,
     TaskOptions,
-    WeightOptions,
 )
+from rollart.config.weights import WeightOptions
 from rollart.config.writing import dump_toml
 
 __all__ = [

@@ -1,9 +1,12 @@
-"""Checking what a config names: its environments and parsers are looked up before a run starts."""
+"""Checking what a config names: environments, parsers and reward functions are looked up before a
+run starts.
+"""
 
 import importlib
 from collections.abc import Callable
 from typing import Any
 
+from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
 from rollart.envs.loading import close_env, make_env
 from rollart.envs.players import Suggesting
@@ -25,6 +28,7 @@ def check_names(config: Config) -> None:
             raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
         if task.parser:
             find_parser(task.parser, field=f"tasks.{name}.parser")
+        check_rewards(name, task.rewards)
 
 
 def find_parser(target: str, *, field: str) -> Callable[[str], Any]:

@@ -14,6 +14,8 @@ from rollart.config.affinity import LENT, LOCAL, AffinityOptions, Preferences, R
 from rollart.config.keys import named
 from rollart.config.pools import PoolOptions, ProfileOptions
 from rollart.config.ray import RayOptions
+from rollart.config.rewards import RewardPart, check_parts
+from rollart.config.weights import WeightOptions
 from rollart.control.batching import Batching
 from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
@@ -27,6 +29,8 @@ from rollart.control.syncing import Syncing
 from rollart.engines.torch.options import TorchEngineOptions
 from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
+from rollart.rewards.serverless.options import InvokerOptions
+from rollart.sandbox.options import SandboxOptions
 from rollart.training.options import TrainingOptions
 from rollart.types import Sampling
 
@@ -98,6 +102,8 @@ class TaskOptions:
     """"module:function" that turns a completion's text into an action; empty strips it."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the environment's class."""
+    rewards: Mapping[str, RewardPart] = field(default_factory=dict[str, RewardPart])
+    """Functions that score its attempts: [tasks.NAME.rewards.PART]; none: the environment does."""
     reset_timeout_s: float = 30.0
     """Longest a reset may take before the environment counts as hung."""
     step_timeout_s: float = 30.0
@@ -121,6 +127,7 @@ class TaskOptions:
         if self.parser and not re.fullmatch(r"[\w.]+:\w+", self.parser):
             fix = 'must read "module:function", or be empty'
             raise ConfigError("tasks.parser", self.parser, fix)
+        check_parts(self.rewards)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,41 +144,6 @@ class EngineOptions:
     def __post_init__(self) -> None:
         if self.replicas < 1:
             raise ConfigError("engine.replicas", self.replicas, "must be at least 1")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WeightOptions:
-    """How weights travel from the trainer to the engines."""
-
-    store: Literal["shared_memory", "memory", "files", "relay", "mooncake", "ray"] = "shared_memory"
-    """Where versions are kept; "memory" puts the trainer into this process, for debugging."""
-    place: str = ""
-    """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
-    keep: int = 0
-    """Newest versions kept; 0: as many as an engine may still be loading, staleness.alpha + 2."""
-    bucket_bytes: int = 64 * 2**20
-    """Size of the pieces a version travels in; those of "shared_memory" are not cut."""
-    delta: bool = False
-    """Send only what changed since the version before, where versions travel in buckets."""
-    wait_s: float = 120.0
-    """Seconds an engine waits for a version that was published before the run fails."""
-
-    def __post_init__(self) -> None:
-        if self.keep < 0:
-            fix = "must be at least 0 (0: as many as are needed)"
-            raise ConfigError("weights.keep", self.keep, fix)
-        if self.bucket_bytes < 64 or self.bucket_bytes % 64:
-            raise ConfigError("weights.bucket_bytes", self.bucket_bytes, "must be a multiple of 64")
-        if self.wait_s <= 0:
-            raise ConfigError("weights.wait_s", self.wait_s, "must be more than 0")
-        in_buckets = self.store not in ("shared_memory", "memory")
-        if in_buckets and self.store != "ray" and not self.place:
-            fix = f'weights.store = "{self.store}" needs a path, a URL or host:port'
-            raise ConfigError("weights.place", self.place, fix)
-        if not in_buckets and (self.place or self.delta):
-            name = "place" if self.place else "delta"
-            fix = f'weights.store = "{self.store}" does not use it: leave it out'
-            raise ConfigError(f"weights.{name}", getattr(self, name), fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +188,10 @@ class Config:
     """Which pools each phase and each task domain prefers."""
     ray: RayOptions = field(default_factory=RayOptions)
     """Which cluster the run is on."""
+    rewards: InvokerOptions = field(default_factory=InvokerOptions)
+    """Where reward functions run and how hard their scores are tried for."""
+    sandbox: SandboxOptions = field(default_factory=SandboxOptions)
+    """Where reward functions run programs that a model wrote."""
 
     def __post_init__(self) -> None:
         self._check_pools()

@@ -6,6 +6,7 @@ ended. Token ids only grow: what was sampled is kept as sampled, observations ar
 The episode's limits decide when it is cut short, whatever the environment thinks.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from rollart.control.turns import Limits, Turns
@@ -15,6 +16,7 @@ from rollart.seeds import derive_seed
 from rollart.types import (
     Completion,
     GroupId,
+    Json,
     Request,
     Sampling,
     StopReason,
@@ -81,8 +83,14 @@ class Episode:
         pending = len(self._completion.tokens) if self._completion else 0
         return pending + sum(len(turn.tokens) for turn in self._turns)
 
-    def start(self, observation: str) -> Request:
-        """Open the episode and return its first request."""
+    def start(self, observation: str, payload: Mapping[str, Json] | None = None) -> Request:
+        """Open the episode and return its first request.
+
+        `payload` is what the environment has reward functions know of the task it posed.
+        """
+        if payload:
+            task = self.spec.task
+            self.spec = replace(self.spec, task=replace(task, payload={**task.payload, **payload}))
         if self._show(observation, self._renderer.start(self.spec.system, observation)):
             limit, length = self.spec.limits.max_tokens, len(self._tokens)
             raise EnvError(

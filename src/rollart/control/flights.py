@@ -6,14 +6,14 @@ dropped after it finished. While it runs, or is being cancelled, it has a slot t
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from rollart.control.dispatch import Durations
 from rollart.control.groups import Attempt, Group
 from rollart.control.hedging import Hedges
 from rollart.control.rules import Rules
 from rollart.control.slots import Slots
-from rollart.events import Cancel, CancelReason, Command, Drop, Launch
+from rollart.events import Cancel, CancelReason, Command, Drop, Launch, Score
 from rollart.seeds import derive_seed
 from rollart.types import SlotId, TrajectoryId
 
@@ -33,7 +33,10 @@ class Flights:
         self.failures_in_a_row = 0
         """Failures of wanted attempts with no attempt finished between."""
         self._hedges = Hedges(rules.redundancy.hedge_after)
+        self.failed_scores_in_a_row = 0
+        """Wanted attempts that could not be scored, with none scored between."""
         self._unscored: list[Attempt] = []
+        self._uncompared: list[tuple[Attempt, ...]] = []
 
     def open_slots(self, count: int) -> None:
         """Learn how many environments may run at once."""
@@ -97,12 +100,12 @@ class Flights:
         attempt.state = "finished"
         return attempt
 
-    def fail(self, id_: TrajectoryId, now: float) -> Attempt:
+    def fail(self, id_: TrajectoryId, now: float, *, is_counted: bool = True) -> Attempt:
         """Forget an attempt that failed; its slot rests."""
         attempt = self.end(id_)
         self._hedges.stop(id_, now)
         self._rest(attempt, now)
-        if attempt.is_wanted:
+        if attempt.is_wanted and is_counted:
             self.failures_in_a_row += 1
         return attempt
 
@@ -132,36 +135,62 @@ class Flights:
         self.queue.appendleft((attempt.group, attempt.member))
         return True
 
-    def await_score(self, attempt: Attempt) -> None:
-        """Keep a finished attempt until a reward function takes it."""
-        self._unscored.append(attempt)
+    def await_score(self, attempt: Attempt, *, is_compared: bool) -> None:
+        """Keep a finished attempt until a reward function takes it, alone or with its rivals."""
+        attempt.is_compared = is_compared
+        if is_compared:
+            attempt.state = "rival"
+        else:
+            self._unscored.append(attempt)
 
-    def take_unscored(self) -> tuple[TrajectoryId, ...]:
+    def compare(self, group: Group) -> list[Command]:
+        """Have the rivals of a group compared once it has enough, or no more are to come.
+
+        A group is compared once: what else it has in flight is then surplus.
+        """
+        rivals = {member: each for member, each in group.flying.items() if each.state == "rival"}
+        is_whole = not group.queued and len(rivals) == len(group.flying)
+        if not rivals or not (is_whole or len(rivals) >= self._rules.batching.group_size):
+            return []
+        commands = self.stop(group, "surplus", spared=rivals)
+        for attempt in rivals.values():
+            attempt.state = "finished"
+        self._uncompared.append(tuple(rivals[member] for member in sorted(rivals)))
+        return commands
+
+    def take_unscored(self) -> list[Command]:
         """Hand over the finished attempts still wanted, to be scored."""
-        if not self._unscored:
-            return ()
+        if not (self._unscored or self._uncompared):
+            return []
         if self._rules.mode.score == "after_rollout" and (self.slots.taken or self.queue):
-            return ()
-        wanted = [attempt for attempt in self._unscored if attempt.is_wanted]
-        for attempt in wanted:
-            attempt.state = "scoring"
+            return []
+        # A group's rivals are wanted or dropped all together.
+        together = [rivals for rivals in self._uncompared if rivals[0].is_wanted]
+        alone = tuple(attempt for attempt in self._unscored if attempt.is_wanted)
         self._unscored.clear()
-        return tuple(attempt.id for attempt in wanted)
+        self._uncompared.clear()
+        commands: list[Command] = [_score(alone, together=False)] if alone else []
+        return commands + [_score(rivals, together=True) for rivals in together]
 
-    def stop(self, group: Group, reason: CancelReason) -> list[Command]:
+    def stop(
+        self, group: Group, reason: CancelReason, *, spared: Mapping[int, Attempt] | None = None
+    ) -> list[Command]:
         """Cancel what runs in a group and drop what has finished but is not scored."""
         commands: list[Command] = []
-        for attempt in group.flying.values():
+        spared = spared or {}
+        for member, attempt in group.flying.items():
+            if member in spared:
+                continue
             if attempt.state == "running":
                 attempt.state = "cancelling"
                 attempt.ending = reason
                 commands.append(Cancel(id=attempt.id, reason=reason))
             else:
                 commands.append(Drop(ids=(attempt.id,), reason=reason))
-                if attempt.state == "finished":
+                if attempt.state in ("rival", "finished"):
                     del self.attempts[attempt.id]
                 attempt.state = "discarded"
-        group.flying.clear()
+        group.flying = dict(spared)
         group.queued.clear()
         return commands
 
@@ -171,6 +200,11 @@ class Flights:
         commands = self.stop(group, reason)
         group.queued = unscored
         return commands
+
+    @property
+    def are_over(self) -> bool:
+        """Whether nothing is in flight but scores that nobody wants."""
+        return all(attempt.state == "discarded" for attempt in self.attempts.values())
 
     def check(self, groups: Iterable[Group]) -> None:
         """Assert that slots, attempts and groups tell of the same flights."""
@@ -186,3 +220,9 @@ class Flights:
         draw = derive_seed(self._rules.seed, self.failures) / 2**63
         rest_s = self._rules.retry.rest_s(failures, draw=draw)
         self.slots.rest(attempt.slot, until=now + rest_s)
+
+
+def _score(attempts: tuple[Attempt, ...], *, together: bool) -> Score:
+    for attempt in attempts:
+        attempt.state = "scoring"
+    return Score(ids=tuple(attempt.id for attempt in attempts), together=together)

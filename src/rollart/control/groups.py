@@ -61,8 +61,11 @@ class Attempt:
     number: int
     slot: SlotId
     launched_s: float = 0.0
-    state: Literal["running", "cancelling", "finished", "scoring", "discarded"] = "running"
-    """`discarded`: dropped while a reward function was at work on it."""
+    state: Literal["running", "cancelling", "rival", "finished", "scoring", "discarded"] = "running"
+    """`rival`: waits for the rest of its group, to be compared with it; `discarded`: dropped while
+    a reward function was at work on it."""
+    is_compared: bool = False
+    """Whether its reward comes of comparing it with the rest of its group."""
     ending: CancelReason = "surplus"
     """Why it is being cancelled, when it is."""
 

@@ -25,7 +25,8 @@ class Retry:
     spares: bool = True
     """While a slot rests, let a spare stand in for it, so that as many episodes run as before."""
     give_up_after: int = 64
-    """Failures in a row, over all slots and with no attempt finished between, that end the run."""
+    """Failures in a row, over all slots and with no attempt finished between, that end the run;
+    so many failed scores with none between that succeeded end it too."""
 
     def __post_init__(self) -> None:
         if self.max_attempts < 1:

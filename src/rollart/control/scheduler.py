@@ -43,7 +43,6 @@ from rollart.events import (
     Publish,
     Published,
     RunStarted,
-    Score,
     ScoreFailed,
     StepFinished,
     StopRequested,
@@ -95,7 +94,7 @@ class Scheduler:
         """Whether the run has ended and nothing is in flight."""
         return (
             self.ending is not None
-            and not self.flights.attempts
+            and self.flights.are_over
             and not self.training
             and not self.serving.syncer.active
             and not self.serving.lender.is_away
@@ -139,8 +138,7 @@ class Scheduler:
                 self._out += self.serving.lend(optimizer=self.optimizer, now=now)
         else:
             self._out += self.serving.lender.recall(now)
-        if ids := self.flights.take_unscored():
-            self._out.append(Score(ids=ids))
+        self._out += self.flights.take_unscored()
         if self.adapter.is_on:
             self._adapt(event, now)
         return self._out
@@ -158,7 +156,7 @@ class Scheduler:
             case TrajectoryScored():
                 self._score(self.flights.end(event.id), event.reward)
             case ScoreFailed():
-                self._score_failed(self.flights.end(event.id))
+                self._score_failed(self.flights.end(event.id), event.message)
             case StepFinished():
                 self._step_finished(event.version)
             case Published():
@@ -229,37 +227,53 @@ class Scheduler:
         self._birth(attempt, info.born)
         if attempt.state == "discarded":
             return
-        if info.reward is None:
-            self.flights.await_score(attempt)
-        else:
+        if info.reward is not None:
             self._score(self.flights.end(attempt.id), info.reward)
+            return
+        self.flights.await_score(attempt, is_compared=info.is_compared)
+        if info.is_compared:
+            self._out += self.flights.compare(attempt.group)
 
     def _fail(self, event: TrajectoryFailed, now: float) -> None:
-        attempt = self.flights.fail(event.id, now)
+        # A worker's end fails all it had at once and says nothing of what it ran.
+        is_counted = event.failure.kind != "worker"
+        attempt = self.flights.fail(event.id, now, is_counted=is_counted)
         if not attempt.is_wanted:
             return
         self._retry(attempt)
         count, failure = self.flights.failures_in_a_row, event.failure
-        if count == self.rules.retry.give_up_after:
-            message = (
+        if is_counted and count == self.rules.retry.give_up_after:
+            self._give_up(
                 f"{count} attempts in a row failed; the last: {failure.kind}: {failure.message}"
             )
-            self._out.append(Halt(message=message))
-            self._end("interrupted")
 
     def _retry(self, attempt: Attempt) -> None:
         if not self.flights.retry(attempt):
+            self._out += self.flights.compare(attempt.group)
             self._settle(attempt.group)
 
     def _score(self, attempt: Attempt, reward: float) -> None:
         if attempt.state != "discarded":
+            self.flights.failed_scores_in_a_row = 0
             self.cohort.score(attempt, reward)
             self._settle(attempt.group)
 
-    def _score_failed(self, attempt: Attempt) -> None:
-        if attempt.state != "discarded":
-            self._out.append(Drop(ids=(attempt.id,), reason="score_failed"))
+    def _score_failed(self, attempt: Attempt, message: str) -> None:
+        if attempt.state == "discarded":
+            return
+        self._out.append(Drop(ids=(attempt.id,), reason="score_failed"))
+        if attempt.is_compared:
+            self._settle(attempt.group)  # what it was compared with is settled: no second try
+        else:
             self._retry(attempt)
+        self.flights.failed_scores_in_a_row += 1
+        count = self.flights.failed_scores_in_a_row
+        if count == self.rules.retry.give_up_after:
+            self._give_up(f"{count} scores in a row failed; the last: {message}")
+
+    def _give_up(self, message: str) -> None:
+        self._out.append(Halt(message=message))
+        self._end("interrupted")
 
     def _settle(self, group: Group) -> None:
         """Complete or drop a group if no more is to come of it."""

@@ -28,6 +28,7 @@ from rollart.events import (
     TrajectoryScored,
 )
 from rollart.observe.ledger import Ledger
+from rollart.observe.scores import Scores
 from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
 
 Row = dict[str, float]
@@ -72,6 +73,8 @@ class _Training:
     groups: int
     batch: tuple[tuple[TrajectoryInfo, float], ...]
     """The trajectories, with their rewards."""
+    parts: Mapping[TrajectoryId, Mapping[str, float]]
+    """What the rewards are made of."""
 
 
 class Metrics:
@@ -79,6 +82,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.ledger = Ledger()
+        self.scores = Scores()
         self._infos: dict[TrajectoryId, TrajectoryInfo] = {}
         self._rewards: dict[TrajectoryId, float] = {}
         self._running = 0
@@ -98,10 +102,15 @@ class Metrics:
         self._window.busy_slot_s += self._running * (now - self._now)
         self._now = now
         self.ledger.add(event, commands)
+        self.scores.add(now, event, commands)
         row = self._note_event(now, event)
         for command in commands:
             self._note_command(now, command)
         return row
+
+    def parts(self, id_: TrajectoryId) -> Mapping[str, float]:
+        """Return what the reward of a trajectory in training is made of."""
+        return {} if self._training is None else self._training.parts.get(id_, {})
 
     @property
     def status(self) -> Status:
@@ -158,6 +167,7 @@ class Metrics:
                     version=version,
                     groups=len(groups),
                     batch=tuple(pair for pair in taken if pair is not None),
+                    parts=self.scores.take(ids),
                 )
             case Suspend(engine=engine):
                 self._suspended[engine] = now
@@ -195,6 +205,7 @@ class Metrics:
         for name in ("launched", "finished", "failed", "cancelled", "dropped"):
             row[name] = window.counts[name]
         row.update(_weights_row(window.weights))
+        row.update(self.scores.row(training.parts.values()))
         row.update(self._levels)
         row.update({f"trainer/{name}": value for name, value in event.metrics.items()})
         self._training = None

@@ -4,7 +4,7 @@
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -40,6 +40,8 @@ class Recorder:
         self._directory = directory
         self._name = name
         self.metrics = Metrics()
+        self.gauges: Callable[[], Mapping[str, float]] = dict
+        """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
         self.log = EventLog(directory / LOG, header)
         rows = JsonlTracker(directory / METRICS, resume_step=resume_step)
         self._trackers = (rows, TensorBoardTracker(directory / "tensorboard"))
@@ -52,6 +54,7 @@ class Recorder:
         self.log.append(now, event, commands)
         row = self.metrics.add(now, event, commands)
         if row is not None:
+            row.update(self.gauges())
             self._track(row)
             self.progress.step(row)
         self.progress.tick(now)
@@ -65,7 +68,8 @@ class Recorder:
 
     def samples(self, step: int, trajectories: Iterable[Trajectory]) -> None:
         """Keep trajectories as readable text."""
-        write_samples(self._directory / "samples", trajectories, step=step)
+        directory, parts_of = self._directory / "samples", self.metrics.parts
+        write_samples(directory, trajectories, step=step, parts_of=parts_of)
 
     def finish(self, summary: Mapping[str, Json]) -> None:
         """Write the summary and the learning curve."""

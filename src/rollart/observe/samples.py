@@ -1,16 +1,17 @@
 """Samples: trajectories as text a person can read."""
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from rollart.errors import StorageError
-from rollart.types import Trajectory
+from rollart.types import Trajectory, TrajectoryId
 
 _INDENT = "    "
+Parts = Mapping[str, float]
 
 
-def render_trajectory(trajectory: Trajectory) -> str:
+def render_trajectory(trajectory: Trajectory, parts: Parts | None = None) -> str:
     """Return a trajectory as text: what the agent saw, did and got, turn by turn."""
     task = trajectory.task
     outcome = "succeeded" if trajectory.success else "did not succeed"
@@ -20,6 +21,8 @@ def render_trajectory(trajectory: Trajectory) -> str:
         f"stop {trajectory.stop}  {len(trajectory.turns)} turns  "
         f"{trajectory.sampled_tokens} tokens  {_versions(trajectory)}"
     )
+    if parts:
+        head += "\nreward made of " + "  ".join(f"{name} {each:g}" for name, each in parts.items())
     turns = [
         f"turn {number}\n{textwrap.indent(turn.observation, _INDENT)}\n"
         f"> {turn.action!r}   reward {turn.reward:g}, {len(turn.tokens)} tokens"
@@ -29,7 +32,11 @@ def render_trajectory(trajectory: Trajectory) -> str:
 
 
 def write_samples(
-    directory: Path, trajectories: Iterable[Trajectory], *, step: int
+    directory: Path,
+    trajectories: Iterable[Trajectory],
+    *,
+    step: int,
+    parts_of: Callable[[TrajectoryId], Parts] | None = None,
 ) -> tuple[Path, ...]:
     """Write trajectories of one step as `step-000012-3456.txt`; return the files."""
     paths: list[Path] = []
@@ -37,7 +44,8 @@ def write_samples(
         directory.mkdir(parents=True, exist_ok=True)
         for trajectory in trajectories:
             path = directory / f"step-{step:06d}-{trajectory.id}.txt"
-            path.write_text(render_trajectory(trajectory), encoding="utf-8")
+            parts = None if parts_of is None else parts_of(trajectory.id)
+            path.write_text(render_trajectory(trajectory, parts), encoding="utf-8")
             paths.append(path)
     except OSError as error:
         raise StorageError(f"{directory}: samples cannot be written: {error}") from error

@@ -5,6 +5,7 @@ controller. The scheduler has checked the staleness bound of what is taken; `tak
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from rollart.errors import InvariantError
 from rollart.types import Trajectory, TrajectoryId, Version
@@ -26,6 +27,11 @@ class Buffer:
     def get(self, trajectory: TrajectoryId) -> Trajectory:
         """Return a trajectory and go on holding it."""
         return self._held[trajectory]
+
+    def score(self, trajectory: TrajectoryId, reward: float) -> None:
+        """Give a trajectory that is still held the reward it is trained on."""
+        if trajectory in self._held:
+            self._held[trajectory] = replace(self._held[trajectory], reward=reward)
 
     def take(self, groups: Iterable[Iterable[TrajectoryId]]) -> list[list[Trajectory]]:
         """Remove and return groups that will be trained on."""

@@ -4,13 +4,12 @@
       ▲                                               │
       └── its result is the next event ◄──────────────┘
 
-Launches and cancels go to the environment worker; Train, Publish and the weight syncs run as tasks
-beside the rollout, and none is waited for here. Back-pressure: nothing but the scheduler's own
-window decides how much runs, so the inbox stays short.
+Launches and cancels go to the environment worker; Train, Publish, scores and the weight syncs run
+as tasks beside the rollout, and none is waited for here. Back-pressure: nothing but the scheduler's
+own window decides how much runs, so the inbox stays short.
 """
 
 import asyncio
-import math
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never, cast
@@ -39,19 +38,18 @@ from rollart.events import (
     Resume,
     RunStarted,
     Score,
-    ScoreFailed,
     StepFinished,
     StopRequested,
     Suspend,
     Train,
-    TrajectoryScored,
     Update,
     Wake,
     Woke,
 )
-from rollart.ports import Array, Generator, Handle, RewardFunction
+from rollart.ports import Array, Generator, Handle
 from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.buffer import Buffer
+from rollart.runtime.scoring import Scorer, Scoring
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
@@ -95,7 +93,7 @@ class Parts:
     trainer: Handle
     buffer: Buffer
     encode: Callable[[Sequence[Sequence[Trajectory]]], Mapping[str, Array]]
-    score: RewardFunction
+    score: Scorer
     on_train: Callable[[Sequence[Sequence[Trajectory]]], None]
     """Sees each batch as it leaves the buffer."""
     after_event: Callable[[Event, asyncio.TaskGroup], None]
@@ -112,6 +110,7 @@ class Controller:
     ) -> None:
         self.scheduler = scheduler
         self._parts: Parts
+        self._scoring: Scoring
         self._pools: dict[EngineId, str] = {}
         self._clock = clock
         self._observers = observers
@@ -147,6 +146,8 @@ class Controller:
 
     async def _drive(self) -> None:
         async with asyncio.TaskGroup() as tasks:
+            parts = self._parts
+            self._scoring = Scoring(parts.score, buffer=parts.buffer, post=self.post, tasks=tasks)
             while not self.scheduler.done:
                 event = await self._inbox.get()
                 if isinstance(event, UserError):
@@ -160,6 +161,7 @@ class Controller:
                 self._parts.after_event(event, tasks)
                 self._execute(commands, tasks)
                 self._parts.worker.settle(event)
+            self._scoring.close()
             for timer in self._timers:
                 timer.cancel()
 
@@ -186,8 +188,7 @@ class Controller:
                 case Publish():
                     tasks.create_task(self._publish(command))
                 case Score():
-                    for trajectory in command.ids:
-                        tasks.create_task(self._score(trajectory))
+                    self._scoring.begin(command)
                 case Suspend() | Update() | Resume():
                     tasks.create_task(self._at_engine(command.engine, self._sync(command)))
                 case Admit():
@@ -216,18 +217,6 @@ class Controller:
         await self._parts.trainer.call("publish")
         push_s = self._clock.now() - start_s
         self.post(Published(version=command.version, metrics={"push_s": push_s}))
-
-    async def _score(self, trajectory: TrajectoryId) -> None:
-        try:
-            record = self._parts.buffer.get(trajectory)
-            reward = await asyncio.to_thread(self._parts.score, record)
-            if not math.isfinite(reward):
-                raise ValueError(f"the reward must be a finite number; it was {reward!r}")
-        except Exception as error:
-            message = f"{type(error).__name__}: {error}"
-            self.post(ScoreFailed(id=trajectory, message=message))
-        else:
-            self.post(TrajectoryScored(id=trajectory, reward=reward))
 
     async def _at_engine(self, engine: EngineId, work: Coroutine[Any, Any, None]) -> None:
         """Do something with an engine; one that is gone is told to be, and answers nothing."""

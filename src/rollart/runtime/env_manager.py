@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 from rollart.control.episode import Episode, Outcome, Spec
 from rollart.control.turns import Limits
@@ -31,6 +32,9 @@ class Setup:
     limits: Limits
     sampling: Sampling
     timeouts: Timeouts
+    scoring: Literal["env", "each", "group"] = "env"
+    """Where rewards come from: the environment, reward functions that take each attempt by itself,
+    or such that compare all attempts at a task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,11 +90,15 @@ class EnvManager:
     async def _open(self) -> Request:
         spec, timeouts = self.episode.spec, self._setup.timeouts
         await self._seat.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
-        observation, _ = await self._seat.reset(
+        observation, info = await self._seat.reset(
             spec.task.seed, spec.task.payload, timeout_s=timeouts.reset_s
         )
+        payload = info.get("payload")
+        if payload is not None and not isinstance(payload, dict):
+            message = f"info['payload'] must be a dict; it is {payload!r}"
+            raise AttemptError("env_contract", f"{self._task_name}: {message}")
         try:
-            return self.episode.start(observation)
+            return self.episode.start(observation, payload)
         except EnvError as error:
             raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
 

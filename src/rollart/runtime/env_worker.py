@@ -144,13 +144,16 @@ class EnvWorker:
         return TrajectoryFinished(info=self._info(trajectory, manager.served))
 
     def _info(self, trajectory: Trajectory, served: Mapping[EngineId, int]) -> TrajectoryInfo:
+        scoring = self._setups[trajectory.task.env].scoring
+        is_scored = scoring == "env" and not self._score_elsewhere
         return TrajectoryInfo(
             id=trajectory.id,
             born=trajectory.born,
-            reward=None if self._score_elsewhere else trajectory.reward,
+            reward=trajectory.reward if is_scored else None,
             success=trajectory.success,
             turns=len(trajectory.turns),
             sampled_tokens=trajectory.sampled_tokens,
             stop=trajectory.stop,
+            is_compared=scoring == "group",
             served=dict(served),
         )

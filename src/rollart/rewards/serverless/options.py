@@ -97,8 +97,11 @@ class InvokerOptions:
     endpoint_url: str = ""
     """For lambda: another endpoint that speaks the Invoke API; "" is AWS."""
     scaling: Scaling = field(default_factory=Scaling)
+    """How many instances there may be, and calls under way at once."""
     limits: Limits = field(default_factory=Limits)
+    """What one call, or one instance, may use."""
     reliability: Reliability = field(default_factory=Reliability)
+    """How hard a score is tried for, and what it costs."""
 
     def __post_init__(self) -> None:
         if self.kind == "http" and not self.url.startswith(("http://", "https://")):

@@ -1,0 +1,218 @@
+"""The rewards of a run: the functions of its tasks behind one invoker, as the controller scores.
+
+    trajectory ─► a call per part ─► invoker (retries, limits, places) ─► Σ weight · value
+
+A part that compares attempts is called once for all that are scored together, any other once for
+each. One that fails fails the reward of its trajectory, with its reason, and no other's. What was
+opened here is closed when the block ends, whatever a function is still doing.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from rollart.config import Config
+from rollart.config.rewards import RewardPart, judge_pool
+from rollart.errors import ConfigError, ScoreError, StorageError
+from rollart.offering import sandbox_environment
+from rollart.ports import RewardInvoker
+from rollart.rewards.combining import combine
+from rollart.rewards.context import SET_UP_VARIABLE
+from rollart.rewards.loading import is_group_function
+from rollart.rewards.serverless.opening import open_invoker
+from rollart.rewards.serverless.reliable import CallLine
+from rollart.runtime.scoring import Scored
+from rollart.sandbox.opening import open_sandbox
+from rollart.types import Json, Reward, ScoreCall, Trajectory
+
+CALLS = "rewards.jsonl"
+"""In a run's directory: a line for each call of a reward function."""
+_GAUGES = ("cold_starts", "utilisation", "cost", "instances", "retries", "queued")
+_MOST_REASONS = 20
+_IN_SANDBOX = frozenset({"unit_tests", "stdin_stdout"})
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """One part of a task's reward, ready to be called."""
+
+    options: RewardPart
+    is_group: bool
+    pool: str
+    """Who answers: the invoker's kind, and the judge's own pool if there is one."""
+
+
+class Rewards:
+    """Scores the trajectories of a run."""
+
+    def __init__(self, config: Config, invoker: RewardInvoker | None = None) -> None:
+        """Take the invoker of the tasks' functions; none where no task has any."""
+        self._invoker = invoker
+        self._run = config.run.name
+        self._tasks = {name: _parts(config, task.rewards) for name, task in config.tasks.items()}
+        self._pools: dict[str, str] = {}
+
+    @property
+    def pools(self) -> Mapping[str, str]:
+        """Who answers for each part, by `task/part`."""
+        return {
+            f"{task}/{name}": f"{part.options.function} by {part.pool}"
+            for task, parts in self._tasks.items()
+            for name, part in parts.items()
+        }
+
+    async def score(self, trajectories: Sequence[Trajectory]) -> Sequence[Scored]:
+        """Score attempts that belong together; what fails is an error in its place."""
+        parts = self._tasks[trajectories[0].task.env]
+        if not parts:
+            return [Reward(value=each.reward) for each in trajectories]
+        outcomes = await asyncio.gather(
+            *(self._ask(name, part, tuple(trajectories)) for name, part in parts.items())
+        )
+        weights = {name: part.options.weight for name, part in parts.items()}
+        return [
+            _combine(weights, dict(zip(parts, of_one, strict=True)))
+            for of_one in zip(*outcomes, strict=True)
+        ]
+
+    def gauges(self) -> Mapping[str, float]:
+        """Return what the invoker shows at a step, by metric name."""
+        stats = self.stats()
+        return {f"reward/{name}": stats[name] for name in _GAUGES if name in stats}
+
+    def stats(self) -> Mapping[str, float]:
+        """Return the invoker's counters and gauges since the start."""
+        return {} if self._invoker is None else self._invoker.stats()
+
+    def summary(self, failures: Mapping[str, int]) -> dict[str, Json]:
+        """Return what the scores of a run came to; empty where no function scored."""
+        if self._invoker is None:
+            return {}
+        reasons = sorted(failures.items(), key=lambda each: -each[1])[:_MOST_REASONS]
+        shown = {name: round(value, 4) for name, value in self.stats().items()}
+        return {**shown, "pools": dict(self.pools), "failures": dict(reasons)}
+
+    def pool_of(self, key: str) -> str:
+        """Return who answered a call, once."""
+        return self._pools.pop(key, "")
+
+    async def _ask(
+        self, name: str, part: _Part, trajectories: tuple[Trajectory, ...]
+    ) -> list[Scored]:
+        """Return what one part says of each trajectory."""
+        batches = [trajectories] if part.is_group else [(each,) for each in trajectories]
+        answers = await asyncio.gather(*(self._invoke(name, part, batch) for batch in batches))
+        return [outcome for answer in answers for outcome in answer]
+
+    async def _invoke(
+        self, name: str, part: _Part, trajectories: tuple[Trajectory, ...]
+    ) -> Sequence[Scored]:
+        assert self._invoker is not None
+        first = trajectories[0]
+        whole = f"group-{first.group}-" if part.is_group else ""
+        call = ScoreCall(
+            function=part.options.function,
+            options=part.options.options,
+            trajectories=trajectories,
+            is_group=part.is_group,
+            key=f"{self._run}/{first.task.env}/{name}/{whole}{first.id}",
+        )
+        self._pools[call.key] = part.pool
+        try:
+            return await self._invoker.invoke(call)
+        except ScoreError as error:
+            return [error] * len(trajectories)
+
+
+@asynccontextmanager
+async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGenerator[Rewards]:
+    """Open what scores a run's trajectories; `say` is told who scores what."""
+    if not any(task.rewards for task in config.tasks.values()):
+        yield Rewards(config)
+        return
+    await _check_sandbox(config)
+    with _variables(config), _call_log(directory / CALLS) as write:
+        rewards: Rewards
+
+        def note(line: CallLine) -> None:
+            write({**asdict(line), "pool": rewards.pool_of(line.key)})
+
+        try:
+            invoker = open_invoker(config.rewards, on_call=note)
+        except ConfigError as error:
+            field = error.field.replace("invoker.", "rewards.", 1)
+            raise ConfigError(field, error.value, error.fix) from None
+        rewards = Rewards(config, invoker)
+        for part, pool in rewards.pools.items():
+            say(f"reward {part}: {pool}")
+        try:
+            yield rewards
+        finally:
+            await invoker.close()
+
+
+def _parts(config: Config, parts: Mapping[str, RewardPart]) -> dict[str, _Part]:
+    kind = config.rewards.kind
+    return {
+        name: _Part(
+            options=part,
+            is_group=is_group_function(part.function),
+            pool=f"{kind}, asks {pool}" if (pool := judge_pool(part.options)) else kind,
+        )
+        for name, part in parts.items()
+    }
+
+
+def _combine(weights: Mapping[str, float], outcomes: Mapping[str, Scored]) -> Scored:
+    try:
+        return combine(weights, outcomes)
+    except ScoreError as error:
+        return error
+
+
+async def _check_sandbox(config: Config) -> None:
+    """See that there is a sandbox here if a shipped function is to run programs here."""
+    functions = {part.function for task in config.tasks.values() for part in task.rewards.values()}
+    is_ours = config.rewards.kind == "local" and SET_UP_VARIABLE not in os.environ
+    if is_ours and functions & _IN_SANDBOX:
+        await open_sandbox(config.sandbox).close()
+
+
+@contextmanager
+def _variables(config: Config) -> Iterator[None]:
+    """Tell the processes of the invoker of the sandbox, unless the user told them something."""
+    added: dict[str, str] = {}
+    if SET_UP_VARIABLE not in os.environ:
+        added = dict(sandbox_environment(config.sandbox))
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
+
+
+@contextmanager
+def _call_log(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+    """Append a line of JSON for each call."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file: IO[str] = path.open("a", encoding="utf-8")
+    except OSError as error:
+        raise StorageError(f"{path}: calls cannot be written: {error}") from error
+    with file:
+        yield lambda line: _write(file, line)
+
+
+def _write(file: IO[str], line: Mapping[str, object]) -> None:
+    try:
+        file.write(json.dumps(line) + "\n")
+    except OSError as error:
+        raise StorageError(f"{file.name}: calls cannot be written: {error}") from error
