@@ -16,9 +16,19 @@ from rollart.control.recording import decode_domains, decode_rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore
 from rollart.errors import UserError
-from rollart.events import Command, Drop, Launch, Train, TrajectoryCancelled, TrajectoryFailed
+from rollart.events import (
+    Command,
+    Drop,
+    EngineJoined,
+    Launch,
+    RunStarted,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
 from rollart.observe.log import LogPart, Record, read_log
-from rollart.types import Json, TrajectoryId
+from rollart.types import EngineId, Json, TrajectoryId
 
 _CHECK_EVERY = 97
 
@@ -61,6 +71,28 @@ def replay(directory: Path) -> dict[str, Json]:
         "max_staleness": staleness,
         "promised_staleness": max(promised) if promised else None,
     }
+
+
+def turns_served(parts: Iterable[LogPart]) -> dict[str, dict[str, int]]:
+    """Return how many turns of each task domain were completed by each pool."""
+    served: dict[str, Counter[str]] = {}
+    tasks: dict[TrajectoryId, int] = {}
+    for part in parts:
+        domain_of, pools = decode_domains(part.header.rules), dict[EngineId, str]()
+        for record in part.records:
+            match record.event:
+                case RunStarted(engines=engines):
+                    pools |= {engine.id: engine.pool for engine in engines}
+                case EngineJoined(engine=engine):
+                    pools[engine.id] = engine.pool
+                case TrajectoryFinished(info=info):
+                    counts = served.setdefault(domain_of(tasks[info.id]), Counter())
+                    for engine, turns in info.served.items():
+                        counts[pools[engine]] += turns
+                case _:
+                    pass
+            tasks |= {each.id: each.task for each in record.commands if isinstance(each, Launch)}
+    return {domain: dict(counts) for domain, counts in served.items()}
 
 
 def _handle(

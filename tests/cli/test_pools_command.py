@@ -1,12 +1,15 @@
 import json
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
 from rollart.cli import main
-from rollart.cli.pools import render
+from rollart.cli.pools import planned, render, render_served
+from rollart.config import load_config
 from rollart.control.binding import Bindings
 from rollart.control.capacity import Needs, PoolCapacity
+from rollart.errors import PlacementError
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 TWO = str(EXAMPLES / "two_pools.toml")
@@ -109,3 +112,29 @@ def test_bindings_that_cannot_be_read_are_one_message(text, tmp_path, capsys):
 
 def test_a_run_on_one_machine_has_none(tmp_path, capsys):
     assert "only runs on a cluster bind workers" in refusal(capsys, str(tmp_path))
+
+
+def test_the_share_of_turns_that_each_pool_completed_is_shown():
+    served = {"sums": {"bandwidth": 3}, "lake": {"bandwidth": 1, "compute": 199}, "none": {}}
+    assert render_served(served).splitlines() == [
+        "task domain  turns  completed by",
+        "lake         200    compute 99.5%, bandwidth 0.5%",
+        "none         0      -",
+        "sums         3      bandwidth 100.0%",
+    ]
+
+
+@dataclass(frozen=True)
+class Machine:
+    id: str
+    resources: dict[str, float]
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def test_what_a_cluster_has_now_decides_where_workers_would_be():
+    config = load_config(TWO, [])
+    nodes = [Machine("a", {"H20": 1.0, "CPU": 4.0}), Machine("b", {"CPU": 2.0, "H800": 1.0})]
+    rows = {row.name: row for row in planned(config, nodes).table()}
+    assert (rows["compute"].alive, rows["bandwidth"].alive, rows["hosts"].alive) == (1, 1, 4)
+    with pytest.raises(PlacementError, match="every pool that could take it is full"):
+        planned(config, nodes[:1])

@@ -90,6 +90,10 @@ def ask(session):
     )
 
 
+def run_out():
+    raise RuntimeError("out of memory")
+
+
 def joined(id_, *, pool="home", version=0):
     return EngineJoined(engine=EngineInfo(id=id_, pool=pool, version=version))
 
@@ -140,10 +144,12 @@ def test_an_engine_that_is_gone_refuses_what_was_already_on_its_way_to_it():
 def test_an_engine_that_broke_but_lives_is_ended_before_another_is_made():
     async def scenario(dock, fleet):
         broken = dock.handles[0]
-        broken.target._driving.cancel()
+        broken.target._proxy._engine.step = run_out
+        asking = asyncio.create_task(fleet.generators["a"].generate(ask(1)))
         await dock.until(2)
+        assert (await asking).finish == "abort"
         assert broken.dead.is_set()
-        assert dock.events[1] == joined("a.1")
+        assert dock.events == [EngineLost(engine="a", message="out of memory"), joined("a.1")]
 
     docked(scenario)
 

@@ -1,11 +1,13 @@
 """Many messages in few calls, none of them lost, and the end of the other side noticed."""
 
 import asyncio
+import random
 
+import pytest
 from inline_handle import InlineHandle
 
 from rollart.runtime.bodies import ActorDiedError
-from rollart.runtime.exchange import Line, Mailbox
+from rollart.runtime.exchange import InOrder, Line, Mailbox
 
 
 class Doubler:
@@ -102,5 +104,77 @@ def test_a_later_call_lets_the_one_before_it_return():
         mailbox.put("a")
         mailbox.put("b")
         assert await asyncio.wait_for(second, 1) == ["a", "b"]
+
+    asyncio.run(run())
+
+
+def test_parcels_are_taken_in_the_order_of_their_numbers():
+    order = InOrder()
+    assert order.take(1, ["c"]) == []
+    assert order.take(0, ["a", "b"]) == ["a", "b", "c"]
+    assert order.take(3, []) == []
+    assert order.take(2, ["d"]) == ["d"]
+
+
+class Overtaking:
+    """A way to a server on which calls and answers overtake each other."""
+
+    def __init__(self, server):
+        self.server = server
+        self.dice = random.Random(5)
+
+    async def call(self, method, *args):
+        await asyncio.sleep(self.dice.random() / 100)
+        answer = await getattr(self.server, method)(*args)
+        await asyncio.sleep(self.dice.random() / 100)
+        return answer
+
+
+class Echoing:
+    """Says in order what it is told in order."""
+
+    def __init__(self):
+        self.mailbox = Mailbox()
+        self.order = InOrder()
+
+    async def exchange(self, caller, number, messages):
+        for message in self.order.take(number, messages):
+            self.mailbox.put(message)
+        return await self.mailbox.collect(number)
+
+
+def test_what_overtakes_on_the_way_is_heard_in_order():
+    async def run():
+        heard, sent, lost = [], list(range(300)), []
+        line = Line(
+            Overtaking(Echoing()),
+            name="me",
+            hear=heard.append,
+            is_listening=lambda: len(heard) < len(sent),
+            lose=lost.append,
+        )
+        for number in sent:
+            line.send(number)
+            if number % 7 == 0:
+                await asyncio.sleep(0.001)
+        async with asyncio.timeout(10):
+            while len(heard) < len(sent):
+                await asyncio.sleep(0.001)
+        assert (heard, lost) == (sent, [])
+        line.close()
+
+    asyncio.run(run())
+
+
+def test_a_mailbox_that_failed_answers_every_call_with_the_error():
+    async def run():
+        mailbox = Mailbox()
+        waiting = asyncio.create_task(mailbox.collect(0))
+        await asyncio.sleep(0)
+        mailbox.put("unheard")
+        mailbox.fail(KeyError("broken"))
+        for call in (waiting, mailbox.collect(1)):
+            with pytest.raises(KeyError, match="broken"):
+                await asyncio.wait_for(call, 1)
 
     asyncio.run(run())

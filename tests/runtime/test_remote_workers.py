@@ -9,6 +9,7 @@ from rollart.clock import SystemClock
 from rollart.control.routing import Router, Routing
 from rollart.engines.scripted import ScriptedEngine
 from rollart.events import Launch, TrajectoryCancelled, TrajectoryFailed, TrajectoryFinished
+from rollart.runtime import remote_workers
 from rollart.runtime.engine_server import EngineServer
 from rollart.runtime.env_manager import Access
 from rollart.runtime.env_server import EnvServer
@@ -41,6 +42,7 @@ class Crew:
     def __init__(self, *, count=2, is_lockstep=False):
         self.told = []
         self.warnings = []
+        self.given_up = []
         self.lost_engines = []
         self.handles = []
         self.failing_spawns = 0
@@ -57,6 +59,7 @@ class Crew:
             handle_of=self.engine_handles.get,
             on_lost_engine=lambda engine, message: self.lost_engines.append(engine),
             warn=self.warnings.append,
+            give_up=self.given_up.append,
             is_lockstep=is_lockstep,
         )
 
@@ -233,6 +236,19 @@ def test_a_worker_that_cannot_be_made_is_tried_for_again():
     crewed(scenario)
 
 
+def test_when_no_worker_is_left_and_none_can_be_made_the_run_is_given_up(monkeypatch):
+    monkeypatch.setattr(remote_workers, "_FIRST_REST_S", 0.001)
+
+    async def scenario(crew):
+        crew.failing_spawns = 99
+        crew.handles[0].kill()
+        await crew.until(lambda: crew.given_up)
+        message = "environment worker 0 could not be made: no machine; no other is left"
+        assert [str(error) for error in crew.given_up] == [message]
+
+    crewed(scenario, count=1)
+
+
 def test_an_error_outside_the_attempts_failures_breaks_the_worker_and_says_what_it_was():
     async def scenario(crew):
         crew.door.clear()
@@ -251,7 +267,8 @@ def test_an_error_outside_the_attempts_failures_breaks_the_worker_and_says_what_
 def test_turns_of_a_lost_engine_go_on_in_the_next_one():
     async def scenario(crew):
         crew.workers.close_engine(ENGINE)
-        first = await crew.add_engine("engine-1", text="x" * 4000)
+        first = await crew.add_engine("engine-1")
+        await first.call("suspend")
         crew.launch(0, 1)
         await asyncio.sleep(0.02)
         first.kill()
@@ -268,7 +285,7 @@ def test_turns_of_a_lost_engine_go_on_in_the_next_one():
 def test_an_engine_shut_as_lost_gives_its_turns_to_another_though_it_would_still_answer():
     async def scenario(crew):
         crew.workers.close_engine(ENGINE)
-        stuck = await crew.add_engine("engine-1", text="x" * 4000)
+        stuck = await crew.add_engine("engine-1")
         await stuck.call("suspend")
         crew.launch(0, 1)
         await asyncio.sleep(0.02)

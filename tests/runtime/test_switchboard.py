@@ -14,15 +14,17 @@ from rollart.types import Completion, Request, Sampling
 class Teller:
     """An engine that says a letter of its own, `say` tokens at most before it gives back."""
 
-    def __init__(self, letter, *, say=99):
+    def __init__(self, letter, *, say=99, then=lambda: None):
         self.letter = letter
         self.say = say
+        self.then = then
         self.asked = []
         self.forgotten = []
 
     async def generate(self, request):
         await asyncio.sleep(0)
         self.asked.append(request)
+        self.then()
         count = min(self.say, request.sampling.max_tokens)
         return Completion(
             session=request.session,
@@ -84,20 +86,15 @@ def test_a_request_waits_while_no_engine_is_open():
 
 def test_what_an_engine_gives_back_goes_on_in_another_with_the_tokens_it_has():
     async def scenario(board):
-        giving, other = Teller(1, say=2), Teller(2)
-        board.add("a", giving)
-        board.add("b", other)
-        board.open("a", "local")
-
-        async def leave():
-            while not giving.asked:
-                await asyncio.sleep(0)
+        def leave():
             board.close("a")
             board.open("b", "local")
 
-        leaving = asyncio.create_task(leave())
+        other = Teller(2)
+        board.add("a", Teller(1, say=2, then=leave))
+        board.add("b", other)
+        board.open("a", "local")
         completion = await board.complete(ask())
-        await leaving
         assert (completion.tokens, completion.finish) == ((1, 1, 2, 2, 2), "length")
         assert other.asked[0].tokens == (7, 7, 1, 1)
         assert other.asked[0].sampling.max_tokens == 3

@@ -165,6 +165,7 @@ class RaySite:
             handle_of=self._fleet.handle_of,
             on_lost_engine=self._fleet.lose,
             warn=self._warn,
+            give_up=controller.fail,
             is_lockstep=is_lockstep,
         )
         rollout.local, rollout.generators = self._switchboard, self._fleet.generators
@@ -196,9 +197,10 @@ class RaySite:
             await self._fleet.close()
         if self._rollout is not None:
             self._rollout.close()
-        with contextlib.suppress(Exception):
-            await self._trainer.close()
-        await self._host.close()
+        if is_there(self._head):  # nobody answers where the cluster is gone
+            with contextlib.suppress(Exception):
+                await self._trainer.close()
+            await self._host.close()
 
     def _newest_version(self) -> Version:
         return self._newest()

@@ -187,6 +187,7 @@ def _add_pools(commands: "Commands") -> None:
     )
     pools = commands.add_parser("pools", description=about)
     pools.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
+    pools.add_argument("--address", metavar="ADDR", help="the Ray cluster to look at")
     _add_overrides(pools)
     pools.set_defaults(module="rollart.cli.pools")
 

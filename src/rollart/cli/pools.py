@@ -2,18 +2,28 @@
 
 import json
 from argparse import Namespace
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rollart.cli.printing import say
 from rollart.config import Config, load_config
 from rollart.config.affinity import LOCAL
-from rollart.config.placing import capacities, engine_places, trainer_place, uses_of
+from rollart.config.placing import (
+    Node,
+    alive,
+    capacities,
+    engine_places,
+    trainer_place,
+    uses_of,
+)
 from rollart.config.simulated import shape_of
 from rollart.control.binding import Binding, Bindings, PoolRow
 from rollart.errors import ConfigError, UserError
+from rollart.observe.log import read_log
+from rollart.replay import turns_served
 
+LOG = "events.jsonl"
 BINDINGS = "bindings.json"
 """In a run's directory, every binding of the run."""
 _USES = {"train": "trains", "rollout": "rolls out", "environments": "hosts environments"}
@@ -28,17 +38,23 @@ def run(arguments: Namespace) -> int:
         if arguments.overrides:
             raise UserError(f"{arguments.overrides[0]}: a run's config is what it was")
         say(render_bindings(read_bindings(path)))
+        if (path / LOG).exists():
+            say()
+            say(render_served(turns_served(read_log(path / LOG))))
         return 0
     config = load_config(path, arguments.overrides)
     say(render_plan(config))
     say()
-    say(render(planned(config).table()))
+    nodes = None if arguments.address is None else _look(arguments.address)
+    say(render(planned(config, nodes).table()))
     return 0
 
 
-def planned(config: Config) -> Bindings:
-    """Bind what a config asks for as if all its pools were there and empty."""
+def planned(config: Config, nodes: Sequence[Node] | None = None) -> Bindings:
+    """Bind what a config asks for, as if nothing else ran on its pools: all of it, or `nodes`."""
     bindings = Bindings(capacities(config))
+    if nodes is not None:
+        bindings.observe(alive(config, nodes), now=0.0)
     for rank in range(config.training.ranks):
         place = trainer_place(config)
         bindings.bind(f"rank-{rank}", preferred=place.preferred, needs=place.needs, now=0.0)
@@ -86,6 +102,17 @@ def render_bindings(bindings: Sequence[Binding]) -> str:
     return "\n".join([*_columns(rows), "", total])
 
 
+def render_served(served: Mapping[str, Mapping[str, int]]) -> str:
+    """Return which share of each domain's turns each pool completed, as text."""
+    rows = [("task domain", "turns", "completed by")]
+    for domain, pools in sorted(served.items()):
+        turns = sum(pools.values())
+        ranked = sorted(pools.items(), key=lambda item: -item[1])
+        shares = ", ".join(f"{name} {count / turns:.1%}" for name, count in ranked)
+        rows.append((domain, str(turns), shares or "-"))
+    return "\n".join(_columns(rows))
+
+
 def read_bindings(directory: Path) -> tuple[Binding, ...]:
     """Return the bindings that a run recorded."""
     path = directory / BINDINGS
@@ -96,6 +123,14 @@ def read_bindings(directory: Path) -> tuple[Binding, ...]:
         return tuple(_binding(row) for row in rows)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(f"{path}: cannot be read as bindings: {error!r}") from error
+
+
+def _look(address: str) -> Sequence[Node]:
+    """Return the nodes that a cluster has now."""
+    from rollart.on_ray.session import connected, nodes  # noqa: PLC0415 loads ray
+
+    with connected(address):
+        return nodes()
 
 
 def _binding(row: dict[str, Any]) -> Binding:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollart.errors import StorageError
+from rollart.on_ray.session import here
 
 _CALL_S = 60.0
 
@@ -42,7 +44,12 @@ class RayBlobs:
         self._name = name
         table: Any = ray.remote(Table)
         self._table = table.options(
-            name=f"rollart-weights-{name}", namespace="rollart", get_if_exists=True, num_cpus=0
+            name=f"rollart-weights-{name}",
+            namespace="rollart",
+            get_if_exists=True,
+            num_cpus=0,
+            # Beside whoever opens it first, the run's driver: no other node takes it along.
+            scheduling_strategy=NodeAffinitySchedulingStrategy(here(), soft=False),
         ).remote()
 
     @property

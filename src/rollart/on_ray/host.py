@@ -156,7 +156,8 @@ class RayHost:
             async with asyncio.timeout(self._placing_s):
                 await handle.make()
         except BaseException as error:
-            self._handles.remove(handle)
+            with contextlib.suppress(ValueError):  # the host was closed meanwhile
+                self._handles.remove(handle)
             handle.kill()
             if isinstance(error, TimeoutError):
                 raise PlacementError(_unplaced(target, wanted, self._placing_s)) from error

@@ -4,6 +4,7 @@
 "auto" or HOST:PORT joins one that runs and leaves it running.
 """
 
+import atexit
 import logging
 import os
 import socket
@@ -67,10 +68,15 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
             f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start "
             "one with `ray start --head`, or use --address local for one on this machine"
         ) from error
+    head = head_address()
     try:
         yield
     finally:
-        ray.shutdown()
+        if is_there(head):
+            ray.shutdown()
+        else:
+            # Ray would wait for the head for a minute and then end this process itself.
+            atexit.unregister(ray.shutdown)
 
 
 def nodes() -> list[Node]:

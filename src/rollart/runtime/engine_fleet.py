@@ -24,6 +24,8 @@ from rollart.runtime.remote_engine import RemoteEngine
 from rollart.types import EngineId, EngineInfo, Version
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
+_HAND_BACK_S = 0.2
+"""Time for what was evicted to reach those who asked, before the engine counts as gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -121,6 +123,7 @@ class EngineFleet:
                 self._ground.warn(f"engine {old.id} moves from {berth.pool} to where it belongs")
                 with contextlib.suppress(ActorError):  # it is gone by itself
                     await old.evict()
+                    await asyncio.sleep(_HAND_BACK_S)
                 self.lose(old.id, "it moves to its own pool")
 
     async def close(self) -> None:

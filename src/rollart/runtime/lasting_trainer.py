@@ -9,6 +9,7 @@ What it had published it publishes again: the store may have been on the machine
 """
 
 import asyncio
+import contextlib
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -85,7 +86,8 @@ class LastingTrainer:
         """
         if not self._turn.locked():
             async with self._turn:
-                self._handle = None
+                lost, self._handle = self._handle, None
+                await _end(lost)
                 await self._lasting(_nothing)
 
     async def close(self) -> None:
@@ -123,6 +125,7 @@ class LastingTrainer:
             except ActorDiedError as error:
                 deaths += 1
                 self.deaths += 1
+                await _end(handle)  # what seems gone but lives would keep its place
                 self._handle = handle = None
                 if deaths == _DEATHS_IN_A_ROW:
                     raise UserError(
@@ -166,6 +169,12 @@ class LastingTrainer:
         self._saves += 1
         self._base = str(target)
         self._journal.clear()
+
+
+async def _end(handle: Handle | None) -> None:
+    if handle is not None:
+        with contextlib.suppress(Exception):
+            await handle.close()
 
 
 async def _nothing(_handle: Handle) -> None:

@@ -2,7 +2,8 @@
 
 Slots are dealt to the workers in turn. Every launch is answered exactly once: by the worker, or,
 if that is gone, here, as a failure of infrastructure; the slots of a worker that is gone fail at
-once, so the scheduler rests them, until another has taken its place.
+once, so the scheduler rests them, until another has taken its place. A worker that cannot be made
+is tried for as long as others run; if there are none, the run is given up in the end.
 """
 
 import asyncio
@@ -10,6 +11,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from rollart.errors import UserError
 from rollart.events import (
     Event,
     Launch,
@@ -24,6 +26,8 @@ from rollart.runtime.exchange import Line
 from rollart.types import EngineId, Failure, Trajectory, TrajectoryId
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 10.0
+_TRIES = 10
+"""Tries at one worker, with no other there, after which the run is given up."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -48,14 +52,16 @@ class RemoteEnvWorkers:
         handle_of: Callable[[EngineId], Handle | None],
         on_lost_engine: Callable[[EngineId, str], None],
         warn: Callable[[str], None],
+        give_up: Callable[[UserError], None],
         is_lockstep: bool = False,
     ) -> None:
-        """Take what makes the worker of a number, and where results go."""
+        """Take what makes the worker of a number, where results go, and what ends the run."""
         self._spawn = spawn
         self._ends = ends
         self._handle_of = handle_of
         self._on_lost_engine = on_lost_engine
         self._warn = warn
+        self._give_up = give_up
         self._is_lockstep = is_lockstep
         self._places = [_Place(number=number) for number in range(count)]
         self._place_of: dict[TrajectoryId, _Place] = {}
@@ -183,12 +189,16 @@ class RemoteEnvWorkers:
         if lost is not None:
             with contextlib.suppress(Exception):  # what is broken but alive must not go on
                 await lost.close()
-        rest_s = _FIRST_REST_S
+        rest_s, tries = _FIRST_REST_S, 0
         while True:
             try:
                 return await self._open(place)
             except Exception as error:
-                self._warn(f"environment worker {place.number} could not be made: {error}")
+                tries += 1
+                why = f"environment worker {place.number} could not be made: {error}"
+            if tries >= _TRIES and not self.processes():
+                return self._give_up(UserError(f"{why}; no other is left"))
+            self._warn(why)
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 

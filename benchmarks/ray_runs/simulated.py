@@ -1,0 +1,78 @@
+"""A Ray cluster of several machines, simulated: each node is a raylet of its own on this one.
+
+A node that is removed is killed, with all its actors, as if its machine had lost power. A dead node
+is noticed after three unanswered health checks half a second apart, instead of Ray's usual 15 s; a
+check may take long to be answered, as two busy cores make it.
+"""
+
+import os
+from types import TracebackType
+from typing import Any, Self
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+from ray.cluster_utils import Cluster
+
+_SYSTEM = {
+    "health_check_initial_delay_ms": 500,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 10_000,
+    "health_check_failure_threshold": 3,
+}
+_STORE_BYTES = 100 * 2**20
+
+
+class SimulatedCluster:
+    """A head and named nodes that come and go."""
+
+    def __init__(self, *, cpus: int = 4, **resources: float) -> None:
+        """Start the head with so many CPUs and custom resources."""
+        self._cluster = Cluster(
+            initialize_head=True,
+            shutdown_at_exit=False,
+            head_node_args={
+                "num_cpus": cpus,
+                "resources": resources,
+                "object_store_memory": _STORE_BYTES,
+                "include_dashboard": False,
+                "_system_config": _SYSTEM,
+            },
+        )
+        self._nodes: dict[str, Any] = {}
+
+    @property
+    def address(self) -> str:
+        """Where the head listens."""
+        return str(self._cluster.address)
+
+    def add(self, name: str, *, cpus: int = 2, **resources: float) -> None:
+        """Let a machine join."""
+        self._nodes[name] = self._cluster.add_node(
+            num_cpus=cpus, resources=resources, object_store_memory=_STORE_BYTES
+        )
+
+    def remove(self, name: str) -> None:
+        """Kill a machine."""
+        self._cluster.remove_node(self._nodes.pop(name), allow_graceful=False)
+
+    def remove_head(self) -> None:
+        """Kill the head, and with it the cluster."""
+        self._cluster.remove_node(self._cluster.head_node, allow_graceful=False)
+
+    def close(self) -> None:
+        """End every node."""
+        for name in list(self._nodes):
+            self.remove(name)
+        if self._cluster.head_node is not None:
+            self.remove_head()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

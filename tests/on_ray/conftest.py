@@ -1,0 +1,41 @@
+"""One simulated cluster for all tests here, and a way to be connected to it."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "runtime"), str(ROOT)]
+
+
+def pytest_collection_modifyitems(items):
+    """Ray leaves sockets and files to the garbage collector: not our warnings."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*:ResourceWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"))
+            item.add_marker(pytest.mark.filterwarnings("ignore:.*:FutureWarning"))
+            item.add_marker(
+                pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+            )
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A head, an H800 node, an H20 node: machines of a cluster, all of them processes here."""
+    from benchmarks.ray_runs.simulated import SimulatedCluster
+
+    with SimulatedCluster() as simulated:
+        simulated.add("compute", H800=1)
+        simulated.add("bandwidth", H20=1)
+        yield simulated
+
+
+@pytest.fixture
+def connection(cluster):
+    from rollart.on_ray.session import connected
+
+    with connected(cluster.address):
+        yield cluster
