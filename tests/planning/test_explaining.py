@@ -7,8 +7,11 @@ from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem
 from rollart.planning.bounds import Bound
 from rollart.planning.explaining import bottleneck, explain
 from rollart.planning.plan import Share
+from rollart.planning.problem import Pool
 from rollart.planning.search import Answer
 from rollart.planning.trials import Figures
+from rollart.sim.hardware import gpu_named
+from rollart.sim.models import model_named
 
 BUSY = Figures(
     tokens_per_s=1000.0,
@@ -129,3 +132,10 @@ def test_where_cost_is_the_objective_others_cost_more_or_less():
     problem = make_problem(objective="cost")
     lines = explain(make_answer(problem=problem, others=((make_plan(alpha=2), 1.2),)))
     assert "Alpha = 2 would cost 20% more." in lines
+
+
+def test_gpus_the_model_does_not_fit_on_are_not_said_to_cost_too_much():
+    small = Pool(name="small", gpu=gpu_named("L40S"), count=1)
+    problem = make_problem(model=model_named("Qwen3-32B"), pools=(H800, H20, small))
+    (split, *_) = explain(make_answer(problem=problem))
+    assert split.endswith(" Not used, because the model does not fit on them: 1 small.")

@@ -4,6 +4,7 @@ import pytest
 
 from rollart.errors import UserError
 from rollart.events import (
+    EngineJoined,
     EngineLent,
     EngineRecalled,
     EngineUpdated,
@@ -142,3 +143,11 @@ def test_runs_are_compared_by_their_steps_and_the_age_of_what_they_trained():
         "staleness_max": 1,
         "staleness": {"0": 0.5, "1": 0.5},
     }
+
+
+def test_a_run_whose_engines_come_and_go_is_refused_in_words():
+    measured = Measured()
+    measured.add(Record(time_s=0.0, event=START, commands=()))
+    joined = EngineJoined(engine=EngineInfo(id="a.1", pool="gpu", version=0))
+    with pytest.raises(UserError, match=r"engine a\.1 joined during the run"):
+        measured.add(Record(time_s=1.0, event=joined, commands=()))

@@ -37,8 +37,11 @@ def explain(answer: Answer) -> list[str]:
 
 def _say_split(answer: Answer) -> str:
     left = answer.plan.unused(answer.problem)
-    unused = ", ".join(f"{count} {name}" for name, count in left.items())
-    more = f" Not used, because they would cost more than they bring: {unused}." if unused else ""
+    fits = {pool.name for pool in answer.problem.pools if answer.problem.tps(pool)}
+    dear = ", ".join(f"{count} {name}" for name, count in left.items() if name in fits)
+    small = ", ".join(f"{count} {name}" for name, count in left.items() if name not in fits)
+    more = f" Not used, because they would cost more than they bring: {dear}." if dear else ""
+    more += f" Not used, because the model does not fit on them: {small}." if small else ""
     idle = ", ".join(f"{count} {name}" for name, count in answer.plan.idle.items())
     rest = f" Idle, because they are too few for another engine: {idle}." if idle else ""
     return f"{answer.plan}.{more}{rest}"

@@ -15,6 +15,7 @@ from typing import Any
 from rollart.errors import UserError
 from rollart.events import (
     Command,
+    EngineJoined,
     EngineLent,
     EngineRecalled,
     EngineUpdated,
@@ -149,6 +150,11 @@ class Measured:
                 self.train_s[version] = self._took(("train", version), now)
             case Published():
                 self.publish_s[event.version] = self._took(("publish", event.version), now)
+            case EngineJoined(engine=engine):
+                raise UserError(
+                    f"engine {engine.id} joined during the run: runs on clusters whose engines "
+                    "come and go cannot be simulated from their log yet"
+                )
             case EngineUpdated():
                 took_s = self._took(("update", event.engine), now)
                 self.update_s[event.version, event.engine] = took_s
