@@ -436,8 +436,8 @@ def test_a_comparison_that_fails_is_not_made_again():
     ]
     assert run.send(ScoreFailed(id=1, message="the judge is away")) == [
         Drop(ids=(1,), reason="score_failed"),
-        run.launch(2, group=1, slot=0),
-        run.launch(3, group=1, member=1, slot=1),
+        run.launch(2, group=1),
+        run.launch(3, group=1, member=1),
     ]
 
 

@@ -10,7 +10,7 @@ opened here is closed when the block ends, whatever a function is still doing.
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -96,8 +96,9 @@ class Rewards:
         if self._invoker is None:
             return {}
         reasons = sorted(failures.items(), key=lambda each: -each[1])[:_MOST_REASONS]
-        shown = {name: round(value, 4) for name, value in self.stats().items()}
-        return {**shown, "pools": dict(self.pools), "failures": dict(reasons)}
+        summary: dict[str, Json] = {name: round(value, 4) for name, value in self.stats().items()}
+        pools: dict[str, Json] = dict(self.pools)
+        return {**summary, "pools": pools, "failures": dict[str, Json](reasons)}
 
     def pool_of(self, key: str) -> str:
         """Return who answered a call, once."""
@@ -186,7 +187,7 @@ async def _check_sandbox(config: Config) -> None:
 
 
 @contextmanager
-def _variables(config: Config) -> Iterator[None]:
+def _variables(config: Config) -> Generator[None]:
     """Tell the processes of the invoker of the sandbox, unless the user told them something."""
     added: dict[str, str] = {}
     if SET_UP_VARIABLE not in os.environ:
@@ -200,7 +201,7 @@ def _variables(config: Config) -> Iterator[None]:
 
 
 @contextmanager
-def _call_log(path: Path) -> Iterator[Callable[[Mapping[str, object]], None]]:
+def _call_log(path: Path) -> Generator[Callable[[Mapping[str, object]], None]]:
     """Append a line of JSON for each call."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

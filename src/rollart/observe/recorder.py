@@ -40,7 +40,7 @@ class Recorder:
         self._directory = directory
         self._name = name
         self.metrics = Metrics()
-        self.gauges: Callable[[], Mapping[str, float]] = dict
+        self.gauges: Callable[[], Mapping[str, float]] = lambda: {}
         """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
         self.log = EventLog(directory / LOG, header)
         rows = JsonlTracker(directory / METRICS, resume_step=resume_step)

@@ -1,0 +1,148 @@
+"""Dedicated reward workers against an elastic invoker of equal peak capacity, in whole live runs.
+
+A budget of eight GPUs is split. Dedicated: four hold four reward workers all the time and four roll
+out. Elastic: all eight roll out, and functions that come and go score, at most four instances of
+four calls each, as many as the workers take. The runs are real (controller, engine, trainer
+process, reward processes, event log), but two cores cannot stand for eight GPUs: a GPU is a budget
+of four episodes that run at once, an episode's turns are waiting, and a judge's latency is waiting.
+
+Two tasks, each with a judge; episodes of a wave end at about the same time, so scores come in
+bursts. Both kinds run the same config with the same seed, alternating.
+
+- `utilisation_dedicated`: time in which workers score, by the time they are there (the whole run)
+- `utilisation_elastic`: time in which instances score, by the time they exist, cold starts included
+- `rollout_speedup`: seconds from each batch's first launch to its training, dedicated / elastic
+- `p99_s`: of scoring, from the call to its answer, waiting and cold starts included (elastic)
+- `cold_starts`, `idle_after`: instances started, and left when the run ended (elastic)
+"""
+
+import contextlib
+import io
+import json
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.live_runs.timed import ROOT, say
+from rollart.build import train
+from rollart.config import Config, TaskOptions, load_config
+from rollart.config.rewards import RewardPart
+from rollart.events import Launch, RunStarted, Score, Train
+from rollart.observe.log import Record, read_log
+from rollart.replay import replay
+
+NAME = "reward"
+GPUS, EPISODES_PER_GPU = 8, 4
+WORKERS, CALLS_PER_WORKER = 4, 4
+TURNS = 4
+_PARTS = "benchmarks.live_runs.judged"
+
+
+def _task(turn_s: float, judge_s: float) -> TaskOptions:
+    reward = RewardPart(function=f"{_PARTS}:judge", options={"mean_s": judge_s})
+    return TaskOptions(
+        env=f"{_PARTS}:Errand",
+        max_turns=TURNS,
+        max_tokens=256,
+        options={"turns": TURNS, "mean_s": turn_s, "deviation_s": turn_s / 40},
+        rewards={"judge": reward},
+    )
+
+
+def _config(kind: str, steps: int, directory: str) -> Config:
+    is_dedicated = kind == "dedicated"
+    rollout = GPUS - WORKERS if is_dedicated else GPUS
+    scaling = {
+        "max_instances": WORKERS,
+        "min_instances": WORKERS if is_dedicated else 0,
+        "concurrency": CALLS_PER_WORKER,
+        "idle_s": 3600.0 if is_dedicated else 0.1,
+    }
+    base = load_config(
+        ROOT / "examples" / "quickstart.toml",
+        [
+            f"run.directory={directory!r}",
+            "run.mode=sync_plus",
+            f"run.steps={steps}",
+            f"run.environments={rollout * EPISODES_PER_GPU}",
+            "run.evaluate_episodes=0",
+            "run.evaluate_every=0",
+            "run.checkpoint_every=0",
+            "run.samples=0",
+            "model.path=tiny:0.2M",
+            "model.warm_start=false",
+            "batching.groups_per_step=8",
+            "batching.group_size=4",
+            *(f"rewards.scaling.{name}={value}" for name, value in scaling.items()),
+        ],
+    )
+    return replace(base, tasks={"web": _task(6.5, 1.5), "code": _task(6.5, 2.1)})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What one run's log and summary say."""
+
+    records: tuple[Record, ...]
+    rewards: dict[str, Any]
+    proof: dict[str, Any]
+
+    @property
+    def rollout_s(self) -> float:
+        """Seconds from the first launch of each batch to its training, in all."""
+        total, began = 0.0, None
+        for record in self.records:
+            kinds = {type(command) for command in record.commands}
+            if Train in kinds and began is not None:
+                total, began = total + record.time_s - began, None
+            if Launch in kinds and began is None:
+                began = record.time_s
+        return total
+
+    @property
+    def utilisation_dedicated(self) -> float:
+        """Busy by whole time: the invoker counts from its first call, workers are there before."""
+        start = next(r.time_s for r in self.records if isinstance(r.event, RunStarted))
+        first = next(r.time_s for r in self.records for c in r.commands if isinstance(c, Score))
+        end = self.records[-1].time_s
+        return self.rewards["utilisation"] * (end - first) / (end - start)
+
+
+def _run(kind: str, steps: int) -> Measured:
+    with tempfile.TemporaryDirectory(prefix="rollart-bench-") as parent:
+        directory = Path(parent) / "run"
+        with contextlib.redirect_stderr(io.StringIO()):
+            assert train(_config(kind, steps, str(directory))) == 0
+        summary = json.loads((directory / "summary.json").read_text())
+        records = read_log(directory / "events.jsonl")[0].records
+        proof = replay(directory)
+    assert (proof["lost"], proof["trained_twice"], proof["same_commands"]) == (0, 0, True)
+    return Measured(records=records, rewards=summary["rewards"], proof=proof)
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    rounds, steps = (1, 1) if quick else (3, 2)
+    pairs: list[tuple[Measured, Measured]] = []
+    for number in range(rounds):
+        dedicated, elastic = _run("dedicated", steps), _run("elastic", steps)
+        pairs.append((dedicated, elastic))
+        say(
+            f"round {number + 1}: rollout {dedicated.rollout_s:.1f} and {elastic.rollout_s:.1f} s, "
+            f"utilisation {dedicated.utilisation_dedicated:.3f} and "
+            f"{elastic.rewards['utilisation']:.3f}, p99 {elastic.rewards['latency_p99_s']:.2f} s, "
+            f"{elastic.rewards['cold_starts']:.0f} cold starts of "
+            f"{elastic.rewards['cold_start_s']:.2f} s"
+        )
+    elastics = [elastic.rewards for _, elastic in pairs]
+    return {
+        "utilisation_dedicated": round(median(d.utilisation_dedicated for d, _ in pairs), 4),
+        "utilisation_elastic": round(median(each["utilisation"] for each in elastics), 4),
+        "rollout_speedup": round(median(d.rollout_s / e.rollout_s for d, e in pairs), 3),
+        "p99_s": round(median(each["latency_p99_s"] for each in elastics), 3),
+        "cold_starts": median(each["cold_starts"] for each in elastics),
+        "idle_after": max(each["instances"] for each in elastics),
+        "rollout_s": [[round(d.rollout_s, 1), round(e.rollout_s, 1)] for d, e in pairs],
+        "stands_for": "a GPU is a budget of episodes at once; turns and judges are waiting",
+    }
