@@ -6,10 +6,14 @@ check may take long to be answered, as two busy cores make it.
 """
 
 import os
+from secrets import token_hex
 from types import TracebackType
 from typing import Any, Self
 
+# Before Ray is loaded, which reads them once; nodes and drivers started from here inherit them.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
 
 from ray.cluster_utils import Cluster
 

@@ -9,6 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "runtime"), str(ROOT)]
 
+from benchmarks.ray_runs.simulated import SimulatedCluster  # noqa: E402
+
 
 def pytest_collection_modifyitems(items):
     """Ray leaves sockets and files to the garbage collector: not our warnings."""
@@ -25,11 +27,9 @@ def pytest_collection_modifyitems(items):
 @pytest.fixture(scope="session")
 def cluster():
     """A head, an H800 node, an H20 node: machines of a cluster, all of them processes here."""
-    from benchmarks.ray_runs.simulated import SimulatedCluster
-
     with SimulatedCluster() as simulated:
-        simulated.add("compute", H800=1)
-        simulated.add("bandwidth", H20=1)
+        simulated.add("compute", cpus=0, H800=1)
+        simulated.add("bandwidth", cpus=0, H20=1)
         yield simulated
 
 

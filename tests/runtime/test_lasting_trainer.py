@@ -146,7 +146,7 @@ def test_it_waits_for_a_place_when_there_is_none(tmp_path, monkeypatch):
         desk.unplaced = 2
         await desk.kill()
         assert await desk.step(2) == (2, 3.0)
-        assert desk.warnings[1:] == ["the trainer cannot be made now: every pool is full"] * 2
+        assert desk.warnings[1:] == ["the trainer cannot be made now: every pool is full"]
 
     with_trainer(tmp_path, scenario)
 

@@ -8,6 +8,8 @@ import atexit
 import logging
 import os
 import socket
+import sys
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ except ModuleNotFoundError as error:
 
 LOCAL = "local"
 _LOOK_S = 5.0
+_FAILED = 2
+"""The exit code of mistakes that the user can mend."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
@@ -75,8 +79,7 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
         if is_there(head):
             ray.shutdown()
         else:
-            # Ray would wait for the head for a minute and then end this process itself.
-            atexit.unregister(ray.shutdown)
+            _abandon()
 
 
 def nodes() -> list[Node]:
@@ -110,6 +113,25 @@ def is_there(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+def _abandon() -> None:
+    """Let go of a cluster that is gone.
+
+    Ray may wait for its head for a minute and then end this process by itself, as a crash; where it
+    does, this process ends as soon as its work is done, as after any mistake of the user.
+    """
+    leaving = threading.Thread(target=ray.shutdown, daemon=True)
+    leaving.start()
+    leaving.join(_LOOK_S)
+    if leaving.is_alive():
+        atexit.register(_end_now)
+
+
+def _end_now() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_FAILED)
 
 
 def _look_for(address: str) -> None:

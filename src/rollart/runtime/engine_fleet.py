@@ -172,13 +172,14 @@ class EngineFleet:
 
     async def _replace(self, berth: Berth, lost: Handle) -> None:
         await _end(lost)  # what is broken but alive would keep its place
-        rest_s = _FIRST_REST_S
+        rest_s, said = _FIRST_REST_S, ""
         while True:
             try:
                 info = await self._fill(berth)
             except Exception as error:
                 self._ground.release(berth.name)
-                self._ground.warn(f"engine {berth.name} cannot be made now: {error}")
+                if said != (said := f"engine {berth.name} cannot be made now: {error}"):
+                    self._ground.warn(said)
             else:
                 if self.post is not None:
                     self.post(EngineJoined(engine=info))

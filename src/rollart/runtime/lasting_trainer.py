@@ -147,14 +147,15 @@ class LastingTrainer:
 
     async def _make_again(self) -> Handle:
         """Make a trainer, trying for a while if there is no place or what there was is gone."""
-        rest_s, clock = _FIRST_REST_S, SystemClock()
+        rest_s, clock, said = _FIRST_REST_S, SystemClock(), ""
         while True:
             try:
                 return await self._spawn()
             except (PlacementError, ActorDiedError) as error:
                 if clock.now() >= _PATIENCE_S:
                     raise
-                self._warn(f"the trainer cannot be made now: {error}")
+                if said != (said := f"the trainer cannot be made now: {error}"):
+                    self._warn(said)
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 

@@ -189,7 +189,7 @@ class RemoteEnvWorkers:
         if lost is not None:
             with contextlib.suppress(Exception):  # what is broken but alive must not go on
                 await lost.close()
-        rest_s, tries = _FIRST_REST_S, 0
+        rest_s, tries, said = _FIRST_REST_S, 0, ""
         while True:
             try:
                 return await self._open(place)
@@ -198,7 +198,9 @@ class RemoteEnvWorkers:
                 why = f"environment worker {place.number} could not be made: {error}"
             if tries >= _TRIES and not self.processes():
                 return self._give_up(UserError(f"{why}; no other is left"))
-            self._warn(why)
+            if why != said:
+                self._warn(why)
+            said = why
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
