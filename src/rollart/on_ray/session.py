@@ -52,6 +52,7 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("ray").setLevel(logging.ERROR)
     common: dict[str, Any] = {
         "namespace": "rollart",
         "log_to_driver": False,

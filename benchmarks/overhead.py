@@ -1,0 +1,92 @@
+"""What a turn costs when nothing else does: on Ray, and in one process.
+
+1,000 trajectories run at once, of 10 turns each, in a world that answers at once; the engine knows
+its 4 tokens beforehand. Everything else is real: controller, scheduler, environment workers,
+router, engine server. On Ray the engine and two environment workers are actors. Processor time is
+that of all processes together, Ray's own included.
+"""
+
+import asyncio
+from typing import Any
+
+from benchmarks.ray_runs.free_parts import MIX, free_engine, make_proxy, make_worker
+from benchmarks.ray_runs.pumping import Counted, Pump
+from rollart.clock import SystemClock
+from rollart.control.routing import Router, Routing
+from rollart.on_ray.host import RayHost
+from rollart.on_ray.session import connected
+from rollart.runtime.env_worker import Ends
+from rollart.runtime.host import thread_env
+from rollart.runtime.remote_engine import RemoteEngine
+from rollart.runtime.remote_workers import RemoteEnvWorkers
+from rollart.runtime.switchboard import Switchboard
+from rollart.types import EngineId, EngineInfo, Version
+
+NAME = "overhead"
+CONCURRENT = 1000
+WORKERS = 2
+_PARTS = "benchmarks.ray_runs.free_parts"
+_ENGINE = EngineId("engine-0")
+_INFOS = (EngineInfo(id=_ENGINE, pool="local", version=Version(0)),)
+
+
+async def embedded(*, warm_s: float, measure_s: float) -> Counted:
+    pump = Pump(slots=CONCURRENT, domain_of=MIX.domain)
+    proxy = make_proxy(free_engine(), _ENGINE)
+    driving = asyncio.create_task(proxy.run())
+    router = Router(Routing(), engines=[(_ENGINE, "local")])
+    board = Switchboard(router, generators={_ENGINE: proxy}, now=SystemClock().now)
+    ends = Ends(put=pump.buffer.put, post=pump.controller.post)
+    worker = make_worker(ends, switchboard=board)
+    counted = await pump.run(
+        worker, {_ENGINE: proxy}, infos=_INFOS, warm_s=warm_s, measure_s=measure_s
+    )
+    driving.cancel()
+    return counted
+
+
+async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
+    host = RayHost(env=thread_env(1))
+    pump = Pump(slots=CONCURRENT, domain_of=MIX.domain)
+    handle = await host.spawn(f"{_PARTS}:FreeEngine", {"name": _ENGINE})
+    await handle.call("start")
+    lost: list[Any] = []
+    engine = RemoteEngine(
+        handle, id=_ENGINE, caller="controller", lose=lambda *error: lost.append(error)
+    )
+    workers = RemoteEnvWorkers(
+        lambda number: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": f"workers-{number}"}),
+        count=WORKERS,
+        ends=Ends(put=pump.buffer.put, post=pump.controller.post),
+        handle_of=lambda _engine: handle,
+        on_lost_engine=lambda *error: lost.append(error),
+        warn=lost.append,
+        give_up=lost.append,
+    )
+    await workers.start()
+    workers.open_engine(_ENGINE, "local", is_guest=False)
+    calls = await handle.call("calls")
+    counted = await pump.run(
+        workers, {_ENGINE: engine}, infos=_INFOS, warm_s=warm_s, measure_s=measure_s
+    )
+    calls = await handle.call("calls") - calls
+    stats = await handle.call("stats")
+    engine.close()
+    await host.close()
+    assert not lost, lost
+    return counted, calls / max(1.0, stats["sampled_tokens"] / 4)
+
+
+def run(*, quick: bool) -> dict[str, object]:
+    warm_s, measure_s = (3.0, 5.0) if quick else (5.0, 20.0)
+    local = asyncio.run(embedded(warm_s=warm_s, measure_s=measure_s))
+    with connected("local"):
+        ray, calls = asyncio.run(on_ray(warm_s=warm_s, measure_s=measure_s))
+    return {
+        "ray_turns_per_s": round(ray.turns / ray.seconds, 1),
+        "embedded_turns_per_s": round(local.turns / local.seconds, 1),
+        "ray_cpu_us_per_turn": round(1e6 * ray.cpu_s / ray.turns, 1),
+        "embedded_cpu_us_per_turn": round(1e6 * local.cpu_s / local.turns, 1),
+        "ray_engine_calls_per_turn": round(calls, 4),
+        "concurrent": CONCURRENT,
+    }

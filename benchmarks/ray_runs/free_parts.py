@@ -1,0 +1,154 @@
+"""Parts that cost nothing: an engine that knows its answer, a world that says yes, a renderer.
+
+What is left of a turn is what the system itself costs.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rollart.clock import SystemClock
+from rollart.control.routing import Router, Routing
+from rollart.control.tasks import TaskKind, TaskMix
+from rollart.control.turns import Limits
+from rollart.engines.scripted import ScriptedEngine
+from rollart.ports import Engine
+from rollart.runtime.engine_server import EngineMessage, EngineServer
+from rollart.runtime.env_manager import Access, Setup
+from rollart.runtime.env_server import EnvServer
+from rollart.runtime.env_worker import Ends, EnvWorker
+from rollart.runtime.gate import OpenGate
+from rollart.runtime.proxy import LLMProxy
+from rollart.runtime.seat import Timeouts
+from rollart.runtime.switchboard import Switchboard
+from rollart.types import EngineId, Json, Request, Sampling, StepReport, Version
+
+TURNS = 10
+STOP = 0
+_ANSWER = (5, 6, 7, STOP)
+MIX = TaskMix([TaskKind(name="free", domain="free")], seed=1)
+
+
+class FreeWorld:
+    """Ends after some turns; each takes a microsecond."""
+
+    inline = True
+
+    def __init__(self, turns: int = TURNS, observation: str = "go on") -> None:
+        self._turns = turns
+        self._observation = observation
+        self._left = turns
+
+    def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
+        """Start an episode."""
+        self._left = self._turns
+        return self._observation, {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
+        """Take a turn."""
+        self._left -= 1
+        return self._observation, 1.0, self._left == 0, False, {}
+
+
+class LetterRenderer:
+    """One token a letter."""
+
+    stop = (STOP,)
+
+    def start(self, system: str, observation: str) -> tuple[int, ...]:
+        """Return the opening."""
+        return tuple(observation.encode())
+
+    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
+        """Return what follows a completion."""
+        return tuple(observation.encode())
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return an action."""
+        return "yes"
+
+
+def answer(request: Request) -> tuple[int, ...]:
+    return _ANSWER
+
+
+def free_engine() -> Engine:
+    return ScriptedEngine(answer, tokens_per_step=len(_ANSWER))
+
+
+def make_proxy(engine: Engine, name: str) -> LLMProxy:
+    return LLMProxy(engine, id=EngineId(name), fetch=lambda _version: {})
+
+
+def setup(*, turns: int = TURNS, observation: str = "go on", sampled: int = 8) -> Setup:
+    return Setup(
+        make=lambda _slot: FreeWorld(turns, observation),
+        parse=str.strip,
+        system="",
+        limits=Limits(max_turns=64, max_tokens=1 << 20),
+        sampling=Sampling(max_tokens=sampled),
+        timeouts=Timeouts(reset_s=60.0, step_s=60.0, episode_s=600.0),
+    )
+
+
+def make_worker(
+    ends: Ends,
+    *,
+    switchboard: Switchboard,
+    setups: Mapping[str, Setup] | None = None,
+    mix: TaskMix = MIX,
+) -> EnvWorker:
+    access = Access(
+        renderer=LetterRenderer(),
+        switchboard=switchboard,
+        gate=OpenGate(),
+        is_fresh=lambda _version: True,
+    )
+    return EnvWorker(setups=setups or {"free": setup()}, access=access, tasks=mix.task, ends=ends)
+
+
+class FreeEngine(EngineServer):
+    """The engine in a process of its own; it counts the calls that reach it."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(make_proxy(free_engine(), name))
+        self._calls = 0
+
+    async def exchange(
+        self, caller: str, number: int, messages: Sequence[EngineMessage]
+    ) -> list[Any]:
+        """Count a call and serve it."""
+        self._calls += 1
+        return await super().exchange(caller, number, messages)
+
+    async def calls(self) -> int:
+        """Return how many calls came."""
+        return self._calls
+
+
+class FreeEnvironments(EnvServer):
+    """An environment worker in a process of its own."""
+
+    def __init__(self, *, name: str) -> None:
+        super().__init__(_make, name=name)
+
+
+def _make(ends: Ends) -> tuple[EnvWorker, Switchboard]:
+    switchboard = Switchboard(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
+    return make_worker(ends, switchboard=switchboard), switchboard
+
+
+class FreeTrainer:
+    """Makes the next version of nothing, at once."""
+
+    def __init__(self) -> None:
+        self._version = 0
+
+    async def call(self, method: str, *args: object) -> Any:
+        """Answer at once."""
+        if method == "step":
+            self._version += 1
+            return StepReport(version=Version(self._version), metrics={})
+        return Version(self._version)
+
+    async def close(self) -> None:
+        """Do nothing."""
