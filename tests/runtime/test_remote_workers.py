@@ -209,14 +209,27 @@ def test_a_successor_is_another_caller_to_the_engines():
     crewed(scenario)
 
 
-def test_launches_fail_at_once_while_a_worker_is_being_made_again():
+def test_while_a_worker_is_being_made_again_its_slots_are_dealt_to_the_others():
     async def scenario(crew):
         crew.may_spawn.clear()
         crew.handles[0].kill()
         await crew.until(lambda: len(crew.workers.processes()) == 1)
+        crew.launch(0, 1, 2)
+        await crew.until(lambda: len(crew.ends()) == 3)
+        assert crew.ends() == dict.fromkeys(range(3), "finished")
+
+    crewed(scenario)
+
+
+def test_launches_fail_at_once_while_there_is_no_worker():
+    async def scenario(crew):
+        crew.may_spawn.clear()
+        for handle in crew.handles:
+            handle.kill()
+        await crew.until(lambda: len(crew.workers.processes()) == 0)
         crew.launch(0, 1)
         await crew.until(lambda: len(crew.ends()) == 2)
-        assert crew.ends() == {0: "worker", 1: "finished"}
+        assert crew.ends() == {0: "worker", 1: "worker"}
         crew.may_spawn.set()
         await crew.until(lambda: len(crew.workers.processes()) == 2)
         crew.launch(2)

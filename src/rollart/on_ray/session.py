@@ -53,6 +53,10 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
+    # Ray prints the last hundred lines of every raylet that ends; who is gone we say ourselves, and
+    # the lines stay in Ray's own logs. There is no setting for it.
+    inside: Any = sys.modules["ray._private.worker"]
+    inside.print_to_stdstream = _print_nothing
     common: dict[str, Any] = {
         "namespace": "rollart",
         "log_to_driver": False,
@@ -133,6 +137,10 @@ def _end_now() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_FAILED)
+
+
+def _print_nothing(*_args: object, **_options: object) -> None:
+    pass
 
 
 def _look_for(address: str) -> None:

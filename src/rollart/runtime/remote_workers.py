@@ -1,9 +1,10 @@
 """RemoteEnvWorkers: environment workers elsewhere, as the controller sees them: as one.
 
 Slots are dealt to the workers in turn. Every launch is answered exactly once: by the worker, or,
-if that is gone, here, as a failure of infrastructure; the slots of a worker that is gone fail at
-once, so the scheduler rests them, until another has taken its place. A worker that cannot be made
-is tried for as long as others run; if there are none, the run is given up in the end.
+if that is gone, here, as a failure of infrastructure. While another is being made in its place, its
+slots are dealt to the others; where there are none, launches fail at once, so the scheduler rests
+their slots. A worker that cannot be made is tried for as long as others run; if there are none, the
+run is given up in the end.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from rollart.ports import Handle
 from rollart.runtime.env_server import Leave, Lost, Open, Order, Report, Shut, Start, Stop
 from rollart.runtime.env_worker import Ends
 from rollart.runtime.exchange import Line
-from rollart.types import EngineId, Failure, Trajectory, TrajectoryId
+from rollart.types import EngineId, Failure, SlotId, Trajectory, TrajectoryId
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 10.0
 _TRIES = 10
@@ -78,7 +79,7 @@ class RemoteEnvWorkers:
         del group  # they run elsewhere
         by_place: dict[int, list[Launch]] = {}
         for launch in launches:
-            by_place.setdefault(launch.slot % len(self._places), []).append(launch)
+            by_place.setdefault(self._deal(launch.slot).number, []).append(launch)
         for number, mine in by_place.items():
             place = self._places[number]
             for launch in mine:
@@ -134,6 +135,14 @@ class RemoteEnvWorkers:
                 place.line.close()
         for task in self._tasks:
             task.cancel()
+
+    def _deal(self, slot: SlotId) -> _Place:
+        """Return the place of a slot: its own, or while nobody is there, another."""
+        place = self._places[slot % len(self._places)]
+        if place.line is None:
+            there = [each for each in self._places if each.line is not None]
+            return there[slot % len(there)] if there else place
+        return place
 
     async def _open(self, place: _Place) -> None:
         handle = await self._spawn(place.number)
