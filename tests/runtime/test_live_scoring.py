@@ -166,6 +166,14 @@ def test_what_an_environment_says_of_its_task_reaches_the_function(tmp_path):
     assert (proof["same_commands"], proof["lost"], proof["ended"]["trained"]) == (True, 0, 4)
 
 
+def test_without_reward_functions_nothing_joins_the_task(tmp_path):
+    live = live_with(tmp_path, Knowing)
+    live.setup = {"scoring": "env"}
+    live.run()
+    trained = [each for batch in live.batches for group in batch for each in group]
+    assert [each.task.payload for each in trained] == [{}] * 4
+
+
 def test_what_cannot_be_known_of_a_task_is_a_broken_contract(tmp_path):
     class Odd(Knowing):
         payload = "42"

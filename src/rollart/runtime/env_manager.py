@@ -93,7 +93,7 @@ class EnvManager:
         observation, info = await self._seat.reset(
             spec.task.seed, spec.task.payload, timeout_s=timeouts.reset_s
         )
-        payload = info.get("payload")
+        payload = None if self._setup.scoring == "env" else info.get("payload")
         if payload is not None and not isinstance(payload, dict):
             message = f"info['payload'] must be a dict; it is {payload!r}"
             raise AttemptError("env_contract", f"{self._task_name}: {message}")
