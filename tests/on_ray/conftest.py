@@ -31,11 +31,3 @@ def cluster():
         simulated.add("compute", cpus=0, H800=1)
         simulated.add("bandwidth", cpus=0, H20=1)
         yield simulated
-
-
-@pytest.fixture
-def connection(cluster):
-    from rollart.on_ray.session import connected
-
-    with connected(cluster.address):
-        yield cluster

@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -66,7 +68,7 @@ def test_the_embedded_host_keeps_the_contract(tmp_path):
     asyncio.run(run())
 
 
-def test_the_ray_host_keeps_the_contract(connection, tmp_path):
+def use_ray_host(tmp_path):
     async def run():
         host = RayHost()
         try:
@@ -89,7 +91,7 @@ def test_the_ray_host_keeps_the_contract(connection, tmp_path):
     asyncio.run(run())
 
 
-def test_weights_lie_in_the_object_store_until_they_are_pruned(connection):
+def use_object_store(_tmp_path):
     blobs = RayBlobs("contract")
     with pytest.raises(KeyError):
         blobs.get("nothing")
@@ -110,3 +112,29 @@ def test_weights_lie_in_the_object_store_until_they_are_pruned(connection):
     assert all(np.array_equal(fetched[name], value + 2) for name, value in weights.items())
     with pytest.raises(KeyError):
         reader.fetch(1)
+
+
+def in_a_driver(what, address, tmp_path):
+    """Run a function of this module in a driver of its own: Ray ends drivers it is unhappy with."""
+    program = (
+        "import sys, pathlib, test_ray_host as here\n"
+        "from rollart.on_ray.session import connected\n"
+        "with connected(sys.argv[1]): getattr(here, sys.argv[2])(pathlib.Path(sys.argv[3]))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, address, what, str(tmp_path)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+
+
+def test_the_ray_host_keeps_the_contract(cluster, tmp_path):
+    in_a_driver("use_ray_host", cluster.address, tmp_path)
+
+
+def test_weights_lie_in_the_object_store_until_they_are_pruned(cluster, tmp_path):
+    in_a_driver("use_object_store", cluster.address, tmp_path)
