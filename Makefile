@@ -17,8 +17,11 @@ BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 quickstart:
 	@scripts/quickstart.sh "$(MAKE)" "$(BIN)" "$(CONFIG)"
 
+# Tests of the sandbox look for processes left behind on this machine, so they run by themselves.
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --cov --cov-report=term-missing:skip-covered --cov-fail-under=100
+	OMP_NUM_THREADS=1 $(BIN)/pytest tests/sandbox
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore=tests/sandbox \
+		--cov --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 lint: install-dev
 	$(BIN)/ruff check

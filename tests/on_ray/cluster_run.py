@@ -102,7 +102,7 @@ class ClusterRun:
         except Exception:
             return []
 
-    def wait(self, is_so, *, seconds=60):
+    def wait(self, is_so, *, seconds=240):
         """Wait until the log says something; return what `is_so` made of it."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
