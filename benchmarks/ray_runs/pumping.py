@@ -18,7 +18,8 @@ from rollart.events import Command, Event, Launch, TrajectoryFinished
 from rollart.ports import Generator
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.controller import Controller, Parts, Rollout
-from rollart.types import EngineId, EngineInfo, TrajectoryId
+from rollart.runtime.scoring import Scored
+from rollart.types import EngineId, EngineInfo, Trajectory, TrajectoryId
 
 _GROUP = 8
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -116,5 +117,5 @@ def _descends(pid: int, parents: Mapping[int, int]) -> bool:
     return False
 
 
-async def _never(*_trajectories: object) -> list[float]:
+async def _never(_trajectories: Sequence[Trajectory]) -> Sequence[Scored]:
     raise AssertionError("every trajectory has its reward")

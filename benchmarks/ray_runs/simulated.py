@@ -49,7 +49,7 @@ class SimulatedCluster:
         """Where the head listens."""
         return str(self._cluster.address)
 
-    def add(self, name: str, *, cpus: int = 2, **resources: float) -> None:
+    def add(self, name: str, *, cpus: float = 2, **resources: float) -> None:
         """Let a machine join."""
         self._nodes[name] = self._cluster.add_node(
             num_cpus=cpus, resources=resources, object_store_memory=_STORE_BYTES
