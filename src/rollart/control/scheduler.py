@@ -6,8 +6,8 @@
          │                                                                        │
     EngineUpdated ◄─ Suspend/Update/Resume ◄─ Published ◄─ Publish ◄─ StepFinished ┘
 
-The groups are the `Cohort`'s, their attempts the `Flights`', the engines' versions the `Syncer`'s;
-here is what one of them must know of another, and what becomes of it.
+The groups are the `Cohort`'s, their attempts the `Flights`', the engines' versions the `Syncer`'s,
+how an attempt or a group ends the `Fates`'; here is what happens when.
 
 Invariants, asserted by `invariants.check` and driven by random event orders in the tests: every
 launched attempt ends exactly once (trained, dropped, cancelled or failed); a batch never holds
@@ -17,21 +17,20 @@ the same events give the same commands.
 """
 
 from collections.abc import Callable
-from typing import assert_never, cast, get_args
+from typing import assert_never, cast
 
 from rollart.control.adapting import Adapter
 from rollart.control.cohort import Cohort
 from rollart.control.dispatch import DomainOf, one_domain
+from rollart.control.fates import Fates
 from rollart.control.flights import Flights
-from rollart.control.groups import Attempt, Group
+from rollart.control.groups import Group
 from rollart.control.pacing import Hold
 from rollart.control.rules import Rules
 from rollart.control.serving import Serving
 from rollart.events import (
     CancelReason,
     Command,
-    Drop,
-    DropReason,
     EngineJoined,
     EngineLent,
     EngineLost,
@@ -55,9 +54,7 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.types import TrajectoryInfo, Version
-
-_CANCEL_REASONS = frozenset[str](get_args(CancelReason))
+from rollart.types import Version
 
 
 class Scheduler:
@@ -71,12 +68,18 @@ class Scheduler:
         self.flights = Flights(rules, durations=self.cohort.dispatcher.durations)
         self.serving = Serving(rules, bound=self.bound, cohort=self.cohort, flights=self.flights)
         self.adapter = Adapter(rules, bound=self.bound)
+        self.fates = Fates(
+            rules,
+            cohort=self.cohort,
+            flights=self.flights,
+            watchers=(self.serving.lender, self.adapter),
+            is_fresh=self.is_fresh,
+        )
         self.ending: CancelReason | None = None
         self._hold = Hold(rules, bound=self.bound)
         self._lends = rules.lending.enabled
         self._hedges = bool(rules.redundancy.hedge_after)
         self._wake_at: float | None = None
-        self._now = 0.0
         self._out: list[Command] = []
 
     @property
@@ -124,8 +127,10 @@ class Scheduler:
         self._out = []
         if isinstance(event, Woke):
             now = max(now, event.at_s)  # a timer may fire a moment early
-        self._now = now
         self._note(event, now)
+        if self.fates.hopeless and self.ending is None:
+            self._out.append(Halt(message=self.fates.hopeless))
+            self._end("interrupted")
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
@@ -146,17 +151,17 @@ class Scheduler:
     def _note(self, event: Event, now: float) -> None:  # noqa: PLR0912
         match event:
             case TrajectoryBorn():
-                self._birth(self.flights.attempts[event.id], event.version)
+                self._out += self.fates.born(event)
             case TrajectoryFinished():
-                self._finish(event.info, now)
+                self._out += self.fates.finished(event.info, now)
             case TrajectoryFailed():
-                self._fail(event, now)
+                self._out += self.fates.failed(event, now)
             case TrajectoryCancelled():
                 self.flights.cancelled(event.id, now)
             case TrajectoryScored():
-                self._score(self.flights.end(event.id), event.reward)
+                self._out += self.fates.scored(event, now)
             case ScoreFailed():
-                self._score_failed(self.flights.end(event.id), event.message)
+                self._out += self.fates.score_failed(event, now)
             case StepFinished():
                 self._step_finished(event.version)
             case Published():
@@ -213,97 +218,13 @@ class Scheduler:
             self._wake_at = at_s
             self._out.append(Wake(at_s=at_s))
 
-    def _birth(self, attempt: Attempt, version: Version) -> None:
-        if attempt.state == "cancelling" or not self.cohort.birth(attempt.group, version):
-            return
-        if not self.is_fresh(version):
-            self._drop(attempt.group, "stale")
-
-    def _finish(self, info: TrajectoryInfo, now: float) -> None:
-        attempt = self.flights.finish(info.id, now)
-        if attempt.state == "cancelling":
-            self._out.append(Drop(ids=(attempt.id,), reason=attempt.ending))
-            return
-        self._birth(attempt, info.born)
-        if attempt.state == "discarded":
-            return
-        if info.reward is not None:
-            self._score(self.flights.end(attempt.id), info.reward)
-            return
-        self.flights.await_score(attempt, is_compared=info.is_compared)
-        if info.is_compared:
-            self._out += self.flights.compare(attempt.group)
-
-    def _fail(self, event: TrajectoryFailed, now: float) -> None:
-        # A worker's end fails all it had at once and says nothing of what it ran.
-        is_counted = event.failure.kind != "worker"
-        attempt = self.flights.fail(event.id, now, is_counted=is_counted)
-        if not attempt.is_wanted:
-            return
-        self._retry(attempt)
-        count, failure = self.flights.failures_in_a_row, event.failure
-        if is_counted and count == self.rules.retry.give_up_after:
-            self._give_up(
-                f"{count} attempts in a row failed; the last: {failure.kind}: {failure.message}"
-            )
-
-    def _retry(self, attempt: Attempt) -> None:
-        if not self.flights.retry(attempt):
-            self._out += self.flights.compare(attempt.group)
-            self._settle(attempt.group)
-
-    def _score(self, attempt: Attempt, reward: float) -> None:
-        if attempt.state != "discarded":
-            self.flights.failed_scores_in_a_row = 0
-            self.cohort.score(attempt, reward)
-            self._settle(attempt.group)
-
-    def _score_failed(self, attempt: Attempt, message: str) -> None:
-        if attempt.state == "discarded":
-            return
-        self._out.append(Drop(ids=(attempt.id,), reason="score_failed"))
-        if attempt.is_compared:
-            self._settle(attempt.group)  # what it was compared with is settled: no second try
-        else:
-            self._retry(attempt)
-        self.flights.failed_scores_in_a_row += 1
-        count = self.flights.failed_scores_in_a_row
-        if count == self.rules.retry.give_up_after:
-            self._give_up(f"{count} scores in a row failed; the last: {message}")
-
-    def _give_up(self, message: str) -> None:
-        self._out.append(Halt(message=message))
-        self._end("interrupted")
-
-    def _settle(self, group: Group) -> None:
-        """Complete or drop a group if no more is to come of it."""
-        verdict = self.cohort.judge(group)
-        if verdict == "ready":
-            self.serving.lender.complete(self._now)
-            self.adapter.complete(self._now)
-            self._out += self.flights.stop(group, "surplus")
-            for other in self.cohort.complete(group):
-                self._drop(other, "surplus")
-        elif verdict != "rolling":
-            self._drop(group, verdict)
-
-    def _drop(self, group: Group, reason: DropReason) -> None:
-        """End a rolling or ready group untrained."""
-        self.adapter.lose(group, reason)
-        is_cancel_reason = reason in _CANCEL_REASONS
-        cancelled = cast("CancelReason", reason) if is_cancel_reason else "group_dropped"
-        self._out += self.flights.stop(group, cancelled)
-        if group.scored:
-            self._out.append(Drop(ids=group.trajectories, reason=reason))
-        self.cohort.remove(group)
-
     def _expire(self) -> None:
         """Drop what has become too old to train on."""
         if self.rules.mode.bound == "start":
             return
         judge = self.bound.judge(optimizer=self.optimizer, served=self.served)
         for group in self.cohort.older_than(judge - self.bound.alpha):
-            self._drop(group, "stale")
+            self._out += self.fates.drop(group, "stale")
 
     def _train(self, now: float) -> None:
         if (
@@ -372,4 +293,4 @@ class Scheduler:
             if group.state == "rolling" and reason == "interrupted":
                 self._out += self.flights.postpone(group, reason)
             elif group.state in ("rolling", "ready") and reason == "run_finished":
-                self._drop(group, reason)
+                self._out += self.fates.drop(group, reason)
