@@ -122,7 +122,7 @@ def test_a_worker_whose_node_is_gone_is_lost_and_goes_home_when_it_is_back():
     bindings.observe({"compute": {"n2": 2}, "wide": {"n3": 4}}, now=5.0)
     bindings.check()
     assert bindings.lost() == ("a",)
-    assert bindings.better("a") is None
+    assert (bindings.better("a"), bindings.better("b")) == (None, None)
     moved = bindings.rebind("a", now=6.0)
     assert (moved.actual, moved.node, moved.since_s) == ("wide", "n3", 6.0)
     assert (bindings.lost(), bindings.better("a")) == ((), None)
