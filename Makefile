@@ -18,9 +18,11 @@ quickstart:
 	@scripts/quickstart.sh "$(MAKE)" "$(BIN)" "$(CONFIG)"
 
 # Tests of the sandbox look for processes left behind on this machine, so they run by themselves.
+# The same cases are drawn every time; a plain `pytest` draws new ones.
+test: export OMP_NUM_THREADS := 1
 test: lint docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest tests/sandbox
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(WORKERS) --ignore=tests/sandbox \
+	$(BIN)/pytest --hypothesis-profile=ci tests/sandbox
+	$(BIN)/pytest --hypothesis-profile=ci -n $(WORKERS) --ignore=tests/sandbox \
 		--cov --cov-report=term-missing:skip-covered --cov-fail-under=100
 
 lint: install-dev
