@@ -11,7 +11,18 @@ import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "rollart"
 
-WORDS = {"errors", "types", "events", "ports", "clock", "seeds", "contract", "cluster"}
+WORDS = {
+    "errors",
+    "types",
+    "events",
+    "ports",
+    "clock",
+    "seeds",
+    "contract",
+    "cluster",
+    "sharing",
+    "importing",
+}
 ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe", "sandbox", "rewards"}
 EDGES = {"config", "build", "cli", "replay", "offering"}
 MAY_IMPORT = {
@@ -24,7 +35,7 @@ MAY_IMPORT = {
     "training": WORDS | {"training", "models"},
     "runtime": WORDS | {"control", "observe", "runtime"},
     "sim": WORDS | {"control", "observe", "sim"},
-    "on_ray": WORDS | {"control", "observe", "runtime", "on_ray"},
+    "on_ray": WORDS | {"control", "observe", "runtime", "rewards", "on_ray"},
     "planning": WORDS | {"control", "sim", "planning"},
     **dict.fromkeys(
         EDGES, {"", "runtime", "sim", "planning", "control", "on_ray"} | WORDS | ADAPTERS | EDGES

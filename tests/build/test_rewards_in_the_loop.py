@@ -3,7 +3,12 @@
 import asyncio
 import json
 import re
+import threading
+import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,7 @@ from live_parts import Countdown, Live
 
 from rollart.build.rewards import open_rewards
 from rollart.config import Config, TaskOptions
+from rollart.config.ray import RayOptions
 from rollart.config.rewards import RewardPart, are_compared
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
@@ -20,7 +26,7 @@ from rollart.control.retry import Retry
 from rollart.control.rules import Rules
 from rollart.control.scaling import Scaling
 from rollart.errors import ConfigError, UserError
-from rollart.events import Score, ScoreFailed, TrajectoryScored
+from rollart.events import Score, ScoreFailed, TrajectoryFinished, TrajectoryScored
 from rollart.replay import replay
 from rollart.rewards.serverless.options import InvokerOptions, Limits, Reliability
 
@@ -189,18 +195,93 @@ def test_a_judges_pool_is_shown_in_the_log(tmp_path):
     pool = "judge http://127.0.0.1:9/v1"
     with pytest.raises(UserError, match=f"the last: tone: judge: {re.escape(pool)}: Connect"):
         run(live, make_config(parts), said)
-    told = f"local, asks {pool}, 8 questions at once"
+    told = f"local, asks {pool}, 8 questions at once in each process"
     assert said == [f"reward countdown/tone: judge by {told}"]
     lines = [json.loads(line) for line in (tmp_path / "rewards.jsonl").read_text().splitlines()]
     assert {line["pool"] for line in lines} == {told}
 
 
-def test_an_invoker_that_cannot_be_opened_is_named_by_its_key(tmp_path):
+class Critic(ThreadingHTTPServer):
+    """A judge that answers nonsense to every third question, and nobody before it is time."""
+
+    daemon_threads = True
+
+    def __init__(self, is_time: Callable[[], bool]) -> None:
+        super().__init__(("127.0.0.1", 0), _CriticHandler)
+        self.is_time = is_time
+        self.lock = threading.Lock()
+        self.asked = self.open = self.most_open = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+
+class _CriticHandler(BaseHTTPRequestHandler):
+    server: Critic
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        server = self.server
+        with server.lock:
+            server.asked += 1
+            said = "I cannot say." if server.asked % 3 == 0 else "Fine.\nGrade: 7"
+            server.open += 1
+            server.most_open = max(server.most_open, server.open)
+        while not server.is_time():
+            time.sleep(0.01)
+        with server.lock:
+            server.open -= 1
+        body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def test_a_judges_pool_is_apart_and_what_it_says_badly_is_a_failed_score(tmp_path):
+    live: Live
+
+    def has_rolled_out() -> bool:
+        """Say whether more attempts have ended than the judge may be asked about at once."""
+        return sum(isinstance(event, TrajectoryFinished) for event, _ in tuple(live.seen)) >= 6
+
+    critic = Critic(has_rolled_out)
+    thread = threading.Thread(target=critic.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    judge = {"base_url": critic.url, "concurrency": 2}
+    parts = {"tone": RewardPart(function="judge", options={"judge": judge})}
+    live = make_live(tmp_path, parts, redundancy=Redundancy(extra_groups=2))
+    live.slots = 8
+    config = make_config(parts, scaling=Scaling(max_instances=1, concurrency=4))
+    said: list[str] = []
+    try:
+        summary = run(live, config, said)
+    finally:
+        critic.shutdown()
+        thread.join()
+        critic.server_close()
+    assert {each.reward for each in trained(live)} == {0.7}
+    assert prove(live)["ended"]["dropped:score_failed"] == summary["failed"] >= 2
+    failed = [event.message for event, _ in live.seen if isinstance(event, ScoreFailed)]
+    wanted = f"tone: judge: judge {critic.url}: the answer does not end with 'Grade: N' but"
+    assert all(message.startswith(wanted) for message in failed)
+    assert critic.most_open == 2
+    told = f"local, asks judge {critic.url}, 2 questions at once in each process"
+    assert said == [f"reward countdown/tone: judge by {told}"]
+    assert summary["pools"] == {"countdown/tone": f"judge by {told}"}
+    lines = [json.loads(line) for line in (tmp_path / "rewards.jsonl").read_text().splitlines()]
+    assert {line["pool"] for line in lines} == {told}
+
+
+def test_a_cluster_beside_the_runs_own_is_refused(tmp_path):
     parts = {"id": RewardPart(function=f"{GOOD}:by_id")}
-    task = TaskOptions(env="countdown", rewards=parts)
-    config = Config(tasks={"countdown": task}, rewards=InvokerOptions(kind="ray"))
+    config = make_config(parts, kind="ray", address="host:1")
+    config = replace(config, ray=RayOptions(address="local"))
     live = make_live(tmp_path, parts)
-    with pytest.raises(ConfigError, match=r"^rewards\.kind = 'ray': "):
+    with pytest.raises(ConfigError, match=r"^rewards\.address = 'host:1': a run joins one cluster"):
         run(live, config)
 
 

@@ -39,7 +39,7 @@ def test_a_function_is_packed_for_lambda(graders: Path, capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("serve", "nothing:here"), "no such module"),
+        (("serve", "nothing:here"), "no module nothing here or installed"),
         (("serve", "--port", "70000", "cli_graders:score"), "port = 70000: must lie between"),
         (("serve", "--instances", "-1", "cli_graders:score"), "max_instances = -1: must be"),
         (("serve", "--timeout-s", "0", "cli_graders:score"), "timeout_s = 0.0: must be more"),

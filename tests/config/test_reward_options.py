@@ -87,7 +87,10 @@ def test_part_names_that_metrics_could_not_tell_apart_are_refused(tmp_path):
     ("override", "wanted"),
     [
         ("right.function='exakt'", "rewards.right.function = 'exakt': did you mean exact?"),
-        ("right.function='absent:score'", "rewards.right.function = 'absent': no such module"),
+        (
+            "right.function='absent:score'",
+            "rewards.right.function = 'absent:score': no module",
+        ),
         ("right.options={ case = true }", "rewards.right.options.case = True: exact has no option"),
         ("brief.function='judge'", "rewards.brief.options."),
         ("brief.options={ terms = [] }", "rewards.brief.options.terms = []: length has no option"),
@@ -114,7 +117,7 @@ def test_a_judge_is_checked_and_its_pool_told_apart(load):
         check_names(load(*nowhere))
     assert str(caught.value).startswith(f"{part}.options.judge.base_url = '': give one")
     options = {"judge": {"base_url": "http://127.0.0.1:1/v1", "concurrency": 2}}
-    assert judge_pool(options) == "judge http://127.0.0.1:1/v1, 2 questions at once"
+    assert judge_pool(options) == "judge http://127.0.0.1:1/v1, 2 questions at once in each process"
     assert judge_pool({}) == ""
 
 

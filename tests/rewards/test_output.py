@@ -1,5 +1,6 @@
 """What calls print is kept apart, bounded, and the streams are given back."""
 
+import contextvars
 import io
 import sys
 import threading
@@ -73,5 +74,51 @@ def test_who_takes_the_streams_meanwhile_keeps_them():
         with captured():
             sys.stdout = taken
         assert sys.stdout is taken
+    finally:
+        sys.stdout = before
+
+
+def test_many_calls_at_once_with_threads_of_their_own_lose_and_mix_nothing(capsys):
+    before = sys.stdout, sys.stderr
+    wrong: list[object] = []
+
+    def write(letter: str) -> None:
+        for _ in range(20):
+            sys.stdout.write(letter * 5)
+            sys.stderr.write(letter * 5)
+
+    def call(letter: str) -> None:
+        for _ in range(20):
+            with captured() as output:
+                threads = [
+                    threading.Thread(target=contextvars.copy_context().run, args=(write, letter))
+                    for _ in range(3)
+                ]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join()
+            if (output.count_bytes, set(output.tail())) != (600, {letter}):
+                wrong.append((letter, output.count_bytes, output.tail()))
+
+    calls = [threading.Thread(target=call, args=(letter,)) for letter in "abcdefgh"]
+    for thread in calls:
+        thread.start()
+    for thread in calls:
+        thread.join()
+    assert wrong == []
+    assert capsys.readouterr() == ("", "")
+    assert (sys.stdout, sys.stderr) == before
+
+
+def test_a_call_that_finds_the_streams_exchanged_takes_them_again():
+    before, other = sys.stdout, io.StringIO()
+    try:
+        with captured():
+            sys.stdout = other
+            with captured() as inner:
+                sys.stdout.write("mine")
+        assert (inner.tail(), other.getvalue()) == ("mine", "")
+        assert sys.stdout is other
     finally:
         sys.stdout = before

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
@@ -19,13 +19,14 @@ from typing import IO
 from rollart.config import Config
 from rollart.config.rewards import RewardPart, judge_pool
 from rollart.errors import ConfigError, ScoreError, StorageError
-from rollart.offering import sandbox_environment
+from rollart.offering import OPTIONS_VARIABLE, sandbox_environment
 from rollart.ports import RewardInvoker
 from rollart.rewards.combining import combine
 from rollart.rewards.context import SET_UP_VARIABLE
 from rollart.rewards.loading import is_group_function
-from rollart.rewards.serverless.opening import open_invoker
-from rollart.rewards.serverless.reliable import CallLine
+from rollart.rewards.serverless.accounts import CallLine
+from rollart.rewards.serverless.opening import make_reliable, open_invoker
+from rollart.rewards.serverless.options import InvokerOptions
 from rollart.runtime.scoring import Scored
 from rollart.sandbox.opening import open_sandbox
 from rollart.types import Json, Reward, ScoreCall, Trajectory
@@ -139,14 +140,14 @@ async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGen
         yield Rewards(config)
         return
     await _check_sandbox(config)
-    with _variables(config), _call_log(directory / CALLS) as write:
+    with _variables(config), _call_log(directory / CALLS) as write, _joined(config):
         rewards: Rewards
 
         def note(line: CallLine) -> None:
             write({**asdict(line), "pool": rewards.pool_of(line.key)})
 
         try:
-            invoker = open_invoker(config.rewards, on_call=note)
+            invoker = _open_invoker(config.rewards, note)
         except ConfigError as error:
             field = error.field.replace("invoker.", "rewards.", 1)
             raise ConfigError(field, error.value, error.fix) from None
@@ -157,6 +158,32 @@ async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGen
             yield rewards
         finally:
             await invoker.close()
+
+
+@contextmanager
+def _joined(config: Config) -> Generator[None]:
+    """Be connected to the cluster whose tasks score, unless the run itself connects to it."""
+    if config.rewards.kind != "ray":
+        yield
+        return
+    own, other = config.ray.address, config.rewards.address
+    if own and other not in ("", own):
+        fix = f'a run joins one cluster, which is {own}: leave it "", or leave out --address'
+        raise ConfigError("rewards.address", other, fix)
+    from rollart.on_ray.session import LOCAL, connected  # noqa: PLC0415 loads ray
+
+    with nullcontext() if own else connected(other or LOCAL):
+        yield
+
+
+def _open_invoker(options: InvokerOptions, on_call: Callable[[CallLine], None]) -> RewardInvoker:
+    if options.kind != "ray":
+        return open_invoker(options, on_call=on_call)
+    from rollart.on_ray.reward_tasks import RayInvoker  # noqa: PLC0415 loads ray
+
+    names = (SET_UP_VARIABLE, OPTIONS_VARIABLE)
+    env = {name: os.environ[name] for name in names if name in os.environ}
+    return make_reliable(RayInvoker(options, env=env), options, on_call=on_call)
 
 
 def _parts(config: Config, parts: Mapping[str, RewardPart]) -> dict[str, _Part]:

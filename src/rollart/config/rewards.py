@@ -76,4 +76,4 @@ def judge_pool(options: Mapping[str, Any]) -> str:
 
     described: Mapping[str, Any] = judge
     where = read_judge(described)
-    return f"{where.pool}, {where.concurrency} questions at once"
+    return f"{where.pool}, {where.concurrency} questions at once in each process"

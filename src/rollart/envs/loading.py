@@ -4,18 +4,13 @@ What is returned has been checked to look like an Env, so a wrong name or shape 
 before a run starts rather than a failure in each episode.
 """
 
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
-from pathlib import Path
-from types import ModuleType
 from typing import cast
-from zlib import crc32
 
 from rollart.errors import ConfigError
+from rollart.importing import load_module, split_name
 from rollart.ports import Env
 from rollart.types import Json
 
@@ -29,11 +24,11 @@ _FIELD = "env.name"
 
 def load_env_class(name: str) -> Callable[..., Env]:
     """Return the class called `name`."""
-    target = SHIPPED.get(name, name)
-    module_name, colon, class_name = target.rpartition(":")
-    if not colon or not module_name or not class_name:
+    target = split_name(SHIPPED.get(name, name))
+    if target is None:
         raise ConfigError(_FIELD, name, _unknown(name))
-    module = _load_file(name) if module_name.endswith(".py") else _load_module(name, module_name)
+    module_name, class_name = target
+    module = load_module(module_name, field=_FIELD, value=name)
     found = getattr(module, class_name, None)
     if not inspect.isclass(found):
         classes = [n for n, v in vars(module).items() if _has_shape(v)]
@@ -92,45 +87,3 @@ def _unknown(name: str) -> str:
 
 def _has_shape(value: object) -> bool:
     return inspect.isclass(value) and hasattr(value, "reset") and hasattr(value, "step")
-
-
-def _load_module(name: str, module_name: str) -> ModuleType:
-    """Import a module, also from the current directory."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    importlib.invalidate_caches()
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{module_name}.".startswith(f"{error.name}."):
-            fix = f"no module {module_name} here or installed; for a file write path/to/file.py:…"
-            raise ConfigError(_FIELD, name, fix) from None
-        raise ConfigError(_FIELD, name, f"importing {module_name} failed: {error}") from error
-    except Exception as error:
-        raise ConfigError(_FIELD, name, _broken(module_name, error)) from error
-
-
-def _load_file(name: str) -> ModuleType:
-    """Import a file by its path; the same file is imported once."""
-    path = Path(name.rpartition(":")[0]).expanduser().resolve()
-    if not path.is_file():
-        raise ConfigError(_FIELD, name, f"there is no file {path}")
-    key = f"rollart_env_{path.stem}_{crc32(str(path).encode()):x}"
-    if key in sys.modules:
-        return sys.modules[key]
-    spec = importlib.util.spec_from_file_location(key, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[key] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[key]
-        raise ConfigError(_FIELD, name, _broken(str(path), error)) from error
-    return module
-
-
-def _broken(module: str, error: Exception) -> str:
-    return f"importing {module} failed: {type(error).__name__}: {error}"

@@ -9,15 +9,16 @@ invoker's.
 import asyncio
 import json
 import os
+import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar, cast
-from weakref import WeakKeyDictionary
 
 import httpx
 
 from rollart.errors import ConfigError, ScoreError
 from rollart.rewards.context import get_model
+from rollart.rewards.seats import Seats
 from rollart.types import Json
 
 T = TypeVar("T")
@@ -26,8 +27,8 @@ _FIELD = "reward.options.judge"
 _ANSWER_BYTES = 2**20
 _SHOWN = 200
 _TRY_AGAIN = (408, 409, 425, 429)
-_Seats = dict["Judge", asyncio.Semaphore]
-_seats: WeakKeyDictionary[asyncio.AbstractEventLoop, _Seats] = WeakKeyDictionary()
+_seats: dict["Judge", Seats] = {}
+_lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ class Judge:
 
     async def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the model's answer to a conversation."""
-        async with self._seat():
+        async with self._seats():
             try:
                 async with asyncio.timeout(self.timeout_s):
                     answer = await (self._say(messages) if self.engine else self._post(messages))
@@ -82,10 +83,10 @@ class Judge:
             raise ScoreError(f"{self.pool}: the answer is {answer!r}, wanted a text")
         return answer
 
-    def _seat(self) -> asyncio.Semaphore:
-        """Return what bounds the open questions of this judge on this event loop."""
-        seats = _seats.setdefault(asyncio.get_running_loop(), {})
-        return seats.setdefault(self, asyncio.Semaphore(self.concurrency))
+    def _seats(self) -> Seats:
+        """Return what bounds the open questions of this judge in this process."""
+        with _lock:
+            return _seats.setdefault(self, Seats(self.concurrency))
 
     async def _say(self, messages: Sequence[Mapping[str, str]]) -> object:
         return await get_model(self.engine)(messages)

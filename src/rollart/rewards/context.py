@@ -14,8 +14,8 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from rollart.errors import ConfigError, ScoreError
+from rollart.importing import load_module
 from rollart.ports import Sandbox
-from rollart.rewards.loading import load_module
 
 Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
 """Answers a conversation (objects of `role` and `content`): a chat model, wherever it is."""

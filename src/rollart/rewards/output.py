@@ -2,8 +2,10 @@
 
 While a call is captured, what it and the tasks it starts write to `sys.stdout` and `sys.stderr`
 goes to a buffer of its own, told apart by a context variable, so calls that overlap do not mix and
-the rest of the process prints as ever. Beyond the limit a write raises; a function that catches
-that is found out afterwards. What bypasses Python's streams is the invoker's to bound.
+the rest of the process prints as ever. The streams are exchanged under a lock by the first call
+that finds them as they were, and given back by the last to end; a call's own threads write under
+its lock. Beyond the limit a write raises; a function that catches that is found out afterwards.
+What bypasses Python's streams is the invoker's to bound.
 """
 
 import io
@@ -29,6 +31,7 @@ class Output(io.RawIOBase):
         self.limit_bytes = limit_bytes
         self.count_bytes = 0
         self.is_ended = False
+        self.lock = threading.RLock()
         self._tail = b""
         self.text = io.TextIOWrapper(
             cast("Any", self), encoding="utf-8", errors="backslashreplace", write_through=True
@@ -41,8 +44,9 @@ class Output(io.RawIOBase):
     def write(self, data: Any, /) -> int:
         """Count what is written, keep its end, refuse what is too much."""
         view = memoryview(data).cast("B")
-        self.count_bytes += len(view)
-        self._tail = (self._tail + bytes(view[-_SHOWN_BYTES:]))[-_SHOWN_BYTES:]
+        with self.lock:
+            self.count_bytes += len(view)
+            self._tail = (self._tail + bytes(view[-_SHOWN_BYTES:]))[-_SHOWN_BYTES:]
         if not self.is_ended:
             self.check()
         return len(view)
@@ -65,15 +69,24 @@ class _Stream(io.TextIOBase):
     def __init__(self, outer: TextIO) -> None:
         self.outer = outer
 
-    def _target(self) -> Any:
+    def _output(self) -> Output | None:
         output = _current.get()
-        return self.outer if output is None or output.is_ended else output.text
+        return None if output is None or output.is_ended else output
+
+    def _target(self) -> Any:
+        output = self._output()
+        return self.outer if output is None else output.text
 
     def write(self, text: str, /) -> int:
-        return self._target().write(text)
+        output = self._output()
+        if output is None:
+            return self.outer.write(text)
+        with output.lock:  # a text layer takes one writer at a time
+            return output.text.write(text)
 
     def flush(self) -> None:
-        self._target().flush()
+        if self._output() is None:  # what is captured is written through
+            self.outer.flush()
 
     def fileno(self) -> int:
         return self.outer.fileno()
@@ -88,7 +101,7 @@ class _Stream(io.TextIOBase):
 
 
 _current: ContextVar[Output | None] = ContextVar("rollart_reward_output", default=None)
-_installed: list[tuple[_Stream, _Stream]] = []
+_STREAMS = ("stdout", "stderr")
 _open_calls = 0
 _lock = threading.Lock()
 
@@ -108,13 +121,14 @@ def captured(*, limit_bytes: int = LIMIT_BYTES) -> Generator[Output]:
 
 
 def _enter() -> None:
+    """Take the standard streams, unless they are taken already."""
     global _open_calls  # noqa: PLW0603
     with _lock:
-        if _open_calls == 0:
-            streams = _Stream(sys.stdout), _Stream(sys.stderr)
-            _installed.append(streams)
-            sys.stdout, sys.stderr = cast("tuple[TextIO, TextIO]", streams)
         _open_calls += 1
+        for name in _STREAMS:
+            found = getattr(sys, name)
+            if not isinstance(found, _Stream):
+                setattr(sys, name, _Stream(found))
 
 
 def _leave() -> None:
@@ -122,9 +136,7 @@ def _leave() -> None:
     global _open_calls  # noqa: PLW0603
     with _lock:
         _open_calls -= 1
-        if _open_calls == 0:
-            out, err = _installed.pop()
-            if sys.stdout is out:
-                sys.stdout = out.outer
-            if sys.stderr is err:
-                sys.stderr = err.outer
+        for name in _STREAMS:
+            found = getattr(sys, name)
+            if not _open_calls and isinstance(found, _Stream):
+                setattr(sys, name, found.outer)

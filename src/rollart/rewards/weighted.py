@@ -4,8 +4,8 @@
 default), `weight` (1) and `options`. In `weighted_group` a function whose first parameter is
 `trajectories` compares the group; any other scores each attempt by itself.
 
-The terms name what is loaded: where options come over the network, these two let the caller choose
-any function of the process.
+The terms name what is loaded. Where options come over the network that is no way around the list of
+functions served: a term that is not on it is refused as any call of it is.
 """
 
 import asyncio

@@ -2,12 +2,16 @@
 
 from rollart.types import Reward, Trajectory
 
-NAMES = ("graded", "ranked", "raising", "not_finite", "wrong_kind")
+NAMES = ("graded", "numbered", "ranked", "raising", "not_finite", "wrong_kind")
 
 
 def graded(trajectory: Trajectory, *, scale: float) -> Reward:
     words = [word for turn in trajectory.turns for word in turn.action.split()]
     return Reward(value=len(words) * scale / 3, parts={"words": len(words), "scale": scale})
+
+
+def numbered(trajectory: Trajectory) -> float:
+    return float(trajectory.id % 3)
 
 
 async def ranked(trajectories: tuple[Trajectory, ...]) -> list[float]:

@@ -2,9 +2,11 @@
 
 import asyncio
 import os
+import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 
 TOKEN = "secret"
 _MAIN = "import sys; from rollart.cli import main; sys.exit(main())"
@@ -29,6 +31,27 @@ async def served(*functions: str, arguments: tuple[str, ...] = (), token: str = 
     finally:
         process.terminate()
         await process.communicate()
+
+
+@contextmanager
+def serving(*functions: str, path: Path) -> Iterator[str]:
+    """Serve functions of a directory on a free port, without an event loop; yield the URL."""
+    environment = {name: value for name, value in os.environ.items() if name != "PORT"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", _MAIN, "function", "serve", "--port", "0", *functions],
+        cwd=path,
+        env={**environment, "ROLLART_FUNCTION_TOKEN": TOKEN},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("serving "), line
+        yield line.split()[-1]
+    finally:
+        process.terminate()
+        process.communicate()
 
 
 Answer = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

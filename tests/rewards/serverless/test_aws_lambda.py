@@ -2,6 +2,7 @@ import json
 import sys
 import zipfile
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ async def test_a_package_runs_under_the_runtime_of_aws_and_answers_through_boto3
     (extra / "lambda_extra.py").write_text("def one():\n    return 1\n")
     monkeypatch.syspath_prepend(extra)
     names = [f"lambda_graders:{name}" for name in ("score", "count", "broken")]
+    names.append("weighted")
     package = write_lambda_package(tmp_path / "out.zip", names, include=[extra])
     again = write_lambda_package(tmp_path / "again.zip", names, include=[extra])
     assert package.path.read_bytes() == again.path.read_bytes()
@@ -90,11 +92,14 @@ async def test_a_package_runs_under_the_runtime_of_aws_and_answers_through_boto3
             )
             assert await refused(invoker, call("os:getcwd")) == (
                 "os:getcwd is not in this package, lambda_graders:broken, lambda_graders:count, "
-                "lambda_graders:score is",
+                "lambda_graders:score, weighted is",
                 True,
             )
+            hidden = call("a:b", terms=[{"function": "os:getcwd"}])
+            words, _ = await refused(invoker, replace(hidden, function="weighted"))
+            assert words.startswith("weighted: reward.function = 'os:getcwd': is not served here")
             assert invoker.stats() == {"cold_starts": 1}
-        assert server.invoked == ["score"] * 5
+        assert server.invoked == ["score"] * 6
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import asyncio
 import json
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -12,7 +13,7 @@ from rollart.errors import ScoreError
 from rollart.rewards.payload import encode_call
 from rollart.rewards.serverless.http import HttpInvoker
 from rollart.rewards.serverless.options import Limits
-from rollart.types import Reward
+from rollart.types import Json, Reward
 
 
 @asynccontextmanager
@@ -89,6 +90,14 @@ async def test_a_server_keeps_to_the_conventions_of_function_platforms():
         for path in ("/", "/invoke"):
             answer = await client.post(path, content=body, headers=authorized)
             assert answer.json() == {"format": 1, "rewards": [{"value": 1.0, "parts": {}}]}
+        structured = {**authorized, "Content-Type": "application/cloudevents+json"}
+        event = {"specversion": "1.0", "id": "7", "type": "rollart.score", "source": "/mine"}
+        told = json.dumps({**event, "data": json.loads(body)})
+        answer = await client.post("/", content=told, headers=structured)
+        assert answer.json() == {"format": 1, "rewards": [{"value": 1.0, "parts": {}}]}
+        refusal = await client.post("/", content=json.dumps(event), headers=structured)
+        assert (refusal.status_code, refusal.json()["is_final"]) == (400, True)
+        assert "no CloudEvent with an id and a call as its data" in refusal.json()["error"]
         statuses = [
             (await client.post("/", content=body)).status_code,
             (await client.post("/", content=b"{", headers=authorized)).status_code,
@@ -183,3 +192,20 @@ async def test_a_call_too_large_is_not_sent():
         words, final = await refused(invoker, call("turns"))
     assert "bytes, more than 100" in words
     assert final
+
+
+async def test_what_a_served_function_adds_up_must_be_served_too(tmp_path: Path):
+    mark = tmp_path / "mark"
+    served_term: Json = {"function": f"{FILE}:turns", "weight": 2.0}
+    counted: Json = {"function": f"{FILE}:counted", "options": {"log": str(mark)}}
+    nested: Json = {"function": "weighted", "options": {"terms": [counted]}}
+    async with served("weighted", f"{FILE}:turns") as url, opened(url) as invoker:
+        right = call("weighted", terms=[served_term])
+        right = replace(right, function="weighted")
+        assert await invoker.invoke(right) == (Reward(value=2.0, parts={"turns": 1.0}),)
+        for terms in ([served_term, counted], [nested]):
+            asked = replace(right, options={"terms": terms}, key=f"{terms}")
+            reason, is_final = await refused(invoker, asked)
+            assert f"= '{FILE}:counted': is not served here, {FILE}:turns, weighted is" in reason
+            assert is_final
+    assert not mark.exists()

@@ -5,8 +5,9 @@ from scripted_invoker import BROKEN, WRONG, Deed, ScriptedInvoker
 from serverless_calls import call
 
 from rollart.errors import ScoreError
+from rollart.rewards.serverless.accounts import CallLine
 from rollart.rewards.serverless.options import Reliability
-from rollart.rewards.serverless.reliable import CallLine, ReliableInvoker
+from rollart.rewards.serverless.reliable import ReliableInvoker
 from rollart.types import Reward
 
 ONE = (Reward(value=1.0),)

@@ -1,7 +1,8 @@
 """A reward function as an HTTP application (ASGI), as the function platforms expect it.
 
-`POST /` (or `/invoke`) takes a call as JSON and answers with its rewards. Only functions named when
-the application was made are run. A call whose key and content were seen lately is answered from
+`POST /` (or `/invoke`) takes a call as JSON, alone, with the headers of a CloudEvent or within a
+structured one, and answers with its rewards. Only functions named when the application was made are
+run. A call whose key and content were seen lately is answered from
 memory, and one that is still running is joined: a duplicate delivery is not run twice. A failure is
 a status and a JSON reason, and is not remembered. `GET` on a health path answers without a token.
 """
@@ -21,6 +22,7 @@ from rollart.types import ScoreCall
 
 HEALTH_PATHS = frozenset({"/", "/healthz", "/_/health", "/_/ready"})
 CALL_PATHS = frozenset({"/", "/invoke"})
+_STRUCTURED = b"application/cloudevents+json"
 COLD_HEADER = "rollart-cold-start"
 """Told with the first answer of an instance."""
 
@@ -132,6 +134,8 @@ class FunctionApp:
                 return bytes(body)
 
     async def _answer(self, headers: Headers, body: bytes) -> bytes:
+        if headers.get(b"content-type", b"").startswith(_STRUCTURED):
+            headers, body = _open_event(headers, body)
         try:
             call = decode_call(body, limit_bytes=self._payload_bytes)
         except ScoreError as error:
@@ -165,6 +169,17 @@ class FunctionApp:
         self._answers[identity] = task.result()
         while len(self._answers) > self._remembered:
             self._answers.popitem(last=False)
+
+
+def _open_event(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
+    """Return what a structured CloudEvent says as headers and a call."""
+    try:
+        event: Any = json.loads(body)
+        data, key = event["data"], str(event["id"])
+        return {b"ce-id": key.encode(), **headers}, json.dumps(data).encode()
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        reason = f"no CloudEvent with an id and a call as its data: {type(error).__name__}: {error}"
+        raise _RefusedError(400, reason, is_final=True) from error
 
 
 async def _respond(

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from typing import BinaryIO, cast
 
 from rollart.errors import ScoreError
-from rollart.rewards.output import captured
+from rollart.rewards.loading import pin
 from rollart.rewards.payload import decode_call, encode_rewards
 from rollart.rewards.scoring import score
 from rollart.rewards.serverless.frames import Frame, Kind, pack, read_frame
@@ -43,6 +43,8 @@ class Settings:
     """Memory it may hold."""
     payload_bytes: int
     """Most bytes of a call."""
+    functions: tuple[str, ...] | None = None
+    """All it may run; None: whatever is named."""
 
     def encode(self) -> bytes:
         """Return the settings as JSON."""
@@ -63,8 +65,7 @@ class _Server:
         if self._settings.concurrency == 1:
             self._read(self._answer)
             return
-        # Held open around all threads, so that the streams are swapped once and by one of them.
-        with captured(), ThreadPoolExecutor(self._settings.concurrency) as pool:
+        with ThreadPoolExecutor(self._settings.concurrency) as pool:
             self._read(lambda frame: pool.submit(self._answer, frame))
             # Threads that never end must not keep a process whose parent is gone.
             os._exit(0)
@@ -135,6 +136,8 @@ def main() -> None:
             return
         settings = Settings(**json.loads(first.payload))
         sys.path[:] = settings.path
+        if settings.functions is not None:
+            pin(settings.functions)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (settings.memory_bytes, hard))
         _Server(stream, settings).run()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rollart.errors import ScoreError
+from rollart.rewards.loading import pin
 from rollart.rewards.payload import decode_call, encode_rewards
 from rollart.rewards.scoring import score
 
@@ -30,6 +31,7 @@ class _Sandbox:
     def __init__(self) -> None:
         root = Path(os.environ.get("LAMBDA_TASK_ROOT", "."))
         self._functions = frozenset(json.loads((root / FUNCTIONS_FILE).read_bytes()))
+        pin(self._functions)
         self._runner = asyncio.Runner()
         self._answers: OrderedDict[bytes, Any] = OrderedDict()
         self._is_cold = True

@@ -9,7 +9,7 @@ a call runs does not stop it: the answer is thrown away when it comes, and `time
 
 import asyncio
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -47,7 +47,10 @@ class LocalInvoker:
         *,
         limits: Limits | None = None,
         clock: Clock | None = None,
+        functions: Iterable[str] | None = None,
     ) -> None:
+        """Take how far it scales, what a call may use, and all that may be called, if not all."""
+        self._functions = None if functions is None else tuple(functions)
         self._limits = limits or Limits()
         self._scaling = scaling or Scaling()
         self._scaler = Scaler(self._scaling)
@@ -170,6 +173,7 @@ class LocalInvoker:
             concurrency=self._scaling.concurrency,
             memory_bytes=self._limits.memory_bytes,
             payload_bytes=self._limits.payload_bytes,
+            functions=self._functions,
         )
         try:
             async with asyncio.timeout(self._limits.start_timeout_s):

@@ -6,9 +6,10 @@ from importlib import import_module
 from rollart.clock import Clock
 from rollart.errors import ConfigError
 from rollart.ports import RewardInvoker
+from rollart.rewards.serverless.accounts import CallLine
 from rollart.rewards.serverless.local import LocalInvoker
 from rollart.rewards.serverless.options import InvokerOptions
-from rollart.rewards.serverless.reliable import CallLine, ReliableInvoker
+from rollart.rewards.serverless.reliable import ReliableInvoker
 
 
 def open_invoker(
@@ -61,5 +62,5 @@ def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
                 endpoint_url=options.endpoint_url,
             )
         case "ray":
-            fix = "opened by rollart.on_ray, then wrapped with make_reliable"
+            fix = "make a rollart.on_ray.reward_tasks.RayInvoker and wrap it with make_reliable"
             raise ConfigError("invoker.kind", options.kind, fix)

@@ -1,6 +1,8 @@
 """Where reward functions run and how hard their scores are tried for: the `invoker` options."""
 
+import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -19,11 +21,11 @@ class Limits:
     response_bytes: int = 16 * 2**20
     """Most bytes of an answer."""
     start_timeout_s: float = 60.0
-    """Local: seconds an instance may take to start."""
+    """Local: seconds an instance may take to start; ray: that a task may wait for its node too."""
     memory_bytes: int = 2 * 2**30
-    """Local: memory one instance may hold (its data segment and private mappings)."""
+    """Local, ray: memory one instance may hold (its data segment and private mappings)."""
     output_bytes: int = 16 * 2**20
-    """Local: bytes an instance may print while it runs a call, past Python's own streams too."""
+    """Local, ray: bytes an instance may print during a call, past Python's own streams too."""
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
@@ -96,6 +98,12 @@ class InvokerOptions:
     """For lambda: region; "" is what the AWS configuration says."""
     endpoint_url: str = ""
     """For lambda: another endpoint that speaks the Invoke API; "" is AWS."""
+    address: str = ""
+    """For ray: the cluster, "auto" or host:port; "": the run's, or a Ray of our own here."""
+    cpus: float = 1.0
+    """For ray: processors of a node that `concurrency` calls hold together; 0 holds none."""
+    resources: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For ray: custom resources of a node that `concurrency` calls hold together."""
     scaling: Scaling = field(default_factory=Scaling)
     """How many instances there may be, and calls under way at once."""
     limits: Limits = field(default_factory=Limits)
@@ -109,6 +117,10 @@ class InvokerOptions:
         if self.kind == "lambda" and not self.function_name:
             fix = "must name the deployed function"
             raise ConfigError("invoker.function_name", self.function_name, fix)
+        for name, amount in {"cpus": self.cpus, **self.resources}.items():
+            if not 0 <= amount < math.inf:
+                field_ = name if name == "cpus" else f"resources.{name}"
+                raise ConfigError(f"invoker.{field_}", amount, "must be a number of at least 0")
 
     @property
     def token(self) -> str:

@@ -17,28 +17,12 @@ from typing import Any
 from rollart.clock import Clock, SystemClock
 from rollart.errors import ScoreError
 from rollart.ports import RewardInvoker
+from rollart.rewards.serverless.accounts import Account, CallLine
 from rollart.rewards.serverless.breaker import Breaker
 from rollart.rewards.serverless.hedging import race
 from rollart.rewards.serverless.latency import Latencies
 from rollart.rewards.serverless.options import Reliability
 from rollart.types import Reward, ScoreCall
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallLine:
-    """What one call took and cost."""
-
-    key: str
-    function: str
-    deliveries: int
-    hedges: int
-    latency_s: float
-    """From the call to its answer, waiting and retries included."""
-    billed_s: float
-    """Seconds of all its deliveries."""
-    cost: float
-    failure: str
-    """Why there is no score; "" if there is one."""
 
 
 class _NoPlaceError(ScoreError):
@@ -52,16 +36,6 @@ class _Flight:
     call: ScoreCall
     task: asyncio.Task[tuple[Reward, ...]]
     listeners: int = 0
-
-
-@dataclass(slots=True)
-class _Account:
-    """What a call has used so far."""
-
-    deliveries: int = 0
-    hedges: int = 0
-    billed_s: float = 0.0
-    last: str = ""
 
 
 class ReliableInvoker:
@@ -152,7 +126,7 @@ class ReliableInvoker:
 
     async def _carry(self, call: ScoreCall) -> tuple[Reward, ...]:
         begin_s = self._clock.now()
-        account = _Account()
+        account = Account()
         failure = "given up"
         try:
             async with asyncio.timeout(self._options.deadline_s):
@@ -174,27 +148,16 @@ class ReliableInvoker:
         finally:
             self._write(call, account, self._clock.now() - begin_s, failure)
 
-    def _write(self, call: ScoreCall, account: _Account, took_s: float, failure: str) -> None:
+    def _write(self, call: ScoreCall, account: Account, took_s: float, failure: str) -> None:
         self._counts["failed" if failure else "scored"] += 1
         if not failure:
             self._latencies.add(took_s)
-        prices = self._options.price_per_call, self._options.price_per_s
-        cost = prices[0] * account.deliveries + prices[1] * account.billed_s
-        self._cost += cost
+        line = account.close(call, latency_s=took_s, failure=failure, prices=self._options)
+        self._cost += line.cost
         if self._on_call is not None:
-            line = CallLine(
-                key=call.key,
-                function=call.function,
-                deliveries=account.deliveries,
-                hedges=account.hedges,
-                latency_s=took_s,
-                billed_s=account.billed_s,
-                cost=cost,
-                failure=failure,
-            )
             self._on_call(line)
 
-    async def _retry(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+    async def _retry(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
         for attempt in range(1, self._options.attempts + 1):
             if attempt > 1:
                 self._counts["retries"] += 1
@@ -225,7 +188,7 @@ class ReliableInvoker:
         wait_s = min(options.backoff_max_s, options.backoff_s * 2.0 ** min(failures - 1, 60))
         return wait_s * (1 + options.jitter * (2 * self._random.random() - 1))
 
-    async def _pass(self, function: str, account: _Account) -> Breaker:
+    async def _pass(self, function: str, account: Account) -> Breaker:
         """Wait until the function's circuit lets a call through."""
         options = self._options
         breaker = self._breakers.get(function)
@@ -258,7 +221,7 @@ class ReliableInvoker:
             self._in_flight -= 1
             self._places.release()
 
-    async def _hedge(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+    async def _hedge(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
         """Deliver a call, a second time beside it if the first is late and there is a place."""
 
         def rival() -> Coroutine[Any, Any, tuple[Reward, ...]] | None:
@@ -284,11 +247,11 @@ class ReliableInvoker:
                 usual_s = self._delivery_latencies.usual(0.95)
                 return None if usual_s is None else max(usual_s, self._options.hedge_after_s)
 
-    async def _beside(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+    async def _beside(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
         async with self._place(call.function):
             return await self._deliver(call, account)
 
-    async def _deliver(self, call: ScoreCall, account: _Account) -> tuple[Reward, ...]:
+    async def _deliver(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
         begin_s = self._clock.now()
         account.deliveries += 1
         self._counts["deliveries"] += 1

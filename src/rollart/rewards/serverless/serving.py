@@ -49,7 +49,7 @@ def bind(options: ServeOptions) -> socket.socket:
 
 def serve(options: ServeOptions, listener: socket.socket) -> None:
     """Serve until the process is told to end."""
-    invoker = LocalInvoker(options.scaling, limits=options.limits)
+    invoker = LocalInvoker(options.scaling, limits=options.limits, functions=options.functions)
     app = FunctionApp(
         invoker,
         functions=options.functions,

@@ -1,0 +1,137 @@
+"""Real runs whose rewards come from elsewhere, and from here after a pause: all learn the same."""
+
+import json
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from lambda_loopback import loopback, sandbox
+from served_function import TOKEN, serving
+
+from rollart.build import train
+from rollart.config import add_import_paths, check_names, load_config
+from rollart.observe.trackers import read_rows
+from rollart.replay import replay
+from rollart.rewards.serverless.packaging import HANDLER, write_lambda_package
+
+HERE = Path(__file__).parent
+NUMBERED = "contract_rewards:numbered"
+STEPS = 4
+CONFIG = f"""
+[run]
+steps = {STEPS}
+environments = 4
+checkpoint_every = 0
+evaluate_episodes = 0
+samples = 0
+mode = "sync"
+import_paths = ["{HERE}"]
+
+[model]
+path = "tiny:0.2M"
+warm_start = false
+
+[tasks.guess]
+env = "number_guess"
+max_turns = 2
+max_tokens = 64
+
+[tasks.guess.rewards.number]
+function = "{NUMBERED}"
+
+[tasks.guess.rewards.words]
+function = "contract_rewards:graded"
+weight = 0.5
+options = {{ scale = 0.1 }}
+
+[rewards.scaling]
+max_instances = 1
+
+[sampling]
+max_tokens = 4
+
+[batching]
+groups_per_step = 2
+group_size = 4
+
+[training]
+learning_rate = 1e-2
+threads = 1
+
+[engine.torch]
+threads = 1
+"""
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def run(runs: Path, name: str, *overrides: str, resume: bool = False) -> dict[int, list[float]]:
+    """Make a run, or go on with it; return what each of its steps learned."""
+    file = runs / "config.toml"
+    file.write_text(CONFIG)
+    directory = runs / name
+    here = [f"run.directory={str(directory)!r}", f"model.cache={str(runs / 'cache')!r}"]
+    config = load_config(file, [*here, *overrides])
+    add_import_paths(config)
+    check_names(config)
+    assert train(config, resume=directory if resume else None) == 0
+    proof = replay(directory)
+    assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)
+    rows = [row for row in read_rows(directory / "metrics.jsonl") if "trainer/loss" in row]
+    names = ("reward_mean", "trainer/loss", "reward/part/number", "reward/part/words/words")
+    return {int(row["step"]): [row[name] for name in names] for row in rows}
+
+
+def calls(directory: Path) -> list[dict]:
+    return [json.loads(line) for line in (directory / "rewards.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def whole(runs) -> dict[int, list[float]]:
+    """What a run learns that is scored by processes of this machine, never interrupted."""
+    return run(runs, "whole")
+
+
+def test_a_run_goes_on_and_learns_the_same_from_its_rewards_each_had_once(runs, whole):
+    run(runs, "cut", f"run.steps={STEPS // 2}")
+    assert run(runs, "cut", resume=True) == whole
+    lines = calls(runs / "cut")
+    keys = [line["key"] for line in lines if not line["failure"]]
+    assert len(keys) == len(set(keys)) == 2 * 8 * STEPS
+    assert {line["failure"] for line in lines} == {""}
+
+
+def test_a_run_scored_by_a_served_function_learns_the_same(runs, whole, monkeypatch):
+    monkeypatch.setenv("ROLLART_FUNCTION_TOKEN", TOKEN)
+    functions = (NUMBERED, "contract_rewards:graded")
+    with serving(*functions, path=HERE) as url:
+        options = ["rewards.kind='http'", f"rewards.url={url!r}", "run.name='served'"]
+        learned = run(runs, "served", *options, f"run.steps={STEPS // 2}")
+    assert learned == {step: whole[step] for step in learned}
+    assert {line["pool"] for line in calls(runs / "served")} == {"http"}
+
+
+def test_a_run_scored_by_lambda_learns_the_same(runs, whole, monkeypatch):
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "key")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    assert str(HERE) in sys.path
+    package = write_lambda_package(runs / "reward.zip", [NUMBERED, "contract_rewards:graded"])
+    with zipfile.ZipFile(package.path) as archive:
+        archive.extractall(runs / "task")
+    with loopback() as server, sandbox(server, runs / "task", HANDLER):
+        options = {
+            "kind": "lambda",
+            "function_name": "score",
+            "region": "us-east-1",
+            "endpoint_url": f"http://{server.address}",
+        }
+        told = [f"rewards.{name}={value!r}" for name, value in options.items()]
+        learned = run(runs, "lambda", *told, f"run.steps={STEPS // 2}")
+    assert learned == {step: whole[step] for step in learned}
+    assert len(server.invoked) == 2 * 8 * STEPS // 2
+    assert {line["pool"] for line in calls(runs / "lambda")} == {"lambda"}
