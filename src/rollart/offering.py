@@ -40,7 +40,8 @@ def read_options(text: str) -> SandboxOptions:
         tree: dict[str, Any] = json.loads(text)
         tree["limits"] = ProgramLimits(**tree["limits"])
         tree["kubernetes"] = KubernetesOptions(**tree["kubernetes"])
-        tree["preload"] = tuple(tree["preload"])
+        for name in ("preload", "packages"):
+            tree[name] = tuple(tree[name])
         return SandboxOptions(**tree)
     except (ValueError, TypeError, KeyError) as error:
         fix = f"must describe a sandbox as JSON: {type(error).__name__}: {error}"

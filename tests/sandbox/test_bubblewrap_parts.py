@@ -110,7 +110,8 @@ def test_a_prepared_root_is_built_once_and_its_packages_are_seen(tmp_path: Path)
     assert (again, again.stat()) == (root, made)
 
     async def use() -> list[tuple[bytes, bytes]]:
-        sandbox = open_sandbox(SandboxOptions(root=str(root), warm=1))
+        store = str(tmp_path / "store")
+        sandbox = open_sandbox(SandboxOptions(packages=(str(wheel),), store=store, warm=1))
         source = "import greeting; print(greeting.WORD)"
         spoil = "import greeting; open(greeting.__file__, 'w')"
         commands = (("python3", "-c", source), ("sh", "-c", f'python3 -c "{source}"'))
@@ -122,8 +123,19 @@ def test_a_prepared_root_is_built_once_and_its_packages_are_seen(tmp_path: Path)
         return [(r.stdout, r.stderr) for r in results] + [(spoiled.stdout, spoiled.stderr[-60:])]
 
     first, second, spoiled = asyncio.run(use())
+    assert list((tmp_path / "store").iterdir()) == [root]
     assert first == second == (b"hello\n", b"")
     assert b"Read-only file system" in spoiled[1]
+
+
+@needs_bubblewrap
+def test_packages_that_cannot_be_had_are_named(tmp_path: Path) -> None:
+    missing = (str(tmp_path / "missing-1.0-py3-none-any.whl"),)
+    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: pip could not install"):
+        open_sandbox(SandboxOptions(packages=missing, store=str(tmp_path / "store")))
+    assert list((tmp_path / "store").iterdir()) == []
+    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: need kind = "):
+        SandboxOptions(packages=("a",), root=str(tmp_path))
 
 
 @needs_bubblewrap

@@ -260,3 +260,22 @@ def test_a_cluster_that_cannot_be_reached_safely_is_refused(
     missing = KubernetesOptions(url="https://10.0.0.1", ca_file=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="ca_file"):
         KubernetesSandbox(SandboxOptions(kind="kubernetes", kubernetes=missing))
+
+
+def test_the_files_to_deploy_say_what_the_adapter_does():
+    yaml = pytest.importorskip("yaml")
+    deploy, options = Path(__file__).parents[2] / "deploy", KubernetesOptions()
+    shown = yaml.safe_load((deploy / "kubernetes_pod.yaml").read_text())
+    assert shown == pod("rollart-example", ProgramLimits(), options)
+    documents = list(yaml.safe_load_all((deploy / "kubernetes_sandbox.yaml").read_text()))
+    assert network_policy(options) in documents
+    by_kind = {each["kind"]: each for each in documents}
+    assert by_kind["Namespace"]["metadata"]["name"] == options.namespace
+    assert {
+        name: rule["verbs"] for rule in by_kind["Role"]["rules"] for name in rule["resources"]
+    } == {
+        "pods": ["create", "delete", "get", "list", "watch"],
+        "secrets": ["create", "delete"],
+        "pods/log": ["get"],
+        "networkpolicies": ["create"],
+    }

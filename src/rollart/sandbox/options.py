@@ -57,6 +57,10 @@ class SandboxOptions:
     """Modules a warm sandbox has imported before its program comes."""
     root: str = ""
     """A prepared tree whose top directories replace or join this machine's /usr and Python."""
+    packages: tuple[str, ...] = ()
+    """Python packages that programs may import (bubblewrap): installed once, then reused."""
+    store: str = "~/.cache/rollart/roots"
+    """Where the roots with such packages are kept."""
     python: str = ""
     """The interpreter inside; empty: the one that runs this."""
     cpu_shares: int = 64
@@ -91,5 +95,10 @@ class SandboxOptions:
                 raise ConfigError("sandbox.preload", name, "must be a module's name")
         if self.root and not Path(self.root).is_dir():
             raise ConfigError("sandbox.root", self.root, "must be a directory")
+        if self.packages and (self.root or self.kind != "bubblewrap"):
+            fix = (
+                'want kind = "bubblewrap" and no sandbox.root: install them there, or in the image'
+            )
+            raise ConfigError("sandbox.packages", self.packages, fix)
         if self.python and not Path(self.python).is_absolute():
             raise ConfigError("sandbox.python", self.python, "must be an absolute path")
