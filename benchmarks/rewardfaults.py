@@ -1,8 +1,10 @@
-"""10,000 scorings through processes and 10,000 through HTTP, 5 % of them disturbed.
+"""10,000 scorings through processes, 10,000 through HTTP, 2,000 through Ray, 5 % disturbed.
 
-Each path meets functions that hang, fail and crash, connections that drop, and duplicate
-deliveries; a tenth of the disturbed calls fail whenever they are tried. A trajectory is scored once
-if exactly one score was taken for its key and it equals the one the function gives directly.
+Each path meets functions that hang, fail and crash, connections that drop or Ray workers that are
+killed, and duplicate deliveries; a tenth of the disturbed calls fail whenever they are tried. A
+trajectory is scored once if exactly one score was taken for its key and it equals the one the
+function gives directly. Afterwards the same file scores 64 trajectories and 8 groups that way and
+directly: `same_scores` says whether all ways gave the same.
 """
 
 import asyncio
@@ -20,11 +22,13 @@ from time import monotonic
 from benchmarks.fault_parts.faulty_line import faulty_line
 from rollart.control.scaling import Scaling
 from rollart.errors import ScoreError
+from rollart.on_ray.reward_tasks import RayInvoker
+from rollart.on_ray.session import connected
 from rollart.ports import RewardInvoker
 from rollart.rewards.scoring import score
-from rollart.rewards.serverless.opening import open_invoker
+from rollart.rewards.serverless.accounts import CallLine
+from rollart.rewards.serverless.opening import make_reliable, open_invoker
 from rollart.rewards.serverless.options import InvokerOptions, Limits, Reliability
-from rollart.rewards.serverless.reliable import CallLine
 from rollart.types import (
     GroupId,
     Reward,
@@ -46,7 +50,10 @@ _TIMEOUT_S = 2.0
 _FAULTS = {
     "local": ("hang", "raise", "crash", "drop", "duplicate"),
     "http": ("hang", "raise", "crash", "500", "drop", "duplicate"),
+    "ray": ("hang", "raise", "crash", "worker", "duplicate"),
 }
+_COUNTS = {"local": 10_000, "http": 10_000, "ray": 2_000}
+_QUICK = {"local": 600, "http": 600, "ray": 200}
 _ON_THE_LINE = {"500", "drop", "duplicate"}
 _TOKEN = "benchmark"
 
@@ -67,7 +74,7 @@ class Way:
     took_s: float = 0.0
 
 
-def _trajectory(number: int, draw: Random) -> Trajectory:
+def make_trajectory(number: int, draw: Random) -> Trajectory:
     words = ["left", "right", "up", "down", "the", "a", "key", "door", "42", "7"]
     turns = tuple(
         Turn(
@@ -111,7 +118,7 @@ def _path(kind: str, count: int, directory: Path) -> Way:
             ScoreCall(
                 function=_SCORE,
                 options=options,  # type: ignore[arg-type]
-                trajectories=(_trajectory(number, draw),),
+                trajectories=(make_trajectory(number, draw),),
                 is_group=False,
                 key=key,
             )
@@ -123,8 +130,9 @@ def _options(kind: str, url: str = "") -> InvokerOptions:
     return InvokerOptions(
         kind=kind,  # type: ignore[arg-type]
         url=url,
-        scaling=Scaling(max_instances=_INSTANCES if kind == "local" else _AT_ONCE, idle_s=5.0),
-        limits=Limits(timeout_s=_TIMEOUT_S if kind == "local" else 3 * _TIMEOUT_S),
+        cpus=(os.cpu_count() or 1) / _INSTANCES,
+        scaling=Scaling(max_instances=_AT_ONCE if kind == "http" else _INSTANCES, idle_s=5.0),
+        limits=Limits(timeout_s=3 * _TIMEOUT_S if kind == "http" else _TIMEOUT_S),
         reliability=Reliability(attempts=5, backoff_s=0.05, breaker_failures=50, deadline_s=120.0),
     )
 
@@ -156,6 +164,15 @@ async def _opened(path: Way) -> AsyncIterator[RewardInvoker]:
             yield invoker
         finally:
             await invoker.close()
+        return
+    if path.kind == "ray":
+        options = _options("ray")
+        with connected("local"):
+            invoker = make_reliable(RayInvoker(options), options, on_call=path.lines.append)
+            try:
+                yield invoker
+            finally:
+                await invoker.close()
         return
     on_the_line = {key: fault for key, fault in path.faults.items() if fault in _ON_THE_LINE}
     async with _served() as port, faulty_line(port, on_the_line) as url:
@@ -247,18 +264,18 @@ async def _measure(kind: str, count: int, directory: Path) -> tuple[dict[str, ob
 
 
 def run(*, quick: bool) -> dict[str, object]:
-    count = 600 if quick else 10_000
+    counts = _QUICK if quick else _COUNTS
     os.environ["ROLLART_FUNCTION_TOKEN"] = _TOKEN
     details: dict[str, dict[str, object]] = {}
     same: list[bool] = []
-    for kind in _FAULTS:
+    for kind, count in counts.items():
         with tempfile.TemporaryDirectory() as directory:
             details[kind], is_same = asyncio.run(_measure(kind, count, Path(directory)))
             same.append(is_same)
     names = ("scored_once", "dropped_with_reason", "lost", "scored_twice", "failures_scored")
     totals = {name: sum(int(str(each[name])) for each in details.values()) for name in names}
     return {
-        "scorings": count * len(details),
+        "scorings": sum(counts.values()),
         **totals,
         "same_scores": all(same),
         **details,

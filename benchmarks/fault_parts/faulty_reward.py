@@ -1,6 +1,7 @@
 """A reward function that is disturbed when it is told to be, and notes every run it completes."""
 
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -47,6 +48,9 @@ def _suffer(fault: str) -> None:
             time.sleep(3600)
         case "crash":
             os._exit(9)
+        case "worker":
+            os.kill(os.getppid(), signal.SIGKILL)  # on Ray: its worker, and this process with it
+            time.sleep(3600)
         case "raise":
             raise RuntimeError("the grader's service is down")
         case "drop":
