@@ -33,7 +33,10 @@ from rollart.types import Json, Reward, ScoreCall, Trajectory
 
 CALLS = "rewards.jsonl"
 """In a run's directory: a line for each call of a reward function."""
-_GAUGES = ("cold_starts", "utilisation", "cost", "instances", "retries", "queued")
+_GAUGES = (
+    *("cold_starts", "cold_start_s", "instances", "utilisation", "queued", "cost"),
+    *("retries", "hedges", "breakers_open"),
+)
 _MOST_REASONS = 20
 _IN_SANDBOX = frozenset({"unit_tests", "stdin_stdout"})
 
