@@ -249,3 +249,13 @@ def test_an_interrupted_run_keeps_what_it_resumes_from_and_ends_the_rest(options
     assert {len(ends) for id_, ends in first.ends.items() if id_ not in kept} <= {1}
     second = resume(first, record, options, seed).run()
     assert_two_halves_make_one_run(first, second, options["rules"].steps)
+
+
+@settings(QUICK, max_examples=200)
+@given(worlds, seeds, st.integers(0, 300), rules)
+def test_a_run_goes_on_in_another_mode_with_another_batch(options, seed, events, others):
+    first = World(random=Random(seed), **options).play(events)
+    record = json.loads(json.dumps(take_snapshot(first.scheduler)))
+    changed = replace(others, steps=options["rules"].steps)
+    second = resume(first, record, options | {"rules": changed}, seed).run()
+    assert_two_halves_make_one_run(first, second, changed.steps)

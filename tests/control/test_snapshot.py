@@ -40,8 +40,6 @@ def test_a_snapshot_holds_finished_work_and_queues_what_was_in_flight():
         "next_trajectory": 4,
         "failures": 0,
         "filtered": 0,
-        "iteration": 0,
-        "iteration_complete": 1,
         "dispatch": {"next_task": 2, "block": [], "durations": {"": (3, 0.0, 0.0)}},
         "adapting": {
             "alpha": {"level": 1, "leaning": 0},

@@ -54,7 +54,18 @@ class Admission:
     @property
     def is_iteration_complete(self) -> bool:
         """Whether the current iteration has the groups its batch needs."""
-        return self.iteration_complete == self.batching.groups_per_step
+        return self.iteration_complete >= self.batching.groups_per_step
+
+    def resume(self, version: Version) -> None:
+        """Find the iteration that the groups taken in from an earlier run belong to.
+
+        The earlier run may have had another mode or batch, so it is told from the groups alone:
+        every iteration gives one batch, and every batch one version.
+        """
+        whole, part = divmod(self.ready, self.batching.groups_per_step)
+        if whole and not part and not self.rolling:
+            whole, part = whole - 1, self.batching.groups_per_step
+        self.iteration, self.iteration_complete = version + whole, part
 
     def go_by(self, *, alpha: int, extra_groups: int) -> None:
         """Open groups by these levels from now on."""
@@ -64,6 +75,14 @@ class Admission:
     def open(self) -> None:
         """Count a group that starts."""
         self.rolling += 1
+
+    def lose(self) -> None:
+        """Count a ready group that is dropped: its iteration needs another."""
+        self.ready -= 1
+        self.iteration_complete -= 1
+        if self.iteration_complete < 0:
+            self.iteration -= 1
+            self.iteration_complete += self.batching.groups_per_step
 
     def complete(self) -> bool:
         """Count a group that completed; return whether those still rolling are surplus."""

@@ -123,7 +123,7 @@ class Cohort:
         if is_rolling:
             self.admission.rolling -= 1
         else:
-            self.admission.ready -= 1
+            self.admission.lose()
 
     def older_than(self, version: int) -> list[Group]:
         """Return the untrained groups born before a version, rolling ones first."""

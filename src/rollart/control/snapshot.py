@@ -35,8 +35,6 @@ class SchedulerRecord(TypedDict):
     next_trajectory: int
     failures: int
     filtered: int
-    iteration: int
-    iteration_complete: int
     dispatch: DispatchRecord
     adapting: AdapterRecord
     groups: list[GroupRecord]
@@ -51,8 +49,6 @@ def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
         next_trajectory=flights.next_trajectory,
         failures=flights.failures,
         filtered=cohort.filtered,
-        iteration=cohort.admission.iteration,
-        iteration_complete=cohort.admission.iteration_complete,
         dispatch=cohort.dispatcher.record(),
         adapting=scheduler.adapter.record(),
         groups=[_record(g) for g in cohort.groups.values() if g.state != "trained"],
@@ -82,8 +78,6 @@ def restore(
     flights.next_trajectory = record["next_trajectory"]
     flights.failures = record["failures"]
     cohort.filtered = record["filtered"]
-    cohort.admission.iteration = record["iteration"]
-    cohort.admission.iteration_complete = record["iteration_complete"]
     cohort.dispatcher.restore(record["dispatch"])
     levels = scheduler.adapter.restore(record["adapting"])
     cohort.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
@@ -91,6 +85,7 @@ def restore(
         group = _restore_group(saved, domain_of)
         cohort.restore(group)
         flights.enqueue(group)
+    cohort.admission.resume(scheduler.optimizer)
     return scheduler
 
 
