@@ -6,6 +6,7 @@ import pytest
 from rewarded import attempt
 
 from rollart.errors import ConfigError, ScoreError
+from rollart.rewards import mathematics
 from rollart.rewards.mathematics import math
 
 
@@ -71,3 +72,13 @@ def test_it_works_in_a_thread_too():
     thread.start()
     thread.join()
     assert got == [1.0]
+
+
+@pytest.mark.parametrize("step", ["parse", "verify"])
+def test_what_is_wrong_with_the_process_is_no_wrong_answer(step, monkeypatch):
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(mathematics, step, fail)
+    with pytest.raises(MemoryError):
+        math(attempt("4", payload={"answer": "4"}))

@@ -20,6 +20,8 @@ from rollart.types import Trajectory
 
 MOST_CHARACTERS = 4000
 """Only the end of a longer answer is read: that is where answers are."""
+_OURS = (MemoryError, ImportError, OSError)
+"""What is wrong with this process rather than with an answer."""
 
 # It would say in every process that there is no limit off the main thread; the module says so.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -60,6 +62,8 @@ def _read(text: str, limit_s: int | None) -> list[Any]:
         return parse(text, parsing_timeout=limit_s, raise_on_error=True)  # pyright: ignore[reportArgumentType]
     except TimeoutException as error:
         raise _slow("read", limit_s) from error
+    except _OURS:
+        raise
     except Exception:
         # The parser gives up on odd input in many ways; all of them mean: not readable.
         return []
@@ -72,6 +76,8 @@ def _are_equal(expected: list[Any], given: list[Any], limit_s: int | None) -> bo
                 return True
         except TimeoutException as error:
             raise _slow("compare", limit_s) from error
+        except _OURS:
+            raise
         except Exception:  # noqa: S112
             # As above: what cannot be compared is not equal.
             continue
