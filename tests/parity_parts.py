@@ -214,7 +214,6 @@ async def _live(case: Case, loop: VirtualLoop) -> History:
     )
     setup = Setup(
         make=lambda slot: ScriptedEnv(slot, stage=stage),
-        parse=str.strip,
         system="",
         limits=LIMITS,
         sampling=Sampling(max_tokens=1000),

@@ -82,7 +82,6 @@ def make_proxy(engine: Engine, name: str) -> LLMProxy:
 def setup(*, turns: int = TURNS, observation: str = "go on", sampled: int = 8) -> Setup:
     return Setup(
         make=lambda _slot: FreeWorld(turns, observation),
-        parse=str.strip,
         system="",
         limits=Limits(max_turns=64, max_tokens=1 << 20),
         sampling=Sampling(max_tokens=sampled),

@@ -48,25 +48,37 @@ def _check_tuple(value: object, length: int, wanted: str) -> tuple[object, ...]:
 def _check_observation(value: object, wanted: str) -> str:
     if not isinstance(value, str):
         raise EnvError(f"{wanted}; the observation was {_show(value)}")
+    if not value.isascii():
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            problem = f"{wanted}; the observation is no Unicode text: {error.reason}"
+            raise EnvError(f"{problem} at {error.start}") from None
     return value
 
 
 def _check_reward(value: object) -> float:
     if isinstance(value, bool) or not hasattr(type(value), "__float__"):
         raise EnvError(f"{_STEP}; the reward was {_show(value)}")
-    reward = float(cast("float", value))
+    try:
+        reward = float(cast("float", value))
+    except Exception as error:
+        problem = f"{_STEP}; the reward was {_show(value)}"
+        raise EnvError(f"{problem}: {type(error).__name__}: {error}") from None
     if not math.isfinite(reward):
         raise EnvError(f"step() must return a finite reward; it was {_show(value)}")
     return reward
 
 
 def _check_flag(value: object, name: str) -> bool:
+    if not _is_flag(value):
+        raise EnvError(f"{_STEP}; {name} was {_show(value)}")
+    return bool(value)
+
+
+def _is_flag(value: object) -> bool:
     """Accept bool and numpy's bool, nothing that is merely true."""
-    if isinstance(value, bool):
-        return value
-    if type(value).__name__ in ("bool", "bool_"):
-        return bool(value)
-    raise EnvError(f"{_STEP}; {name} was {_show(value)}")
+    return isinstance(value, bool) or type(value).__name__ in ("bool", "bool_")
 
 
 def _check_info(value: object, wanted: str) -> dict[str, Json]:
@@ -76,6 +88,9 @@ def _check_info(value: object, wanted: str) -> dict[str, Json]:
     actions = info.get("actions")
     if actions is not None and not _are_texts(actions):
         raise EnvError(f"info['actions'] must be a list of str; it was {_show(actions)}")
+    success = info.get("success")
+    if success is not None and not _is_flag(success):
+        raise EnvError(f"info['success'] must be a bool; it was {_show(success)}")
     return info
 
 
@@ -86,6 +101,9 @@ def _are_texts(value: object) -> bool:
 
 def _show(value: object) -> str:
     """Return a value's type and its shortened repr."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"whose repr raises {type(error).__name__}"
     shown = text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
     return f"{type(value).__name__} {shown}"

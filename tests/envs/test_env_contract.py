@@ -7,6 +7,16 @@ from rollart.contract import check_reset, check_step
 from rollart.errors import EnvError
 
 
+class Unspeakable:
+    """A reward that is none, and cannot even be shown."""
+
+    def __float__(self):
+        raise ValueError("no number")
+
+    def __repr__(self):
+        raise KeyError("no text")
+
+
 def test_what_keeps_the_contract_passes_with_plain_types():
     assert check_reset(("hello", {"actions": ["a"]})) == ("hello", {"actions": ["a"]})
     result = check_step(("x", numpy.float32(0.5), numpy.True_, False, {}))
@@ -23,6 +33,8 @@ def test_what_keeps_the_contract_passes_with_plain_types():
         (("hello",), r"it returned a tuple of 1: tuple \('hello',\)"),
         ((3, {}), "the observation was int 3"),
         (("hello", None), "the info was NoneType None"),
+        (("\udc80", {}), "the observation is no Unicode text: surrogates not allowed at 0"),
+        (("hello", {"success": "no"}), r"info\['success'\] must be a bool; it was str 'no'"),
         (("hello", {"actions": "up"}), r"info\['actions'\] must be a list of str; it was str 'up'"),
     ],
 )
@@ -40,10 +52,14 @@ def test_a_wrong_reset_is_named(value, message):
         (("x", "1", False, False, {}), "the reward was str '1'"),
         (("x", True, False, False, {}), "the reward was bool True"),
         (("x", None, False, False, {}), "the reward was NoneType None"),
+        (("x", numpy.zeros(2), False, False, {}), "the reward was ndarray .*: TypeError: "),
+        (("x", 10**400, False, False, {}), "the reward was int 10.*: OverflowError: "),
+        (("x", Unspeakable(), False, False, {}), "Unspeakable whose repr raises KeyError: ValueEr"),
         (("x", math.nan, False, False, {}), "finite reward; it was float nan"),
         (("x", -math.inf, False, False, {}), "finite reward; it was float -inf"),
         (("x", 0.0, 1, False, {}), "terminated was int 1"),
         (("x", 0.0, False, None, {}), "truncated was NoneType None"),
+        (("x", 0.0, True, False, {"success": numpy.zeros(2)}), "must be a bool; it was ndarray"),
         (("x", 0.0, False, False, []), r"the info was list \[\]"),
     ],
 )

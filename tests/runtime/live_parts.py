@@ -117,7 +117,6 @@ class Crashing(Countdown):
 def make_setup(make: Callable[[int], Env], **changes) -> Setup:
     values = {
         "make": make,
-        "parse": str.strip,
         "system": "count",
         "limits": Limits(max_turns=8, max_tokens=512),
         "sampling": Sampling(max_tokens=8),

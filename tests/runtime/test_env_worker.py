@@ -201,6 +201,19 @@ def test_a_parser_that_fails_is_a_failure_of_its_own_kind(parse, message):
     assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3)]
 
 
+def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
+    timeouts = Timeouts(reset_s=20.0, step_s=0.1, episode_s=20.0)
+    harness = outcome(lambda _slot: Countdown(), parse=hangs_on, timeouts=timeouts)
+    message = "countdown: the parser took more than 0.1 s on 'go'"
+    failure = Failure(kind="parser", message=message)
+    assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3)]
+
+
+def hangs_on(_text: str) -> str:
+    threading.Event().wait()
+    raise AssertionError("nobody sets it")
+
+
 def test_an_observation_too_long_for_the_episode_names_the_limit():
     harness = outcome(lambda _slot: Countdown(), limits=Limits(max_turns=2, max_tokens=5))
     [event] = harness.events

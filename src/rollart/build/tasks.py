@@ -36,7 +36,7 @@ def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
 
 def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
     close_env(make_env(task.env, options=task.options))
-    parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else str.strip
+    parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else None
     check_rewards(name, task.rewards)
     scoring = "group" if are_compared(task.rewards) else "each" if task.rewards else "env"
     return Setup(

@@ -44,7 +44,7 @@ class RandomPlayer:
     def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
         """Return a random action."""
         actions = info.get("actions")
-        if isinstance(actions, list) and actions:
+        if isinstance(actions, list | tuple) and actions:
             return str(random.choice(actions))
         letters = string.ascii_lowercase + string.digits + " "
         return "".join(random.choices(letters, k=random.randint(1, _TEXT_LENGTH)))

@@ -27,7 +27,8 @@ class Setup:
 
     make: Callable[[int], Env]
     """Makes the environment of a slot."""
-    parse: Callable[[str], str]
+    parse: Callable[[str], str] | None = None
+    """The user's parser of actions; None strips the text."""
     system: str
     limits: Limits
     sampling: Sampling
@@ -77,7 +78,7 @@ class EnvManager:
         while request is not None:
             await access.gate.arrive(episode.spec.id)
             completion = await self._generate(request)
-            action = self._parse(episode.complete(completion))
+            action = await self._parse(episode.complete(completion))
             if request.turn == 0:
                 on_birth(completion.versions[0])
             elif not access.is_fresh(self._born()):
@@ -113,16 +114,11 @@ class EnvManager:
     async def _step(self, action: str) -> Outcome:
         return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)
 
-    def _parse(self, text: str) -> str:
-        try:
-            action = self._setup.parse(text)
-        except Exception as error:
-            message = f"the parser raised {type(error).__name__}: {error} on {text!r}"
-            raise AttemptError("parser", f"{self._task_name}: {message}") from error
-        if not isinstance(action, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"the parser must return a str; on {text!r} it returned {action!r}"
-            raise AttemptError("parser", f"{self._task_name}: {message}")
-        return action
+    async def _parse(self, text: str) -> str:
+        parse = self._setup.parse
+        if parse is None:
+            return text.strip()
+        return await self._seat.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
 
     def _born(self) -> Version:
         born = self.episode.born

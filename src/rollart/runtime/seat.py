@@ -86,6 +86,22 @@ class Seat:
             success=None if success is None else bool(success),
         )
 
+    async def parse(self, parse: Callable[[str], str], text: str, *, timeout_s: float) -> str:
+        """Have the user's parser find the action, where it can hang nothing but this seat."""
+        limit = f"took more than {timeout_s:g} s"
+        try:
+            action, error = await self._ask_thread(lambda: parse(text), timeout_s)
+        except TimeoutError:
+            self.close()
+            raise AttemptError("parser", f"{self._kind}: the parser {limit} on {text!r}") from None
+        if error is not None:
+            problem = f"the parser raised {type(error).__name__}: {error} on {text!r}"
+            raise AttemptError("parser", f"{self._kind}: {problem}") from error
+        if not isinstance(action, str):
+            problem = f"the parser must return a str; on {text!r} it returned {action!r}"
+            raise AttemptError("parser", f"{self._kind}: {problem}")
+        return action
+
     def close(self) -> None:
         """Leave the environment behind, to close itself when what it is doing ends, if ever."""
         close = getattr(self._env, "close", None)
@@ -133,6 +149,14 @@ class Seat:
         return self._unwrap(what, task.result())
 
     async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
+        try:
+            answer = await self._ask_thread(call, timeout_s)
+        except TimeoutError:
+            raise self._hung(what, timeout_s) from None
+        return self._unwrap(what, answer)
+
+    async def _ask_thread(self, call: Callable[[], object], timeout_s: float) -> Answer:
+        """Run a call in the seat's thread; raises TimeoutError when it does not answer."""
         if self._thread is None:
             self._thread = _Thread()
         loop = asyncio.get_running_loop()
@@ -140,15 +164,12 @@ class Seat:
         self._thread.submit(call, _Reply(loop, future))
         timer = loop.call_later(timeout_s, _expire, future)
         try:
-            answer = await future
-        except TimeoutError:
-            raise self._hung(what, timeout_s) from None
+            return await future
         except asyncio.CancelledError:
             self.close()
             raise
         finally:
             timer.cancel()
-        return self._unwrap(what, answer)
 
     def _unwrap(self, what: str, answer: Answer) -> object:
         result, error = answer
