@@ -11,6 +11,7 @@ from rollart.config.simulated import profiles_of, shape_of
 from rollart.planning.search import search
 
 EXAMPLE = str(Path(__file__).parent.parent.parent / "examples" / "plan.toml")
+HERE = str(Path(EXAMPLE).with_name("plan_here.toml"))
 SMALL = """
 [run]
 name = "small"
@@ -69,6 +70,20 @@ def test_the_plan_is_a_config_that_check_and_dry_run_take(small, tmp_path, capsy
     assert {pool.role for pool in planned.pools.values()} == {"train", "rollout"}
     assert all(pool.tp for pool in planned.pools.values() if pool.role == "rollout")
     assert planned.tasks == load_config(small).tasks
+
+
+def test_a_plan_for_this_machine_divides_its_cores_into_workers(tmp_path, capsys):
+    out = tmp_path / "planned.toml"
+    assert main(["plan", HERE, "--out", str(out)]) == 0
+    errors = capsys.readouterr().err
+    assert errors.splitlines()[-1].startswith("planning, ")
+    assert errors.splitlines()[-1].endswith(" s: done")
+    pools = {name: (pool.role, pool.count) for name, pool in load_config(out).pools.items()}
+    assert pools == {"cores-train": ("train", 1), "cores": ("rollout", 1)}
+    assert main(["pools", str(out)]) == 0
+    workers = capsys.readouterr().out.splitlines()[-2:]
+    assert [line.split()[-1] for line in workers] == ["rank-0", "cores-0"]
+    assert main(["train", str(out), "--address", "local", "--dry-run"]) == 0
 
 
 def test_a_planned_config_is_itself_a_problem_with_one_division_left(small, tmp_path, capsys):

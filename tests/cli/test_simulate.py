@@ -1,6 +1,7 @@
 """`rollart simulate` from end to end, and what it refuses."""
 
 import json
+import re
 import sys
 import types
 from pathlib import Path
@@ -11,8 +12,14 @@ from rollart.cli import main
 from rollart.cli.simulate import STUDIES
 from rollart.cli.simulating import Ticker, simulate_run
 from rollart.config import load_config
+from rollart.config.simulated import profiles_of
 from rollart.config.world import world_from
+from rollart.errors import ConfigError
 from rollart.replay import replay
+from rollart.sim.latency import Latency
+from rollart.sim.outages import OutageOptions
+from rollart.sim.rewards import RewardOptions
+from rollart.types import Version
 
 CONFIG = """
 [run]
@@ -141,6 +148,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
     summary = json.loads(text)
     assert (summary["mode"], len(summary["steps"])) == ("sync", 1)
     assert summary["engine_failures"] > 0
+    assert replay(tmp_path / "out")["lost"] == 0
 
 
 @pytest.mark.parametrize(
@@ -184,6 +192,9 @@ def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, 
         (["--from", ".", "--engine-mtbf", "9"], "--engine-mtbf: --from simulates"),
         (["--from", "no-such-run"], "--from no-such-run: no such directory"),
         (["paper", "--from", "x"], "--from takes the whole run from its log"),
+        (["scale", "--jobs", "2"], "--jobs: the study 'scale' measures time and runs in one"),
+        (["paper", "--jobs", "0"], "--jobs 0: must be at least 1"),
+        (["no.toml", "--jobs", "2"], "--jobs: one run is one process"),
     ],
 )
 def test_a_wrong_request_is_one_message(lines, argv, message):
@@ -231,12 +242,44 @@ def test_a_simulated_run_is_simulated_again_from_its_log(config, tmp_path, lines
     assert "is the run that --from reads" in errors
 
 
-def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_path, lines):
-    seen: list[bool] = []
+def test_a_recorded_run_is_asked_what_another_schedule_would_take(config, tmp_path, lines):
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert lines("simulate", str(config), "--steps", "6", "--out", str(first))[0] == 0
+    asked = ["run.mode=sync_plus", "run.environments=16"]
+    code, text, _ = lines("simulate", "--from", str(first), *asked, "--out", str(second), "--json")
+    result = json.loads(text)
+    assert (code, result["mode"], result["asked_mode"]) == (0, "rollart", "sync_plus")
+    assert result["what_if"]["staleness_max"] == 0
+    assert result["ratio"] == result["what_if"]["step_s"] / result["simulated"]["step_s"] > 1
+    assert {path.name for path in second.iterdir()} == FILES
+    same = lines("simulate", "--from", str(first), "run.steps=6", "--out", str(second), "--json")
+    assert json.loads(same[1])["ratio"] == 1
 
-    def run(*, quick: bool, progress) -> dict:
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("staleness.alfa=2", "staleness.alfa = 2: unknown key; did you mean staleness.alpha?"),
+        ("staleness.alpha=-1", "staleness.alpha = -1: must be at least 0"),
+        ("model.path=x", "model = {'path': 'x'}: unknown key; a config has batching"),
+        ("run.mode=synk", "run.mode = 'synk': must be"),
+        ("run.steps=0", "run.steps = 0: must be at least 1"),
+    ],
+)
+def test_what_a_log_cannot_answer_is_one_message(config, tmp_path, lines, override, message):
+    run = tmp_path / "run"
+    assert lines("simulate", str(config), "--steps", "3", "--out", str(run))[0] == 0
+    code, _, errors = lines("simulate", "--from", str(run), override)
+    assert code == 2
+    assert message in errors
+
+
+def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_path, lines):
+    seen: list[tuple[bool, int]] = []
+
+    def run(*, quick: bool, jobs: int, progress) -> dict:
         progress("working")
-        seen.append(quick)
+        seen.append((quick, jobs))
         return {
             "rows": [
                 {"name": "one", "paper_low": 1.3, "simulated": 1.4, "kind": "fitted"},
@@ -250,8 +293,8 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
     monkeypatch.setitem(sys.modules, "a_study", module)
     monkeypatch.setitem(STUDIES, "paper", "a_study")
     out = tmp_path / "out"
-    code, text, _ = lines("simulate", "paper", "--quick", "--out", str(out))
-    assert (code, seen) == (0, [True])
+    code, text, _ = lines("simulate", "paper", "--quick", "--jobs", "2", "--out", str(out))
+    assert (code, seen) == (0, [(True, 2)])
     assert text.splitlines() == [
         "name  paper_low  simulated  kind",
         "one         1.3        1.4  fitted",
@@ -275,6 +318,52 @@ def test_a_world_is_the_configs_hardware_rules_and_tasks(config):
     assert world.routing.affinity["math"] == ("wide", "fast")
 
 
+def test_a_config_reaches_tails_failures_rewards_and_constants(config):
+    changes = [
+        "tasks.web.profile.reset_s=30", "tasks.web.profile.reset_tail=[0.001, 20]",
+        "tasks.web.profile.step_spread=1.2", "tasks.web.profile.failure_rate=0.1",
+        "tasks.web.profile.failure_after_s=120", "simulation.engine_mtbf_s=3600",
+        "simulation.engine_repair_s=90", "simulation.rewards.kind=dedicated",
+        "simulation.rewards.most=4", "simulation.constants.train_utilisation=0.4",
+        "simulation.constants.rpc_s=0.1",
+    ]  # fmt: skip
+    loaded = load_config(config, changes)
+    web = profiles_of(loaded)[0]
+    assert web.reset == Latency(
+        kind="lognormal", mean_s=30.0, spread=0.5, tail_share=0.001, tail_factor=20.0
+    )
+    assert (web.step.mean_s, web.step.spread) == (0.5, 1.2)
+    assert web.failure_after == Latency(kind="lognormal", mean_s=120.0, spread=0.5)
+    world = world_from(loaded)
+    assert world.outages == OutageOptions(mtbf_s=3600.0, repair_s=90.0, seed=0)
+    assert world.rewards == RewardOptions(kind="dedicated", most=4)
+    assert world.call_s == 0.1
+    usual = world_from(load_config(config))
+    tokens, first = 10**9, Version(0)
+    quick, slow = (w.durations.train_s(tokens, version=first) - 80 for w in (world, usual))
+    assert quick == pytest.approx(slow * 0.15 / 0.4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("tasks.web.profile.reset_tail=[2, 3]", "tasks.web.profile.reset_tail = (2.0, 3.0): must"),
+        ("tasks.web.profile.step_spread=-1", "profile.step_spread = -1.0: must be at least 0"),
+        ("simulation.engine_repair_s=-1", "simulation.engine_repair_s = -1.0: must be at least 0"),
+        ("simulation.rewards.most=0", "simulation.rewards.most = 0: must be at least 1"),
+        (
+            "simulation.constants.memory_share=1.5",
+            "simulation.constants.memory_share = 1.5: must be more than 0 and at most 1",
+        ),
+        ("simulation.constants.bucket_gb=0", "simulation.constants.bucket_gb = 0.0: must be more"),
+        ("simulation.constants.rpc_s=-1", "simulation.constants.rpc_s = -1.0: must be at least 0"),
+    ],
+)
+def test_a_wrong_assumption_is_named(config, change, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(config, [change])
+
+
 def test_a_disk_that_refuses_is_one_message(config, tmp_path, lines):
     blocked = tmp_path / "file"
     blocked.write_text("")
@@ -283,8 +372,22 @@ def test_a_disk_that_refuses_is_one_message(config, tmp_path, lines):
     assert f"{blocked / 'out'}: cannot be used as the run's directory" in errors
 
 
-def test_the_ticker_is_silent_where_nobody_looks(config, tmp_path, capsys):
+def test_what_is_over_quickly_says_nothing(config, tmp_path, capsys):
     with Ticker("quiet", steps=3) as ticker:
         simulate_run(world_from(load_config(config)), out=tmp_path / "out", ticker=ticker)
         ticker.say("nothing")
     assert capsys.readouterr().err == ""
+
+
+def test_what_takes_long_says_so_in_plain_lines_where_there_is_no_terminal(monkeypatch, capsys):
+    now = [100.0]
+    monkeypatch.setattr("rollart.cli.simulating.time.monotonic", lambda: now[0])
+    with Ticker("studying") as ticker:
+        for seconds, text in ((1.0, "one"), (5.0, "two"), (2.0, "three"), (4.0, "four")):
+            now[0] += seconds
+            ticker.say(text)
+    assert capsys.readouterr().err.splitlines() == [
+        "studying, 6 s: two",
+        "studying, 12 s: four",
+        "studying, 12 s: done",
+    ]

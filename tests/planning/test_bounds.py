@@ -4,6 +4,8 @@ from math import inf
 import pytest
 from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem, make_rules
 
+from rollart.control.batching import Batching
+from rollart.control.staleness import Staleness
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import SPLITS, Share
 from rollart.planning.trials import Bench
@@ -33,6 +35,27 @@ def test_no_simulated_step_is_shorter_than_its_bound(name, mode):
     trial = bench.trial(replace(PLANS[name], alpha=alpha))
     assert trial.bound.step_s <= bench.run(trial, SCALE).step_s * (1 + 1e-9)
     assert bounds.estimate_s(trial.plan, trial.bound) >= trial.bound.step_s
+
+
+@pytest.mark.parametrize("window", ["served", "ahead"])
+@pytest.mark.parametrize(("alpha", "extra_groups"), [(1, 0), (1, 1), (1, 3), (2, 1)])
+def test_the_window_holds_with_redundant_groups_too(window, alpha, extra_groups):
+    rules = replace(make_rules(), staleness=Staleness(alpha=alpha, window=window))
+    problem = make_problem(rules=rules)
+    slots = problem.most_attempts(alpha=alpha, extra_groups=extra_groups)
+    plan = make_plan(alpha=alpha, extra_groups=extra_groups, slots=slots)
+    bench = Bench(Bounds(problem), events=0)
+    trial = bench.trial(plan)
+    scales = [replace(SCALE, steps=10, seed=seed) for seed in range(3)]
+    assert trial.bound.step_s <= bench.run(trial, *scales).step_s * (1 + 1e-9)
+
+
+def test_redundant_groups_let_the_slowest_be_left_behind():
+    rules = replace(make_rules(), batching=Batching(groups_per_step=64, group_size=4))
+    bounds = Bounds(make_problem(rules=rules))
+    parts = [bounds.of(make_plan(extra_groups=extra)).window_s for extra in (0, 4, 16)]
+    assert parts == sorted(parts, reverse=True)
+    assert parts[2] > 0
 
 
 def test_the_training_part_is_the_arithmetic_of_a_mean_batch():

@@ -3,7 +3,7 @@ from dataclasses import replace
 from planning_samples import H800, make_problem
 
 from rollart.planning.published import paper_problem, production_problem
-from rollart.planning.report import badly_divided, paper_split
+from rollart.planning.report import FULL, QUICK, Effort, badly_divided, paper_split, study
 from rollart.planning.worlds import Scale
 from rollart.sim.paper.setup import SIZES
 
@@ -39,3 +39,34 @@ def test_the_bad_start_is_where_the_trainer_waits_as_long_as_the_papers_did():
     assert plan.unused(problem) == {}
     assert 0 <= waiting < 1
     assert production_problem().reuse_prefixes
+
+
+def test_the_study_in_small_has_every_figure_and_the_same_ones_again():
+    run = Scale(attempts=16, steps=3, skip=1, seed=10)
+    effort = Effort(events=20_000, comparing=(run,), probing=replace(run, seed=9))
+    said: list[str] = []
+    result = study(effort, sizes=("8B",), progress=said.append)
+    assert said[0] == "planning 8B on 96 H800 and 32 H20"
+    again = study(effort, sizes=("8B",), progress=said.append)
+    assert list(result) == [
+        "over_paper_split",
+        "seconds",
+        "production_gain",
+        "plans",
+        "gap",
+        "untried",
+        "production",
+    ]
+    del result["seconds"], again["seconds"]
+    assert result == again
+    production = result["production"]
+    assert result["production_gain"] == production["gain"]
+    assert production["gain"] >= 0.9 * production["gain_from_prefixes"]
+    assert 0 < production["start_waiting"] < 1
+
+
+def test_plans_are_compared_on_five_seeds_that_no_search_has_seen():
+    seeds = [scale.seed for scale in FULL.comparing]
+    assert len(seeds) == 5
+    assert min(seeds) > 9
+    assert len(QUICK.comparing) == 1

@@ -1,9 +1,10 @@
 from dataclasses import replace
 
 import pytest
-from planning_samples import H20, make_plan, make_problem, make_rules
+from planning_samples import H20, H800, make_plan, make_problem, make_rules
 
 from rollart.control.lending import Lending
+from rollart.errors import ConfigError
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import Share
 from rollart.planning.trials import Bench
@@ -53,3 +54,18 @@ def test_a_likeness_lends_what_the_whole_would():
         for world in (whole, part)
     ]
     assert [len(each) for each in engines] == [8, 2]
+
+
+def test_a_likeness_too_small_for_a_lent_engine_keeps_one():
+    rules = replace(make_rules(), lending=Lending(enabled=True))
+    problem = make_problem(rules=rules, pools=(replace(H800, tp=4), H20))
+    plan = make_plan(rollout=(Share(pool=H20, gpus=16, tp=1),), train=problem.pools[0])
+    world = make_world(problem, plan, scale=Scale(attempts=8, steps=1, skip=0))
+    assert len([member for member in world.make_engines(Loop()) if member.lent]) == 1
+
+
+def test_lending_hardware_that_holds_no_engine_is_refused():
+    small = replace(H800, gpu=replace(H800.gpu, memory_gb=12.0), count=64, tp=1, role="train")
+    rules = replace(make_rules(), lending=Lending(enabled=True))
+    with pytest.raises(ConfigError, match=r"lending.enabled = True: Qwen3-8B fits on no engine of"):
+        make_problem(rules=rules, pools=(small, H20))

@@ -3,18 +3,20 @@ from dataclasses import replace
 
 import pytest
 
-from rollart.sim.beyond import CHOICES, QUICK, RULES, Extent, divided, low, study, world
+from rollart.sim.beyond import FULL, QUICK, low, study
+from rollart.sim.beyond_cases import CHOICES, RULES, Case, Extent, divided, world
 from rollart.sim.paper import setup as paper
 from rollart.sim.paper.setup import TASKS
 
-SMALL = Extent(steps=4, skip=1, seeds=(1, 2), tasks=TASKS[4:], mix_part=8, task_part=8)
+SMALL = Extent(steps=4, skip=1, seeds=(1, 2), tasks=TASKS[4:], mix_part=8, task_part=8, fixed=(16,))
 
 
 def test_the_study_gives_the_same_bytes_again_and_every_figure_asked_for():
     said = []
     result = study(SMALL, progress=said.append)
-    assert json.dumps(result) == json.dumps(study(SMALL, progress=lambda _: None))
-    assert len(said) == (2 + 2) * (1 + len(CHOICES))
+    assert json.dumps(result) == json.dumps(study(SMALL))
+    plain, added = 1 + 1 + 2, 2 * len(CHOICES)
+    assert len(said) == 2 * (plain + added)
     assert list(result["alone"]) == list(RULES)
     assert result["together_low"] <= result["together"]
     assert list(result["per_seed"]) == ["1", "2"]
@@ -24,6 +26,27 @@ def test_the_study_gives_the_same_bytes_again_and_every_figure_asked_for():
     assert {row["task"] for row in result["single_tasks"]} == {"game"}
     assert [row["rules"] for row in result["mix"]] == [*RULES, "together"]
     assert all(row["staleness"] <= 2 for row in result["mix"])
+    assert list(result["fixed_redundancy"]) == ["16"]
+    best = max(result["fixed_redundancy"].values())
+    assert result["adaptive_over_best_fixed"] == result["alone"]["redundancy"] / best
+
+
+def test_a_task_alone_starts_from_the_better_of_table_and_any_engine():
+    result = study(SMALL)
+    table = result["table_over_any_engine"]["game"]
+    start = "rollart" if table > 1 else "rollart, any engine"
+    assert {row["start"] for row in result["single_tasks"]} == {start}
+
+
+def test_cases_are_named_by_what_they_add():
+    case = Case(extent=FULL, tasks=TASKS[4:], seed=3)
+    assert str(case) == "game, rollart, seed 3"
+    assert replace(case, has_table=False).name == "rollart, any engine"
+    assert replace(case, has_table=False).world.routing.affinity == {}
+    assert replace(case, rules=RULES).name == "together"
+    assert replace(case, rules=("lending",)).name == "lending"
+    assert replace(case, extra_groups=16).name == "16 redundant groups"
+    assert replace(case, extra_groups=16).setup.extra_groups == 4
 
 
 def test_both_sides_have_the_same_hardware_environments_and_bound():

@@ -10,38 +10,38 @@ from rollart.types import EngineId
 ENGINES = [EngineId("a"), EngineId("b")]
 
 
-class Doors:
+class Seen:
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
         self.seen: list[tuple[str, str, float]] = []
 
-    def open(self, id_: EngineId) -> None:
-        self.seen.append(("open", id_, self._loop.now))
+    def lose(self, id_: EngineId) -> None:
+        self.seen.append(("lost", id_, self._loop.now))
 
-    def close(self, id_: EngineId) -> None:
-        self.seen.append(("close", id_, self._loop.now))
+    def regain(self, id_: EngineId) -> None:
+        self.seen.append(("back", id_, self._loop.now))
 
 
-def play(options: OutageOptions, *, seconds: float) -> tuple[Outages, Doors]:
+def play(options: OutageOptions, *, seconds: float) -> tuple[Outages, Seen]:
     loop = Loop()
-    doors = Doors(loop)
-    outages = Outages(options, loop=loop, doors=doors)
+    told = Seen(loop)
+    outages = Outages(options, loop=loop, lose=told.lose, regain=told.regain)
     outages.start(ENGINES)
     while loop.now < seconds and loop.step():
         pass
-    return outages, doors
+    return outages, told
 
 
 def test_engines_live_for_ever_by_default():
-    outages, doors = play(OutageOptions(), seconds=1e6)
-    assert (outages.count, doors.seen) == (0, [])
+    outages, told = play(OutageOptions(), seconds=1e6)
+    assert (outages.count, told.seen) == (0, [])
 
 
 def test_every_death_is_followed_by_a_return_after_the_repair():
-    outages, doors = play(OutageOptions(mtbf_s=100.0, repair_s=7.0), seconds=20_000.0)
+    outages, told = play(OutageOptions(mtbf_s=100.0, repair_s=7.0), seconds=20_000.0)
     for engine in ENGINES:
-        own = [(what, at) for what, id_, at in doors.seen if id_ == engine]
-        assert [what for what, _ in own[:4]] == ["close", "open", "close", "open"]
+        own = [(what, at) for what, id_, at in told.seen if id_ == engine]
+        assert [what for what, _ in own[:4]] == ["lost", "back", "lost", "back"]
         closes, opens = own[::2], own[1::2]
         for (_, died), (_, returned) in zip(closes, opens, strict=False):
             assert returned - died == pytest.approx(7.0)

@@ -1,10 +1,15 @@
 """The figures of a run, and how they follow from its steps."""
 
+from dataclasses import replace
+
 import pytest
-from small_worlds import small_world
+from small_worlds import small_cluster, small_world
 
 from rollart.control.modes import MODES
-from rollart.sim.outcome import Outcome, Step, simulate
+from rollart.control.staleness import Staleness
+from rollart.sim.costs import Constants
+from rollart.sim.outcome import Collector, Outcome, Step, simulate
+from rollart.sim.simulator import Simulator
 
 STEPS = (
     Step(began_s=30.0, ended_s=40.0, tokens=400.0, trajectories=8, staleness=0),
@@ -50,6 +55,33 @@ def test_a_step_is_waiting_and_training():
 def test_every_mode_gives_its_figures_twice_the_same():
     for mode in MODES:
         assert simulate(small_world(mode)) == simulate(small_world(mode))
+
+
+def lengthened(mode: str, steps: int):
+    cluster = small_cluster(constants=Constants(train_fixed_s=1.0))
+    world = small_world(mode, cluster=cluster, slots=48)
+    rules = replace(world.rules, steps=steps, staleness=Staleness(alpha=3))
+    return replace(world, rules=rules)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_short_run_is_the_beginning_of_a_longer_one_and_drains_nothing(mode):
+    short, long = (simulate(lengthened(mode, steps)) for steps in (6, 9))
+    assert short.steps == long.steps[:6]
+
+
+def test_a_run_that_ends_drains_its_last_steps():
+    steps: dict[bool, list[Step]] = {}
+    for goes_on in (True, False):
+        collector = Collector()
+        world = replace(lengthened("rollart", 8), goes_on=goes_on)
+        simulator = Simulator(world, observers=[collector])
+        collector.attach(simulator.fleet)
+        simulator.run()
+        steps[goes_on] = collector.steps
+        assert bool(simulator.attempts) is goes_on
+    assert steps[True][:4] == steps[False][:4]
+    assert steps[True][7].ended_s > steps[False][7].ended_s
 
 
 def test_a_run_of_one_step_skips_none():

@@ -2,10 +2,12 @@ from dataclasses import replace
 
 import pytest
 
+from rollart.sim.beyond_cases import divided
 from rollart.sim.paper import setup
 from rollart.sim.paper.mechanisms import weight_rows
-from rollart.sim.paper.rows import Row, Runs
-from rollart.sim.paper.schedules import affinity_rows
+from rollart.sim.paper.report import FULL, QUICK, compare, run
+from rollart.sim.paper.rows import Asked, Extent, Row, outcome_of, simulate_setups
+from rollart.sim.paper.schedules import MODE_NAMES, affinity_rows, orderings, scaling_over_sync
 from rollart.sim.paper.setup import SIZES, Setup
 
 
@@ -29,6 +31,7 @@ def test_a_row_is_encoded_with_the_keys_of_the_report():
         "kind": "predicted",
         "measure": "ratio",
         "error": 0.1,
+        "follows": False,
     }
 
 
@@ -51,26 +54,99 @@ def test_the_testbed_is_the_papers():
 
 
 def small(**changes):
-    return replace(Setup(groups=4, compute=8, train=8, steps=3), **changes)
+    return replace(Setup(groups=4, compute=8, train=8), **changes)
 
 
-def test_a_setup_is_simulated_once_and_gives_the_same_figures_again():
-    told = []
-    runs = Runs(told.append, steps=3, seeds=1)
-    first = runs.outcomes(small())
-    assert runs.outcomes(small()) is first
-    assert Runs(told.append, steps=3, seeds=1).outcomes(small()) == first
-    assert runs.throughput(small()) == first[0].tokens_per_s
-    assert runs.step_s(small()) == first[0].step_s
-    assert told == ["Qwen3-8B rollart on 16 GPUs"] * 2
+TINY = Extent(steps=3, seeds=2, rollouts=3)
+
+
+class Given(Asked):
+    """Runs whose every figure is a function of the set-up."""
+
+    def __init__(self, figure):
+        super().__init__()
+        self.throughput = self.step_s = self.rollout_s = self.reward_use = figure
+
+
+def test_set_ups_are_simulated_once_with_every_seed_and_figures_are_means():
+    told: list[str] = []
+    rollout = small(steps=1, mode="sync_plus")
+    runs = simulate_setups([small(), rollout], TINY, jobs=1, progress=told.append)
+    assert [len(outcomes) for outcomes in runs.known.values()] == [2, 3]
+    own = [outcome_of(replace(small(), steps=3, seed=seed)) for seed in (0, 1)]
+    assert list(runs.known[small()]) == own
+    assert runs.throughput(small()) == sum(each.tokens_per_s for each in own) / 2
+    assert runs.step_s(small()) == sum(each.step_s for each in own) / 2
+    assert runs.rollout_s(rollout) > 0
+    assert 0 < runs.reward_use(rollout) <= 1
+    assert told[0] == "0 of 5 runs, now Qwen3-8B rollart on 16 GPUs, seed 0"
+
+
+def test_two_processes_give_what_one_does():
+    told: list[str] = []
+    extent = Extent(steps=2, seeds=2, rollouts=1)
+    one, two = (simulate_setups([small()], extent, jobs=n, progress=told.append) for n in (1, 2))
+    assert one.known == two.known
+    assert told[-1].startswith("2 of 2 runs, last Qwen3-8B rollart on 16 GPUs, seed ")
 
 
 def test_affinity_rows_name_the_clusters_of_equal_cost():
-    class Counting(Runs):
-        def throughput(self, run):
-            return 2.0 if run.compute and run.bandwidth else 1.0
-
-    rows = list(affinity_rows(Counting(print, steps=3, seeds=1)))
+    runs = Given(lambda setup: 2.0 if setup.compute and setup.bandwidth else 1.0)
+    rows = list(affinity_rows(runs))
     assert [each.simulated for each in rows] == [2.0] * 6
     assert rows[0].name == "affinity, 64 H800 + 24 H20 over 208 H20, 8B"
     assert [each.kind for each in rows] == ["fitted"] * 2 + ["predicted"] * 4
+
+
+def test_the_report_has_every_figure_of_the_paper_once():
+    report = compare(Asked())
+    rows = report["rows"]
+    assert isinstance(rows, list)
+    assert len({row["name"] for row in rows}) == len(rows) == 66
+    assert (report["predicted"], report["fitted"], report["independent"]) == (43, 23, 37)
+    following = [row["name"] for row in rows if row["follows"]]
+    assert [name for name in following if name.startswith("throughput")] == [
+        f"throughput, rollart over sync, {size}" for size in SIZES
+    ]
+    assert sum(name.startswith("step time") for name in following) == 4
+
+
+def test_every_set_up_has_at_least_five_seeds():
+    asked = Asked()
+    compare(asked)
+    assert min(len(FULL.seeded(setup)) for setup in asked.setups) == 5
+    assert {len(QUICK.seeded(setup)) for setup in asked.setups} == {1}
+
+
+def test_orderings_say_for_each_size_whether_the_schedules_are_as_published():
+    rates = dict(zip(MODE_NAMES, (1.0, 2.0, 3.0, 3.0, 4.0), strict=True))
+    assert orderings(Given(lambda setup: rates[setup.mode])) == dict.fromkeys(SIZES, True)
+    rates["areal"] = 2.9
+    assert orderings(Given(lambda setup: rates[setup.mode])) == dict.fromkeys(SIZES, False)
+    assert orderings(Asked()) == dict.fromkeys(SIZES, False)
+
+
+def test_scaling_over_sync_is_told_by_gpus():
+    runs = Given(lambda setup: 1.0 if setup.mode == "sync" else 3.0)
+    assert scaling_over_sync(runs) == {"64": 3.0, "128": 3.0}
+
+
+def test_the_schedules_are_ordered_on_an_eighth_of_the_testbed_too():
+    rates = []
+    for mode in MODE_NAMES:
+        eighth = divided(setup.testbed("8B", mode), part=8)
+        eighth = replace(eighth, environments=0) if mode == "sync" else eighth
+        extra = None if mode == "rollart" else 0
+        made = replace(eighth, steps=6, extra_groups=extra)
+        rates.append(sum(outcome_of(replace(made, seed=seed)).tokens_per_s for seed in (0, 1)))
+    assert rates == sorted(rates)
+
+
+def test_the_report_is_made_of_what_was_simulated(monkeypatch):
+    def pretend(setups, extent, *, jobs, progress):
+        del progress
+        assert (len(setups), extent, jobs) == (71, QUICK, 1)
+        return Asked()
+
+    monkeypatch.setattr("rollart.sim.paper.report.simulate_setups", pretend)
+    assert run(quick=True, jobs=1, progress=print) == compare(Asked())

@@ -13,7 +13,10 @@ from rollart.control.redundancy import Redundancy
 from rollart.control.routing import Routing
 from rollart.errors import ConfigError, UserError
 from rollart.events import (
+    Admit,
     Cancel,
+    EngineJoined,
+    EngineLost,
     EngineUpdated,
     Launch,
     Lend,
@@ -22,6 +25,7 @@ from rollart.events import (
     TrajectoryCancelled,
     TrajectoryFailed,
     TrajectoryFinished,
+    Update,
 )
 from rollart.observe.encoding import encode
 from rollart.sim.cluster import Disaggregation, RolloutPool
@@ -40,7 +44,6 @@ class Recording:
         self.events: Counter[type] = Counter()
         self.commands: Counter[type] = Counter()
         self.trains: list[Train] = []
-        self.versions: dict[str, int] = {}
 
     def __call__(self, now, event, commands) -> None:
         did = ",".join(encode(each) for each in commands)
@@ -48,8 +51,6 @@ class Recording:
         self.events[type(event)] += 1
         self.commands.update(type(each) for each in commands)
         self.trains += [each for each in commands if isinstance(each, Train)]
-        if isinstance(event, EngineUpdated):
-            self.versions[event.engine] = event.version
 
 
 def play(world: World) -> tuple[Simulator, Recording]:
@@ -90,22 +91,32 @@ def test_the_same_seed_gives_the_same_events_byte_for_byte(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_engines_that_die_hang_nothing_and_return_with_the_weights_served(mode):
+def test_engines_that_die_are_lost_and_join_again_with_the_newest_weights(mode):
     cluster = small_cluster(engine_mtbf_s=60.0, engine_repair_s=30.0)
     simulator, recording = play(small_world(mode, cluster=cluster))
     assert simulator.outages.count > 5
+    assert recording.events[EngineLost] == simulator.outages.count
+    assert 0 <= recording.events[EngineLost] - recording.events[EngineJoined] <= 4
+    assert recording.commands[Admit] == recording.events[EngineJoined]
     assert ended_once(recording)
     assert len(recording.trains) == 3
-    assert set(recording.versions.values()) == {3}
-    for id_, member in simulator.fleet.members.items():
-        assert member.engine.version == recording.versions[id_]  # pyright: ignore
+    held = {member.engine.version for member in simulator.fleet.members.values()}  # pyright: ignore
+    assert max(held) == 3
 
 
-def test_a_dead_engine_answers_weight_changes_at_once():
+def test_a_run_whose_only_engine_dies_waits_for_it():
     only = (RolloutPool(name="one", gpu=gpu_named("H800"), gpus=1, tp=1),)
     cluster = small_cluster(rollout=only, engine_mtbf_s=40.0, engine_repair_s=40.0)
     simulator, recording = play(small_world(cluster=cluster))
     assert simulator.outages.count > 3
+    assert len(recording.trains) == 3
+
+
+def test_an_engine_that_dies_while_it_loads_answers_nothing():
+    cluster = small_cluster(engine_mtbf_s=30.0, engine_repair_s=5.0)
+    loading = replace(cluster.constants, install_gb_s=0.5)
+    _, recording = play(small_world(cluster=replace(cluster, constants=loading)))
+    assert recording.commands[Update] > recording.events[EngineUpdated]
     assert len(recording.trains) == 3
 
 

@@ -233,7 +233,10 @@ def _add_simulate(commands: "Commands") -> None:
     simulate.add_argument("what", nargs="?", metavar="CONFIG|STUDY", help=what)
     _add_overrides(simulate)
     simulate.add_argument(
-        "--from", dest="from_run", metavar="RUN", help="simulate a live run from its own log"
+        "--from",
+        dest="from_run",
+        metavar="RUN",
+        help="simulate a live run from its own log, or by another schedule (run.mode=sync …)",
     )
     simulate.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
     simulate.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
@@ -241,6 +244,8 @@ def _add_simulate(commands: "Commands") -> None:
     mtbf = "let each engine die after so many seconds on average, for a minute"
     simulate.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
     simulate.add_argument("--quick", action="store_true", help="shorter, figures less exact")
+    jobs = "processes of the studies paper and beyond (default: one a core)"
+    simulate.add_argument("--jobs", type=int, metavar="N", help=jobs)
     simulate.add_argument("--json", action="store_true", help="last line is one JSON object")
     simulate.set_defaults(module="rollart.cli.simulate")
 

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from rollart.cli.printing import say
+from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
 from rollart.config.planned import apply, problem_of
 from rollart.errors import StorageError
@@ -27,7 +28,9 @@ def run(arguments: Namespace) -> int:
         any_alpha=arguments.alpha == "auto",
         most_slots=arguments.environments,
     )
-    answer = search(problem, progress=_progress)
+    clock = SystemClock()
+    answer = search(problem, progress=lambda message: _progress(message, clock.now()))
+    _progress("done", clock.now())
     planned = apply(config, answer.plan)
     if arguments.out is not None:
         _write(Path(arguments.out), planned)
@@ -120,8 +123,9 @@ def show(answer: Answer) -> None:
     console.print(facts)
 
 
-def _progress(message: str) -> None:
-    sys.stderr.write(f"{message}\n")
+def _progress(message: str, seconds: float) -> None:
+    sys.stderr.write(f"planning, {seconds:.0f} s: {message}\n")
+    sys.stderr.flush()
 
 
 def _write(path: Path, config: Config) -> None:

@@ -2,9 +2,9 @@
 
 import importlib
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -14,12 +14,11 @@ from rollart.cli.printing import note, say, say_table
 from rollart.cli.simulating import Simulated, Ticker, readable, simulate_run, step_table
 from rollart.cli.tables import say_rows
 from rollart.config import load_config
+from rollart.config.what_if import change_by
 from rollart.config.world import world_from
 from rollart.errors import StorageError, UserError
 from rollart.observe.directory import claim_directory
-from rollart.sim.outages import OutageOptions
-from rollart.sim.recorded import compare, load
-from rollart.sim.world import World
+from rollart.sim.recorded import ask, compare, load
 
 STUDIES = {
     "paper": "rollart.sim.paper.report",
@@ -28,6 +27,8 @@ STUDIES = {
     "beyond": "rollart.sim.beyond",
 }
 """Studies by name: modules with `run(*, quick, progress) -> dict`."""
+PARALLEL = ("paper", "beyond")
+"""Studies whose runs may be made in several processes: `run` takes `jobs` too."""
 SUMMARY = "summary.json"
 FILES = f"utilisation.png, trace.json, events.jsonl, {SUMMARY}"
 
@@ -38,6 +39,9 @@ def run(arguments: Namespace) -> int:
     if mtbf_s is not None and not 0 <= mtbf_s < inf:
         raise UserError(f"--engine-mtbf {mtbf_s:g}: must be at least 0 seconds; 0 is never")
     if arguments.from_run is not None:
+        if "=" in (arguments.what or ""):
+            arguments.overrides.insert(0, arguments.what)
+            arguments.what = None
         if arguments.what is not None:
             raise UserError("--from takes the whole run from its log: name no config beside it")
         return _recorded(arguments)
@@ -58,9 +62,8 @@ def _no_such(name: str) -> str:
 
 
 def _given(arguments: Namespace, *names: str) -> str | None:
-    """Return the first of some flags that was given, or the overrides, which come last."""
+    """Return the first of some flags that was given."""
     flags = {name: getattr(arguments, name.strip("-").replace("-", "_")) for name in names}
-    flags[" ".join(arguments.overrides)] = arguments.overrides or None
     given = [name for name, value in flags.items() if value is not None and value is not False]
     return given[0] if given else None
 
@@ -68,12 +71,14 @@ def _given(arguments: Namespace, *names: str) -> str | None:
 def _study(arguments: Namespace) -> int:
     name = arguments.what
     given = _given(arguments, "--steps", "--seed", "--engine-mtbf")
+    given = given or " ".join(arguments.overrides) or None
     if given is not None:
         raise UserError(f"{given}: the study {name!r} sets its own; it takes --quick")
+    jobs = _jobs(arguments)
     out = _out(arguments, name)
     with Ticker(f"simulating {name}") as ticker:
         study: Callable[..., Mapping[str, Any]] = importlib.import_module(STUDIES[name]).run
-        result = study(quick=arguments.quick, progress=ticker.say)
+        result = study(quick=arguments.quick, progress=ticker.say, **jobs)
     _write(out / SUMMARY, result)
     if arguments.json:
         say(json.dumps(result))
@@ -81,6 +86,18 @@ def _study(arguments: Namespace) -> int:
         say_result(result)
         say(f"\nwritten to {out / SUMMARY}")
     return 0
+
+
+def _jobs(arguments: Namespace) -> dict[str, int]:
+    """Return how many processes a study may have, if it can use several."""
+    jobs, name = arguments.jobs, arguments.what
+    if jobs is not None and jobs < 1:
+        raise UserError(f"--jobs {jobs}: must be at least 1")
+    if name in PARALLEL:
+        return {"jobs": jobs or os.cpu_count() or 1}
+    if jobs is not None:
+        raise UserError(f"--jobs: the study {name!r} measures time and runs in one process")
+    return {}
 
 
 def say_result(result: Mapping[str, Any]) -> None:
@@ -104,18 +121,16 @@ def _config(arguments: Namespace) -> int:
         overrides.append("run.steps=3")
     if arguments.seed is not None:
         overrides.append(f"run.seed={arguments.seed}")
+    if arguments.engine_mtbf is not None:
+        overrides.append(f"simulation.engine_mtbf_s={arguments.engine_mtbf}")
+    if arguments.jobs is not None:
+        raise UserError("--jobs: one run is one process; the studies paper and beyond take it")
     config = load_config(arguments.what, overrides)
-    world = _with_outages(world_from(config), arguments.engine_mtbf)
+    world = world_from(config)
     out = _out(arguments, config.run.name)
     with Ticker(f"simulating {config.run.name}", steps=config.run.steps) as ticker:
         simulated = simulate_run(world, out=out, ticker=ticker)
     return _show(arguments, simulated, out)
-
-
-def _with_outages(world: World, mtbf_s: float | None) -> World:
-    if mtbf_s is None:
-        return world
-    return replace(world, outages=OutageOptions(mtbf_s=mtbf_s, seed=world.rules.seed))
 
 
 def _show(arguments: Namespace, simulated: Simulated, out: Path) -> int:
@@ -135,15 +150,18 @@ def _recorded(arguments: Namespace) -> int:
     directory = Path(arguments.from_run)
     if not directory.is_dir():
         raise UserError(f"--from {directory}: no such directory; name a run, e.g. runs/quickstart")
-    given = _given(arguments, "--steps", "--quick", "--engine-mtbf")
+    given = _given(arguments, "--steps", "--quick", "--engine-mtbf", "--jobs")
     if given is not None:
-        raise UserError(f"{given}: --from simulates the run as its log has it; it takes --seed")
-    world = load(directory, seed=arguments.seed)
+        fix = "--from simulates the run as its log has it; it takes --seed, or key=value"
+        raise UserError(f"{given}: {fix}")
+    overrides = arguments.overrides
+    change = change_by(overrides)
+    world = load(directory, seed=arguments.seed, change=change)
     out = _out(arguments, directory.resolve().name, beside=directory)
     with Ticker(f"simulating {directory.name}", steps=world.rules.steps) as ticker:
         simulated = simulate_run(world, out=out, ticker=ticker)
         ticker.say("comparing with what was measured")
-        result = compare(directory)
+        result = ask(directory, change=change) if overrides else compare(directory)
     _write(out / SUMMARY, result)
     if arguments.json:
         say(json.dumps(result))

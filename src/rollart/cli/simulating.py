@@ -18,7 +18,7 @@ from rollart.observe.plots import plot_utilisation
 from rollart.observe.trace import Trace, save_trace
 from rollart.sim.outcome import Collector, outcome_of
 from rollart.sim.pool_use import PoolUse
-from rollart.sim.simulator import Simulator
+from rollart.sim.simulator import Observer, Simulator
 from rollart.sim.steps import StepRow, StepRows
 from rollart.sim.workload import SyntheticWorkload
 from rollart.sim.world import World
@@ -26,10 +26,16 @@ from rollart.sim.world import World
 _LOOK_EVERY = 64
 """Events of the scheduler between two looks at the clock."""
 _REFRESH_S = 0.25
+_PLAIN_S = 5.0
+"""Least time between two plain lines."""
 
 
 class Ticker:
-    """One line on a terminal that says how far things are; elsewhere nothing."""
+    """Says how far things are: one line that changes on a terminal, plain lines elsewhere.
+
+    Plain lines come at most every few seconds, each with the time since the start, so that what is
+    over quickly says nothing.
+    """
 
     def __init__(self, title: str, *, steps: int = 0) -> None:
         self._title = title
@@ -38,8 +44,9 @@ class Ticker:
         self._status: Status | None = (
             console.status(title, spinner="dots") if console.is_terminal else None
         )
-        self._began = self._shown = time.monotonic()
+        self._began = self._shown = self._printed = time.monotonic()
         self._simulator: Simulator | None = None
+        self._attached = self._began
         self._seen = 0
         self._step = 0
 
@@ -56,16 +63,30 @@ class Ticker:
     ) -> None:
         if self._status is not None:
             self._status.stop()
+        if kind is None and time.monotonic() - self._began >= _PLAIN_S:
+            self._print("done")
+
+    @property
+    def elapsed_s(self) -> float:
+        """Time since it was made."""
+        return time.monotonic() - self._began
 
     def say(self, text: str) -> None:
         """Say what is being done."""
         if self._status is not None:
-            self._status.update(f"{self._title}: {text}")
+            self._status.update(f"{self._title}, {self.elapsed_s:.0f} s: {text}")
+        elif time.monotonic() - self._printed >= _PLAIN_S:
+            self._print(text)
+
+    def _print(self, text: str) -> None:
+        self._printed = time.monotonic()
+        sys.stderr.write(f"{self._title}, {self.elapsed_s:.0f} s: {text}\n")
+        sys.stderr.flush()
 
     def attach(self, simulator: Simulator) -> None:
         """Count this simulator's events from now on."""
         self._simulator = simulator
-        self._began = time.monotonic()
+        self._attached = time.monotonic()
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
         """Show the simulated step and time now and then."""
@@ -79,7 +100,7 @@ class Ticker:
         moment = time.monotonic()
         if moment - self._shown >= _REFRESH_S:
             self._shown = moment
-            speed = self._simulator.actions / (moment - self._began)
+            speed = self._simulator.actions / (moment - self._attached)
             self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} actions/s")
 
 
@@ -98,14 +119,15 @@ def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
     log.unlink(missing_ok=True)
     rules, workload = world.rules, world.workload
     tasks = workload.tasks if isinstance(workload, SyntheticWorkload) else None
-    header = LogHeader(seed=rules.seed, rules=encode_rules(rules, tasks))
 
     def note(now: float, event: Event, commands: Sequence[Command]) -> None:
         trace.add(Record(time_s=now, event=event, commands=tuple(commands)))
 
+    observers: list[Observer] = [collector, use, rows, note, ticker]
+    simulator = Simulator(world, observers=observers)
+    header = LogHeader(seed=rules.seed, rules=encode_rules(simulator.scheduler.rules, tasks))
     with EventLog(log, header) as events:
-        observers = [collector, use, rows, note, events.append, ticker]
-        simulator = Simulator(world, observers=observers)
+        observers.append(events.append)
         collector.attach(simulator.fleet)
         use.attach(simulator.fleet)
         rows.attach(simulator.fleet)

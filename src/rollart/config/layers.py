@@ -39,13 +39,18 @@ def read_layers(path: Path, overrides: Sequence[str]) -> Layered:
     """Read a file, what it extends, and the overrides."""
     layered = Layered()
     _read_file(path, layered, chain=())
+    layer_overrides(layered, overrides)
+    return layered
+
+
+def layer_overrides(layered: Layered, overrides: Sequence[str]) -> None:
+    """Lay `key=value` overrides over what is there."""
     for override in overrides:
         key, value = parse_override(override)
         table: Any = value
         for part in reversed(key.split(".")):
             table = {part: table}
         layered.add(table, origins={key: "on the command line"})
-    return layered
 
 
 def parse_override(override: str) -> tuple[str, Any]:

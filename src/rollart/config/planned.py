@@ -46,6 +46,8 @@ def problem_of(
         most_slots=most_slots or 0,
         reuse_prefixes=config.routing.sticky,
         blocking_weights=config.mode.update == "idle",
+        constants=config.simulation.constants,
+        rewards=config.simulation.rewards,
     )
 
 

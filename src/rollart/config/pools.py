@@ -1,7 +1,8 @@
 """Pools and profiles: the hardware a run has, and what is known of its tasks before it runs.
 
-Both are what the planner reads. Runs read the pools too: on this machine those of CPUs become
-engines, on a cluster every pool is a share of the nodes that have its resource and labels.
+Both are what the simulator and the planner read. Runs read the pools too: on this machine those of
+CPUs become engines, on a cluster every pool is a share of the nodes that have its resource and
+labels.
 """
 
 from collections.abc import Mapping
@@ -109,9 +110,20 @@ class PoolOptions:
         return int(resources.get(unit, 0.0) / asked[unit])
 
 
+_NOT_NEGATIVE = (
+    "samples_spread",
+    "reset_s",
+    "reset_spread",
+    "step_s",
+    "step_spread",
+    "score_s",
+    "failure_after_s",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileOptions:
-    """How episodes of a task behave, as far as it is known; read by the planner alone."""
+    """How episodes of a task behave, as far as it is known; read by simulator and planner."""
 
     like: str = ""
     """A shipped profile to start from, such as "swe"; what is given below replaces its figures."""
@@ -126,13 +138,23 @@ class ProfileOptions:
     samples_spread: float | None = None
     """How completions differ: standard deviation of the logarithm."""
     reset_s: float | None = None
-    """Mean time of a reset."""
+    """Mean time of a reset, its tail apart."""
+    reset_spread: float | None = None
+    """How resets differ: standard deviation of the logarithm."""
+    reset_tail: tuple[float, float] | None = None
+    """Share of resets that take longer, and how many times as long."""
     step_s: float | None = None
-    """Mean time of a step."""
+    """Mean time of a step, its tail apart."""
+    step_spread: float | None = None
+    """How steps differ: standard deviation of the logarithm."""
+    step_tail: tuple[float, float] | None = None
+    """Share of steps that take longer, and how many times as long."""
     score_s: float | None = None
     """Mean time of the reward function, if there is one."""
     failure_rate: float | None = None
     """Share of attempts whose environment fails at its reset."""
+    failure_after_s: float | None = None
+    """Mean time until such a reset is given up; none: as long as any other."""
 
     def __post_init__(self) -> None:
         if self.turns is not None and not 1 <= self.turns[0] <= self.turns[1]:
@@ -142,10 +164,15 @@ class ProfileOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ConfigError(f"profile.{name}", value, "must be at least 1")
-        for name in ("samples_spread", "reset_s", "step_s", "score_s"):
+        for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             if value is not None and not value >= 0:
                 raise ConfigError(f"profile.{name}", value, "must be at least 0")
+        for name in ("reset_tail", "step_tail"):
+            tail = getattr(self, name)
+            if tail is not None and not (0 <= tail[0] <= 1 <= tail[1]):
+                fix = "must be two numbers: a share from 0 to 1, and how many times as long, from 1"
+                raise ConfigError(f"profile.{name}", tail, fix)
         if self.failure_rate is not None and not 0 <= self.failure_rate < 1:
             fix = "must be from 0 to below 1"
             raise ConfigError("profile.failure_rate", self.failure_rate, fix)

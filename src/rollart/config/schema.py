@@ -15,6 +15,7 @@ from rollart.config.keys import named
 from rollart.config.pools import PoolOptions, ProfileOptions
 from rollart.config.ray import RayOptions
 from rollart.config.rewards import RewardPart, check_parts
+from rollart.config.simulation import SimulationOptions
 from rollart.config.weights import WeightOptions
 from rollart.control.batching import Batching
 from rollart.control.dispatch import Dispatch
@@ -192,6 +193,8 @@ class Config:
     """Where reward functions run and how hard their scores are tried for."""
     sandbox: SandboxOptions = field(default_factory=SandboxOptions)
     """Where reward functions run programs that a model wrote."""
+    simulation: SimulationOptions = field(default_factory=SimulationOptions)
+    """What `rollart simulate` and `rollart plan` take for granted."""
 
     def __post_init__(self) -> None:
         self._check_pools()

@@ -72,16 +72,30 @@ def _figures(options: ProfileOptions, base: TaskProfile) -> dict[str, Any]:
         for name in ("opening_tokens", "reads", "samples", "samples_spread", "failure_rate")
         if getattr(options, name) is not None
     }
-    latencies = {"reset": options.reset_s, "step": options.step_s, "score": options.score_s}
-    for name, mean_s in latencies.items():
-        if mean_s is not None:
-            known: Latency | None = getattr(base, name)
-            given[name] = _latency(known, mean_s)
+    for name in ("reset", "step", "score"):
+        known: Latency | None = getattr(base, name)
+        latency = _latency(options, name, known)
+        if latency != known:
+            given[name] = latency
+    if options.failure_after_s is not None:
+        given["failure_after"] = _about(options.failure_after_s)
     return given
 
 
-def _latency(known: Latency | None, mean_s: float) -> Latency:
-    """Return a latency with another mean and the shape that is known, if one is."""
-    if known is not None and known.mean_s:
-        return replace(known, mean_s=mean_s)
+def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Latency | None:
+    """Return a latency with what is given of it, and the shape that is known, if one is."""
+    mean_s: float | None = getattr(options, f"{name}_s")
+    if mean_s is not None:
+        has_shape = known is not None and known.mean_s > 0
+        known = replace(known, mean_s=mean_s) if has_shape else _about(mean_s)
+    spread: float | None = getattr(options, f"{name}_spread", None)
+    if known is not None and spread is not None:
+        known = replace(known, kind="lognormal", spread=spread)
+    tail: tuple[float, float] | None = getattr(options, f"{name}_tail", None)
+    if known is not None and tail is not None:
+        known = replace(known, tail_share=tail[0], tail_factor=tail[1])
+    return known
+
+
+def _about(mean_s: float) -> Latency:
     return Latency(kind="lognormal", mean_s=mean_s, spread=_SPREAD)

@@ -8,11 +8,15 @@ from rollart.errors import ConfigError, UserError
 from rollart.planning.plan import ANYWHERE, Plan, Share
 from rollart.planning.problem import Pool, Problem
 from rollart.planning.worlds import Scale, make_world
+from rollart.sim.outages import OutageOptions
 from rollart.sim.world import World
 
 
 def world_from(config: Config) -> World:
-    """Return the run a config describes, on the hardware its pools describe."""
+    """Return the run a config describes, on the hardware its pools describe.
+
+    What is simulated of it are its first steps: the run itself goes on.
+    """
     if not config.pools:
         fix = (
             "name the hardware to simulate: [pools.a] class, count and role "
@@ -22,7 +26,12 @@ def world_from(config: Config) -> World:
     problem = problem_of(config, objective="throughput", any_alpha=False, most_slots=None)
     scale = Scale(attempts=problem.attempts, steps=config.run.steps, skip=0)
     world = make_world(problem, plan_of(config, problem), scale=scale)
-    return replace(world, routing=config.routing)
+    outages = OutageOptions(
+        mtbf_s=config.simulation.engine_mtbf_s,
+        repair_s=config.simulation.engine_repair_s,
+        seed=config.run.seed,
+    )
+    return replace(world, routing=config.routing, outages=outages, goes_on=True)
 
 
 def plan_of(config: Config, problem: Problem) -> Plan:

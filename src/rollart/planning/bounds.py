@@ -10,9 +10,11 @@
 The window follows from Little's law: a group lives through its slowest member with engines that
 have nothing else to do, and, where the window counts it, its training and the way of the new
 weights to the engines; only so many steps' worth of groups as the window allows, and the redundant
-ones, live at once. And from counting: when a batch is taken, either every group that was started
-is complete, or the weights of the batch `alpha` steps before are served. The parts hold for
-batches that have the mix of the workload; a schedule that drops long work trains on a shorter mix.
+ones, live at once. And from counting: when a batch is taken, either the weights of the batch
+`alpha` steps before are served; or the last places came free together, with those of the batch
+before that, and of the groups that then started all but the redundant ones are complete. The parts
+hold for batches that have the mix of the workload; a schedule that drops long work trains on a
+shorter mix.
 """
 
 from collections.abc import Mapping
@@ -75,7 +77,7 @@ class Bounds:
             problem.tasks,
             members=problem.rules.batching.group_size,
             reuse=problem.reuse_prefixes,
-            call_s=problem.call_s,
+            call_s=problem.constants.rpc_s,
             seed=problem.rules.seed,
         )
         per_attempt = sum(demand.share * demand.mean.tokens for demand in self.demands)
@@ -201,22 +203,25 @@ class Bounds:
         steps = problem.window_steps(alpha=alpha, extra_groups=plan.extra_groups)
         kept = problem.window_steps(alpha=alpha, extra_groups=0) / steps
         least_s = (self._mean_life_s(group_s, kept=kept) + served_s) / steps
-        if plan.extra_groups:
-            return least_s
-        longest_s = self._long_life_s(group_s)
+        late_s = self._late_life_s(group_s, extra_groups=plan.extra_groups)
         if problem.is_served_counted:
-            complete_s = (longest_s + served_s) / (alpha + 1)
+            complete_s = (late_s + served_s) / (alpha + 1)
             return max(least_s, min(complete_s, served_s / alpha) if alpha else complete_s)
-        return max(least_s, longest_s) if alpha == 1 else least_s
+        return max(least_s, late_s) if alpha == 1 else least_s
 
-    def _long_life_s(self, group_s: Mapping[str, list[float]]) -> float:
-        """Return a life that the longest of a batch's groups has at least, on average."""
+    def _late_life_s(self, group_s: Mapping[str, list[float]], *, extra_groups: int) -> float:
+        """Return a life that some group of a batch has at least, on average.
+
+        Of a batch's worth of groups that start together all must complete but as many as there are
+        redundant ones. Two more are left out, for the next quickest live a little less on average.
+        """
         lives = sorted(
             (life_s, demand.share / len(group_s[demand.task]))
             for demand in self.demands
             for life_s in group_s[demand.task]
         )
-        level = max(0.5, 1 - 2 / self.problem.rules.batching.groups_per_step)
+        level = 1 - (extra_groups + 2) / self.problem.rules.batching.groups_per_step
+        level = level if extra_groups else max(0.5, level)
         reached = 0.0
         for life_s, share in lives:
             reached += share

@@ -22,9 +22,6 @@ from rollart.sim.workload import TaskProfile
 Role = Literal["any", "train", "rollout"]
 Objective = Literal["throughput", "cost"]
 
-TRAIN_BYTES = 16
-"""Per parameter: weights and gradients in bf16; a copy and two moments in fp32."""
-
 _TPS = (1, 2, 4, 8, 16)
 """Tensor-parallel sizes to choose from."""
 
@@ -93,8 +90,6 @@ class Problem:
     """Engines stand still while weights are broadcast."""
     constants: Constants = field(default_factory=Constants)
     rewards: RewardOptions = field(default_factory=RewardOptions)
-    call_s: float = 0.02
-    """Time of a call to an environment beside its own work."""
 
     def __post_init__(self) -> None:
         if not self.pools:
@@ -157,7 +152,7 @@ class Problem:
                 'set pools.NAME.role = "any" or "train" for one of them'
             )
         if not any(self.train_counts(pool) for pool in trainers):
-            need = self.model.parameters * TRAIN_BYTES
+            need = self.model.parameters * self.constants.state_bytes
             raise UserError(
                 f"{self.model.name} cannot be trained on any pool: weights, gradients and "
                 f"optimizer need {need:,.0f} GB, and {_sizes(trainers)}; add GPUs"
@@ -165,6 +160,10 @@ class Problem:
         servers = [pool for pool in self.pools if pool.role != "train"]
         if not any(self.tps(pool) for pool in servers):
             raise self._no_engine(servers)
+        unlendable = [pool for pool in trainers if not self.tps(pool)]
+        if self.rules.lending.enabled and unlendable:
+            fix = f"{self.model.name} fits on no engine of {unlendable[0].name}: lend none of it"
+            raise ConfigError("lending.enabled", True, fix)
 
     def _no_engine(self, servers: list[Pool]) -> UserError:
         if not servers:
@@ -263,7 +262,7 @@ class Problem:
 
     def _trains(self, gpu: Gpu, count: int) -> bool:
         room = count * gpu.memory_bytes * self.constants.memory_share
-        return room >= self.model.parameters * 1e9 * TRAIN_BYTES
+        return room >= self.model.parameters * 1e9 * self.constants.state_bytes
 
 
 @cache

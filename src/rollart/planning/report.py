@@ -3,7 +3,7 @@
 Plans are chosen on some seeds and compared on others.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rollart.clock import SystemClock
@@ -23,30 +23,44 @@ _WAITING = 0.62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Effort:
+class Effort:
+    """How much is searched and simulated."""
+
     events: int
+    """Budget of a search."""
     comparing: tuple[Scale, ...]
+    """The runs in which plans are compared; no search has seen their seeds."""
     probing: Scale
+    """The run in which a bad start is looked for."""
 
 
-def _effort(*, quick: bool) -> _Effort:
-    seeds = (10,) if quick else (10, 11, 12)
-    attempts, steps = (128, 6) if quick else (512, 8)
-    return _Effort(
-        events=EVENTS // 6 if quick else EVENTS,
-        comparing=tuple(Scale(attempts=attempts, steps=steps, skip=2, seed=seed) for seed in seeds),
-        probing=Scale(attempts=128, steps=5, skip=2, seed=9),
-    )
+FULL = Effort(
+    events=EVENTS,
+    comparing=tuple(Scale(attempts=512, steps=8, skip=2, seed=seed) for seed in range(10, 15)),
+    probing=Scale(attempts=128, steps=5, skip=2, seed=9),
+)
+QUICK = Effort(
+    events=EVENTS // 12,
+    comparing=(Scale(attempts=128, steps=6, skip=2, seed=10),),
+    probing=FULL.probing,
+)
 
 
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     """Compare plans with the splits they are to beat; return the figures."""
-    effort = _effort(quick=quick)
+    return study(QUICK if quick else FULL, sizes=SIZES, progress=progress)
+
+
+def study(
+    effort: Effort, *, sizes: Sequence[str], progress: Callable[[str], None]
+) -> dict[str, Json]:
+    """Compare plans for some of the paper's models, and for its production shape."""
     gains: dict[str, Json] = {}
     plans: dict[str, Json] = {}
     gaps: dict[str, Json] = {}
     slowest = 0.0
-    for name in SIZES:
+    untried: dict[str, Json] = {}
+    for name in sizes:
         progress(f"planning {name} on 96 H800 and 32 H20")
         problem = paper_problem(name)
         clock = SystemClock()
@@ -56,6 +70,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         own = _throughput(problem, answer.plan, effort.comparing)
         gains[name] = own / _throughput(problem, paper_split(name), effort.comparing)
         plans[name], gaps[name] = str(answer.plan), answer.gap
+        untried[name] = answer.untried
     progress("planning the production shape")
     production = _production(effort)
     return {
@@ -64,6 +79,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         "production_gain": production["gain"],
         "plans": plans,
         "gap": gaps,
+        "untried": untried,
         "production": production,
     }
 
@@ -93,7 +109,7 @@ def _throughput(problem: Problem, plan: Plan, scales: tuple[Scale, ...]) -> floa
     return bench.run(bench.trial(plan), *scales).tokens_per_s
 
 
-def _production(effort: _Effort) -> dict[str, Json]:
+def _production(effort: Effort) -> dict[str, Json]:
     """Tune a cluster that starts as the paper's did: its trainer waits, prefixes are not kept."""
     problem = production_problem()
     before = replace(problem, reuse_prefixes=False)

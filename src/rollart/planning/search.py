@@ -18,9 +18,9 @@ from rollart.planning.problem import Problem
 from rollart.planning.trials import Bench, Figures, Trial
 from rollart.planning.worlds import Scale
 
-EVENTS = 1_200_000
-"""Default budget: well under a minute on one core."""
-_CANDIDATES = 40
+EVENTS = 2_400_000
+"""Default budget: half a minute to a minute on one core."""
+_CANDIDATES = 80
 """Candidates that may be simulated at all."""
 _SHORT = Scale(attempts=128, steps=5, skip=2)
 _LONG = Scale(attempts=128, steps=10, skip=2, seed=1)

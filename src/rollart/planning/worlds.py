@@ -50,13 +50,13 @@ def make_world(problem: Problem, plan: Plan, *, scale: Scale) -> World:
         slots=max(1, round(plan.slots * part)),
         routing=replace(problem.routing, affinity=plan.affinity if rules.mode.affinity else {}),
         rewards=problem.rewards,
-        call_s=problem.call_s,
+        call_s=problem.constants.rpc_s,
     )
 
 
 def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
-    train_gpus = max(1, round(plan.train_gpus * part))
-    lend_tp = min(problem.tps(plan.train), default=0) if problem.rules.lending.enabled else 0
+    lend_tp = min(problem.tps(plan.train)) if problem.rules.lending.enabled else 0
+    train_gpus = max(1, lend_tp, round(plan.train_gpus * part))
     return Cluster(
         model=problem.model,
         rollout=tuple(_pool(share, part) for share in plan.rollout),

@@ -51,6 +51,21 @@ class Constants:
     state_bytes: float = 16.0
     """Bytes that training keeps per parameter: weights, gradients and the optimizer's state."""
 
+    def __post_init__(self) -> None:
+        for name in ("prefill_utilisation", "decode_utilisation", "memory_share"):
+            if not 0 < getattr(self, name) <= 1:
+                raise _wrong(name, getattr(self, name), "must be more than 0 and at most 1")
+        for name in ("train_utilisation", "chunk_tokens", "push_gb_s", "install_gb_s", "bucket_gb"):
+            if not getattr(self, name) > 0:
+                raise _wrong(name, getattr(self, name), "must be more than 0")
+        for name in ("step_overhead_s", "train_fixed_s", "rpc_s", "switch_s", "state_bytes"):
+            if not getattr(self, name) >= 0:
+                raise _wrong(name, getattr(self, name), "must be at least 0")
+
+
+def _wrong(name: str, value: float, fix: str) -> ConfigError:
+    return ConfigError(f"simulation.constants.{name}", value, fix)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:

@@ -25,6 +25,27 @@ from rollart.types import EngineId, TrajectoryId, Version
 class SimEngine:
     """Completes jobs in simulated time."""
 
+    __slots__ = (
+        "_busy",
+        "_costs",
+        "_loop",
+        "_next_ends_prefill",
+        "_prefill",
+        "_reuse",
+        "_room",
+        "_running",
+        "_since",
+        "_speed",
+        "_suspended",
+        "_timer",
+        "_unread",
+        "_waiting",
+        "_whole_s",
+        "id",
+        "usage",
+        "version",
+    )
+
     def __init__(
         self, id_: EngineId, *, costs: EngineCosts, loop: Loop, reuse_prefixes: bool
     ) -> None:

@@ -1,16 +1,13 @@
 """Outages: engines that die now and then and come back after a repair.
 
-Each engine's times are drawn from its own seed, so they do not depend on what else happens. A dead
-engine is closed to requests; those it had go on elsewhere. It stays an engine to the scheduler and
-answers weight changes at once, so nothing waits for it, and it returns with the weights it was
-last told to load.
+Each engine's times are drawn from its own seed, so they do not depend on what else happens. What a
+death and a return mean is up to who is told of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
-from typing import Protocol
 
 from rollart.errors import ConfigError
 from rollart.seeds import derive_seed
@@ -28,7 +25,7 @@ class OutageOptions:
     mtbf_s: float = 0.0
     """Mean time an engine serves until it dies; 0 is for ever."""
     repair_s: float = 60.0
-    """Time until a dead engine serves again, its weights loaded."""
+    """Time until a dead engine is back, with the newest weights loaded."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -37,27 +34,21 @@ class OutageOptions:
                 raise ConfigError(f"outages.{name}", getattr(self, name), "must be at least 0")
 
 
-class Doors(Protocol):
-    """Lets engines be routed to, or not."""
-
-    def open(self, id_: EngineId) -> None:
-        """Let an engine be routed to."""
-        ...
-
-    def close(self, id_: EngineId) -> None:
-        """Route no more to an engine; its jobs go on elsewhere with what they have."""
-        ...
-
-
 class Outages:
-    """Closes and opens engines as their fate has it."""
+    """Tells when engines die and return, as their fate has it."""
 
-    def __init__(self, options: OutageOptions, *, loop: Loop, doors: Doors) -> None:
+    def __init__(
+        self,
+        options: OutageOptions,
+        *,
+        loop: Loop,
+        lose: Callable[[EngineId], None],
+        regain: Callable[[EngineId], None],
+    ) -> None:
         self._options = options
         self._loop = loop
-        self._doors = doors
-        self.down: set[EngineId] = set()
-        """Engines that are dead now."""
+        self._lose = lose
+        self._regain = regain
         self.count = 0
         """Deaths so far."""
 
@@ -74,11 +65,9 @@ class Outages:
 
     def _die(self, engine: EngineId, random: Random) -> None:
         self.count += 1
-        self.down.add(engine)
-        self._doors.close(engine)
+        self._lose(engine)
         self._loop.after(self._options.repair_s, partial(self._return, engine, random))
 
     def _return(self, engine: EngineId, random: Random) -> None:
-        self.down.discard(engine)
-        self._doors.open(engine)
+        self._regain(engine)
         self._await_death(engine, random)

@@ -1,11 +1,12 @@
 """Outcome: what a simulated run did, step by step and pool by pool.
 
-The first steps fill an empty pipeline and are left out of every rate, and so is what follows the
-last step. Only the use of reward workers covers the whole run.
+The first steps fill an empty pipeline and are left out of every rate. No step drains it: what is
+simulated here is always the beginning of a longer run. Only the use of reward workers covers all of
+it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollart.events import (
     Command,
@@ -128,9 +129,9 @@ class Collector:
 
 
 def simulate(world: World, *, skip: int = 1) -> Outcome:
-    """Run a world and return its figures."""
+    """Run a world as the beginning of a longer run and return its figures."""
     collector = Collector()
-    simulator = Simulator(world, observers=[collector])
+    simulator = Simulator(replace(world, goes_on=True), observers=[collector])
     collector.attach(simulator.fleet)
     simulator.run()
     return outcome_of(simulator, collector, skip=skip)

@@ -22,10 +22,13 @@ from rollart.sim.production import ALPHA, GROUP_SIZE, Trial, tails
 from rollart.types import Json
 
 SIZES = (64, 256, 1024, 3000, 10_000)
+_FEWEST = 5
+_SEEDS = {64: 32, 256: 8, 1024: _FEWEST, 3000: _FEWEST, 10_000: _FEWEST}
+"""Seeds of each size: of a small cluster more, for its steps differ more."""
 BOUNDED = 3000
 """The size whose seconds are bounded."""
-WARMING = COOLING = ALPHA
-"""Steps that fill the pipeline, and steps that drain it: efficiency leaves them out."""
+WARMING = ALPHA
+"""Steps that fill the pipeline: efficiency leaves them out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,15 +80,15 @@ class Size:
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     """Simulate every size; return the figures."""
     if quick:
-        sizes, steps, seeds = (64, 256, BOUNDED), 5, dict[int, int]()
+        sizes, steps, seeds = (64, 256, BOUNDED), 3, dict.fromkeys(SIZES, 1)
     else:
-        sizes, steps, seeds = SIZES, 6, {64: 32, 256: 8, 1024: 2}
+        sizes, steps, seeds = SIZES, 5, _SEEDS
     trials = [
-        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
-        for gpus in sizes
+        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds[gpus]) for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=min(4, seeds.get(gpus, 1))) for gpus in sizes
+        Trial(shape="long", gpus=gpus, steps=1, seeds=4 if seeds[gpus] > _FEWEST else 1)
+        for gpus in sizes
     ]
     return study(trials, progress=progress)
 
@@ -123,11 +126,10 @@ def measure(trial: Trial) -> Size:
     for seed in range(trial.seeds):
         gc.collect()
         clock, cpu_before = SystemClock(), _cpu_s()
-        outcomes.append(simulate(trial.world(seed)))
+        outcomes.append(simulate(trial.world(seed), skip=WARMING))
         seconds += clock.now()
         cpu_s += _cpu_s() - cpu_before
     steps = trial.steps * trial.seeds
-    paces = [_pace(outcome) for outcome in outcomes]
     return Size(
         trial=trial,
         seconds=seconds / steps,
@@ -135,8 +137,8 @@ def measure(trial: Trial) -> Size:
         events=sum(outcome.actions for outcome in outcomes) / steps,
         handled=sum(outcome.events for outcome in outcomes) / steps,
         memory_mb=_peak_mb(),
-        tokens_per_s_gpu=fmean(tokens / step_s for tokens, step_s in paces) / trial.gpus,
-        step_s=fmean(step_s for _, step_s in paces),
+        tokens_per_s_gpu=fmean(outcome.tokens_per_s for outcome in outcomes) / trial.gpus,
+        step_s=fmean(outcome.step_s for outcome in outcomes),
         busy=fmean(share for each in outcomes for share in each.utilisation.values()),
     )
 
@@ -158,16 +160,6 @@ def cost(sizes: Sequence[Size]) -> dict[str, Json]:
         "growth": costs[-1] / costs[0],
         "growth_of_log_events": doublings[-1] / doublings[0],
     }
-
-
-def _pace(outcome: Outcome) -> tuple[float, float]:
-    """Return tokens and seconds of a mean step while the pipeline was full."""
-    steps = outcome.steps
-    first = min(WARMING, len(steps) - 1)
-    last = max(len(steps) - COOLING, first + 1)
-    kept = steps[first:last]
-    began_s = steps[first - 1].ended_s if first else 0.0
-    return fmean(step.tokens for step in kept), (kept[-1].ended_s - began_s) / len(kept)
 
 
 def _cpu_s() -> float:

@@ -25,7 +25,9 @@ from rollart.events import (
     Cancel,
     Command,
     Drop,
+    EngineJoined,
     EngineLent,
+    EngineLost,
     EngineRecalled,
     EngineSuspended,
     EngineUpdated,
@@ -52,13 +54,15 @@ from rollart.events import (
 )
 from rollart.sim.attempt import SimAttempt, Surroundings
 from rollart.sim.fleet import Fleet
-from rollart.sim.loop import Loop
+from rollart.sim.loop import Loop, Timer
 from rollart.sim.outages import Outages
 from rollart.sim.rewards import RewardPlace
 from rollart.sim.world import World
-from rollart.types import TrajectoryId, Version
+from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
+_LATER_STEPS = 1 << 20
+"""Steps of a run that goes on, beyond those that are simulated: more than any window holds."""
 
 
 class Simulator:
@@ -67,11 +71,14 @@ class Simulator:
     def __init__(self, world: World, *, observers: Sequence[Observer] = ()) -> None:
         self.world = world
         self.loop = Loop()
-        self.scheduler = Scheduler(world.rules, domain_of=world.workload.domain)
+        rules = world.rules
+        if world.goes_on:
+            rules = replace(rules, steps=rules.steps + _LATER_STEPS)
+        self.scheduler = Scheduler(rules, domain_of=world.workload.domain)
         by_domain = world.rules.mode.affinity
         routing = world.routing if by_domain else replace(world.routing, affinity={})
         self.fleet = Fleet(world.make_engines(self.loop), routing=routing, loop=self.loop)
-        self.outages = Outages(world.outages, loop=self.loop, doors=self.fleet)
+        self.outages = Outages(world.outages, loop=self.loop, lose=self._lose, regain=self._regain)
         self.rewards = RewardPlace(world.rewards, loop=self.loop)
         self.events = 0
         """What the scheduler has taken in so far."""
@@ -81,6 +88,8 @@ class Simulator:
         self._inbox: deque[Event] = deque()
         self._lockstep = LockStep() if world.rules.mode.lockstep else None
         self._arrived: dict[TrajectoryId, Callable[[], None]] = {}
+        self._loading: dict[EngineId, Timer] = {}
+        """The weights each engine is loading."""
         self._around = Surroundings(
             loop=self.loop,
             generation=self.fleet,
@@ -91,7 +100,7 @@ class Simulator:
         )
 
     def run(self) -> None:
-        """Simulate until the scheduler is done.
+        """Simulate until the scheduler is done, or the last step of a run that goes on.
 
         A run leaves next to nothing for the collector of cycles, whose passes over every attempt
         would take a tenth of its time: it stands still meanwhile.
@@ -110,11 +119,18 @@ class Simulator:
         self.post(RunStarted(engines=infos, slots=self.world.slots))
         self._drain()
         inbox, step = self._inbox, self.loop.step
-        while not self.scheduler.done:
+        while not self.done:
             while not inbox:
                 if not step():
                     raise InvariantError("the simulated run stands still: nothing is left")
             self._drain()
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing more is simulated."""
+        if self.world.goes_on and self.scheduler.optimizer >= self.world.rules.steps:
+            return True
+        return self.scheduler.done
 
     @property
     def actions(self) -> int:
@@ -135,7 +151,7 @@ class Simulator:
 
     def _drain(self) -> None:
         inbox, scheduler, loop = self._inbox, self.scheduler, self.loop
-        while inbox and not scheduler.done:
+        while inbox and not self.done:
             event = inbox.popleft()
             commands = scheduler.handle(event, loop.now)
             self.events += 1
@@ -188,9 +204,8 @@ class Simulator:
                 self.post(EngineSuspended(engine=command.engine))
             case Update():
                 seconds = durations.update_s(command.version, engine=command.engine)
-                if command.engine in self.outages.down:
-                    seconds = 0.0
-                self.loop.after(seconds, partial(self._update, command))
+                timer = self.loop.after(seconds, partial(self._update, command))
+                self._loading[command.engine] = timer
             case Resume():
                 fleet.engine(command.engine).resume()
             case Admit():
@@ -252,6 +267,7 @@ class Simulator:
         self._later(seconds, event)
 
     def _update(self, command: Update) -> None:
+        del self._loading[command.engine]
         keep = self.world.rules.syncing.keep_kv
         self.fleet.engine(command.engine).update(command.version, keep_cache=keep)
         self.post(EngineUpdated(engine=command.engine, version=command.version))
@@ -261,3 +277,20 @@ class Simulator:
         engine.update(command.version, keep_cache=False)
         self.fleet.open(command.engine)
         self.post(EngineLent(engine=command.engine, version=command.version))
+
+    def _lose(self, engine: EngineId) -> None:
+        """Let an engine die: what it had goes on elsewhere, what it was loading is void."""
+        loading = self._loading.pop(engine, None)
+        if loading is not None:
+            loading.cancel()
+        self.fleet.close(engine)
+        self.post(EngineLost(engine=engine, message="the simulated engine died"))
+
+    def _regain(self, engine: EngineId) -> None:
+        """Let a dead engine return with the newest weights; it serves once it is admitted."""
+        version = self.scheduler.serving.published
+        back = self.fleet.engine(engine)
+        back.update(version, keep_cache=False)
+        back.resume()
+        pool = self.fleet.members[engine].pool
+        self.post(EngineJoined(engine=EngineInfo(id=engine, pool=pool, version=version)))

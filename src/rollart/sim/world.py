@@ -53,6 +53,12 @@ class World:
     call_s: float = 0.0
     """Time of a call to an environment beside its own work."""
     outages: OutageOptions = field(default_factory=OutageOptions)
+    goes_on: bool = False
+    """The run is the beginning of a longer one and is looked at up to its last step.
+
+    A run that ends starts nothing its remaining steps could not train: its last steps, up to
+    `alpha` + 1 of them, find ever fewer attempts under way. One that goes on never drains.
+    """
 
     def __post_init__(self) -> None:
         if self.slots < 1:

@@ -5,18 +5,11 @@ Each looks at the rollout of one batch, not at a whole run.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from statistics import fmean
 
-from rollart.control.modes import SYNC_PLUS, Mode
-from rollart.sim.cluster import Disaggregation, RolloutPool
 from rollart.sim.latency import Latency
-from rollart.sim.outcome import Outcome, simulate
 from rollart.sim.paper.rows import Kind, Row, Runs
 from rollart.sim.paper.setup import (
-    COMPUTE,
     GROUP_SIZE,
-    H20,
-    H800,
     SIZES,
     SWE,
     TP,
@@ -26,7 +19,6 @@ from rollart.sim.paper.setup import (
 )
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import TaskProfile
-from rollart.sim.world import World
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
 _TURN_S = 10.0
@@ -68,15 +60,11 @@ def lockstep_rows(runs: Runs) -> Iterator[Row]:
         step = Latency(kind="normal", mean_s=_TURN_S, spread=sigma / _TURN_S)
         setup = _rollout(_AGENT, groups=24, compute=36)
         setup = replace(setup, tasks=(replace(_AGENT, step=step),), reuse_prefixes=True)
-        seconds = {
-            lockstep: _mean_rollout_s(runs, setup, mode_changes={"lockstep": lockstep})
-            for lockstep in (True, False)
-        }
         yield Row(
             name=f"rollout, lock-step over per trajectory, sigma {sigma} s",
             paper_low=paper,
             paper_high=paper,
-            simulated=seconds[True] / seconds[False],
+            simulated=runs.rollout_s(replace(setup, lockstep=True)) / runs.rollout_s(setup),
             kind="fitted" if sigma == 1 else "predicted",
         )
 
@@ -98,12 +86,11 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
     """Return the rollout time of 32 groups of 8 over that of each other number and size."""
     base = _rollout(_SLOW_RESETS, groups=_BATCH_GROUPS, compute=24)
     base = replace(base, reuse_prefixes=True, environments=36 * 12)
-    usual_s = _mean_rollout_s(runs, base)
+    usual_s = runs.rollout_s(base)
     return {
         (groups, size): usual_s
-        / _mean_rollout_s(
-            runs,
-            replace(base, extra_groups=groups - _BATCH_GROUPS, extra_members=size - GROUP_SIZE),
+        / runs.rollout_s(
+            replace(base, extra_groups=groups - _BATCH_GROUPS, extra_members=size - GROUP_SIZE)
         )
         for groups, size in _REDUNDANCY
     }
@@ -112,21 +99,20 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
 def reward_rows(runs: Runs) -> Iterator[Row]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
     setup = _rollout(_JUDGED, groups=16, compute=4)
-    before = _rollouts(runs, replace(setup, rewards=_DEDICATED))
-    after = _rollouts(runs, replace(setup, compute=8, rewards=_ELASTIC))
-    seconds = [fmean(each.steps[0].began_s for each in outcomes) for outcomes in (before, after)]
+    before = replace(setup, rewards=_DEDICATED)
+    after = replace(setup, compute=8, rewards=_ELASTIC)
     yield Row(
         name="rollout, dedicated over serverless rewards",
         paper_low=158 / 77,
         paper_high=158 / 77,
-        simulated=seconds[0] / seconds[1],
+        simulated=runs.rollout_s(before) / runs.rollout_s(after),
     )
-    for name, paper, outcomes in (("dedicated", 0.06, before), ("serverless", 0.88, after)):
+    for name, paper, used in (("dedicated", 0.06, before), ("serverless", 0.88, after)):
         yield Row(
             name=f"utilisation of {name} rewards",
             paper_low=paper,
             paper_high=paper,
-            simulated=fmean(each.reward_utilisation for each in outcomes),
+            simulated=runs.reward_use(used),
             kind="fitted",
             measure="share",
         )
@@ -168,47 +154,16 @@ def disaggregation_gains(runs: Runs) -> dict[str, dict[tuple[int, int], float]]:
     """Return the rollout time of four colocated engines over that of each split, by model."""
     gains: dict[str, dict[tuple[int, int], float]] = {}
     for size in _DISAGGREGATION:
-        setup = replace(_rollout(SWE, groups=8, compute=16), size=size, reuse_prefixes=True)
-        together_s = _split_rollout_s(runs, setup, None)
-        gains[size] = {s: together_s / _split_rollout_s(runs, setup, s) for s in _UNITS}
+        setup = _rollout(SWE, groups=8, compute=4 * TP[size])
+        setup = replace(setup, size=size, reuse_prefixes=True)
+        together_s = runs.rollout_s(setup)
+        gains[size] = {
+            split: together_s / runs.rollout_s(replace(setup, split=split)) for split in _UNITS
+        }
     return gains
-
-
-def _split_rollout_s(runs: Runs, setup: Setup, split: tuple[int, int] | None) -> float:
-    """Return the rollout time on four engines; those that only sample are H20."""
-    parts = None
-    if split is not None:
-        parts = Disaggregation(prefill=split[0], decode=split[1], decode_gpu=H20)
-    tp = TP[setup.size]
-    pool = RolloutPool(name=COMPUTE, gpu=H800, gpus=4 * tp, tp=tp, disaggregation=parts)
-    seconds = 0.0
-    for seed in range(runs.seeds):
-        seeded = replace(setup, seed=seed)
-        cluster = replace(seeded.cluster, rollout=(pool,))
-        world = replace(seeded.world, make_engines=cluster.make_engines)
-        seconds += _one_rollout(world).steps[0].began_s
-    return seconds / runs.seeds
 
 
 def _rollout(task: TaskProfile, *, groups: int, compute: int) -> Setup:
     """Return a set-up of one batch with an environment for every attempt."""
     setup = Setup(mode="sync_plus", compute=compute, train=8, groups=groups, steps=1)
     return replace(setup, tasks=(task,), environments=groups * GROUP_SIZE)
-
-
-def _mean_rollout_s(
-    runs: Runs, setup: Setup, *, mode_changes: Mapping[str, bool] | None = None
-) -> float:
-    """Return how long it takes until a batch is there, on average over seeds."""
-    mode = replace(SYNC_PLUS, **(mode_changes or {}))
-    return fmean(each.steps[0].began_s for each in _rollouts(runs, setup, mode=mode))
-
-
-def _rollouts(runs: Runs, setup: Setup, *, mode: Mode = SYNC_PLUS) -> list[Outcome]:
-    """Roll a set-up's batch out once for every seed."""
-    worlds = [replace(setup, seed=seed).world for seed in range(runs.seeds)]
-    return [_one_rollout(replace(w, rules=replace(w.rules, mode=mode))) for w in worlds]
-
-
-def _one_rollout(world: World) -> Outcome:
-    return simulate(world, skip=0)

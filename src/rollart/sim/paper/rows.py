@@ -1,16 +1,23 @@
-"""Rows: a figure of the paper beside the simulator's, and how far they are apart."""
+"""Rows: a figure of the paper beside the simulator's, and how far they are apart.
 
-from collections.abc import Callable
+Rows are written as functions of runs and read twice: first to learn which set-ups they are about,
+then, these simulated, for their figures.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Literal
+from typing import Literal, Protocol
 
+from rollart.sim.many import make_all
 from rollart.sim.outcome import Outcome, simulate
 from rollart.sim.paper.setup import Setup
 from rollart.types import Json
 
 Kind = Literal["fitted", "predicted"]
 Measure = Literal["ratio", "seconds", "share"]
+_SKIP = 2
+"""Steps at the start of a run that are left out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +32,8 @@ class Row:
     kind: Kind = "predicted"
     """Whether a constant was chosen to meet this figure."""
     measure: Measure = "ratio"
+    follows: bool = False
+    """Its runs are all those of rows before it: it is those rows once more, by arithmetic."""
 
     @property
     def error(self) -> float:
@@ -44,32 +53,97 @@ class Row:
             "kind": self.kind,
             "measure": self.measure,
             "error": round(self.error, 4),
+            "follows": self.follows,
         }
 
 
-class Runs:
-    """Simulates set-ups, each once, however many rows need it; figures are means over seeds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is simulated for each figure."""
 
-    def __init__(self, progress: Callable[[str], None], *, steps: int, seeds: int) -> None:
-        self._progress = progress
-        self._known: dict[Setup, tuple[Outcome, ...]] = {}
-        self.steps = steps
-        self.seeds = seeds
+    steps: int
+    """Most steps of a run."""
+    seeds: int
+    rollouts: int
+    """Seeds of a set-up of which one batch is rolled out."""
 
-    def outcomes(self, setup: Setup) -> tuple[Outcome, ...]:
-        """Return the figures of a set-up, for every seed."""
-        if setup not in self._known:
-            gpus = setup.train + setup.compute + setup.bandwidth
-            self._progress(f"Qwen3-{setup.size} {setup.mode} on {gpus} GPUs")
-            self._known[setup] = tuple(
-                simulate(replace(setup, seed=seed).world, skip=2) for seed in range(self.seeds)
-            )
-        return self._known[setup]
+    def seeded(self, setup: Setup) -> tuple[Setup, ...]:
+        """Return a set-up with every seed it is simulated with."""
+        seeds = self.rollouts if setup.steps == 1 else self.seeds
+        steps = min(setup.steps, self.steps)
+        return tuple(replace(setup, seed=seed, steps=steps) for seed in range(seeds))
+
+
+class Runs(Protocol):
+    """Figures of set-ups, each a mean over seeds."""
 
     def throughput(self, setup: Setup) -> float:
-        """Return the trained tokens per second of a set-up."""
-        return fmean(outcome.tokens_per_s for outcome in self.outcomes(setup))
+        """Return the trained tokens per second."""
+        ...
 
     def step_s(self, setup: Setup) -> float:
-        """Return the step time of a set-up."""
-        return fmean(outcome.step_s for outcome in self.outcomes(setup))
+        """Return the step time."""
+        ...
+
+    def rollout_s(self, setup: Setup) -> float:
+        """Return how long it takes until the first batch is there."""
+        ...
+
+    def reward_use(self, setup: Setup) -> float:
+        """Return the share of the time in which reward workers scored."""
+        ...
+
+
+class Asked:
+    """Learns which set-ups rows are about; every figure is 1 meanwhile."""
+
+    def __init__(self) -> None:
+        self._setups: dict[Setup, None] = {}
+
+    @property
+    def setups(self) -> tuple[Setup, ...]:
+        """What was asked about, each once, in order."""
+        return tuple(self._setups)
+
+    def _note(self, setup: Setup) -> float:
+        self._setups[setup] = None
+        return 1.0
+
+    throughput = step_s = rollout_s = reward_use = _note
+
+
+class Simulated:
+    """What simulations showed."""
+
+    def __init__(self, known: Mapping[Setup, Sequence[Outcome]]) -> None:
+        self.known = known
+
+    def throughput(self, setup: Setup) -> float:
+        """Return the trained tokens per second."""
+        return fmean(outcome.tokens_per_s for outcome in self.known[setup])
+
+    def step_s(self, setup: Setup) -> float:
+        """Return the step time."""
+        return fmean(outcome.step_s for outcome in self.known[setup])
+
+    def rollout_s(self, setup: Setup) -> float:
+        """Return how long it takes until the first batch is there."""
+        return fmean(outcome.steps[0].began_s for outcome in self.known[setup])
+
+    def reward_use(self, setup: Setup) -> float:
+        """Return the share of the time in which reward workers scored."""
+        return fmean(outcome.reward_utilisation for outcome in self.known[setup])
+
+
+def simulate_setups(
+    setups: Sequence[Setup], extent: Extent, *, jobs: int, progress: Callable[[str], None]
+) -> Simulated:
+    """Simulate every set-up with every seed."""
+    seeded = [each for setup in setups for each in extent.seeded(setup)]
+    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    return Simulated({setup: [next(outcomes) for _ in extent.seeded(setup)] for setup in setups})
+
+
+def outcome_of(setup: Setup) -> Outcome:
+    """Simulate one set-up; of one that rolls out a single batch nothing is left out."""
+    return simulate(setup.world, skip=0 if setup.steps == 1 else _SKIP)

@@ -14,7 +14,7 @@ from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
 from rollart.control.syncing import Syncing
-from rollart.sim.cluster import Cluster, ClusterDurations, RolloutPool
+from rollart.sim.cluster import Cluster, ClusterDurations, Disaggregation, RolloutPool
 from rollart.sim.costs import Constants
 from rollart.sim.hardware import Gpu, gpu_named
 from rollart.sim.latency import Latency
@@ -151,19 +151,36 @@ class Setup:
     blocking: bool | None = None
     """Whether weights are broadcast while engines stand still; None: all but rollart do."""
     reuse_prefixes: bool = False
+    lockstep: bool | None = None
+    """Whether attempts take their turns together; None: as the mode has it."""
+    split: tuple[int, int] | None = None
+    """Prefill and decode engines of a unit; those that decode are H20. None: engines do both."""
     constants: Constants = field(default_factory=Constants)
     rewards: RewardOptions | None = None
+
+    def __str__(self) -> str:
+        return f"Qwen3-{self.size} {self.mode} on {self.gpus} GPUs, seed {self.seed}"
 
     @property
     def schedule(self) -> Mode:
         """The mode as a row of decisions."""
-        return MODES[self.mode]
+        mode = MODES[self.mode]
+        return mode if self.lockstep is None else replace(mode, lockstep=self.lockstep)
+
+    @property
+    def gpus(self) -> int:
+        """All its GPUs."""
+        return self.train + self.compute + self.bandwidth
 
     @property
     def cluster(self) -> Cluster:
         """The hardware."""
+        parts = None
+        if self.split is not None:
+            prefill, decode = self.split
+            parts = Disaggregation(prefill=prefill, decode=decode, decode_gpu=H20)
         pools = [
-            RolloutPool(name=name, gpu=gpu, gpus=gpus, tp=TP[self.size])
+            RolloutPool(name=name, gpu=gpu, gpus=gpus, tp=TP[self.size], disaggregation=parts)
             for name, gpu, gpus in (
                 (COMPUTE, H800, self.compute),
                 (BANDWIDTH, H20, self.bandwidth),

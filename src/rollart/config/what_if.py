@@ -1,0 +1,71 @@
+"""What if: another schedule for a recorded run, given as `key=value`.
+
+A log tells what attempts, optimizer steps and weights took; the schedule alone is open. So the keys
+are those of the sections that rule it, and of [run] the mode, the steps and the environments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+from rollart.config.layers import Layered, layer_overrides
+from rollart.config.loading import Builder
+from rollart.control.batching import Batching
+from rollart.control.dispatch import Dispatch
+from rollart.control.filters import Filter
+from rollart.control.lending import Lending
+from rollart.control.modes import ModeName, mode_named
+from rollart.control.redundancy import Redundancy
+from rollart.control.retry import Retry
+from rollart.control.rules import Rules
+from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
+from rollart.errors import ConfigError
+from rollart.sim.recorded import Change
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    mode: ModeName
+    steps: int
+    environments: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "environments"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"run.{name}", getattr(self, name), "must be at least 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    run: _Run
+    batching: Batching
+    staleness: Staleness
+    redundancy: Redundancy
+    retry: Retry
+    filter: Filter
+    syncing: Syncing
+    dispatch: Dispatch
+    lending: Lending
+
+
+_SECTIONS = [each.name for each in fields(_Schedule) if each.name != "run"]
+
+
+def change_by(overrides: Sequence[str]) -> Change:
+    """Return what makes a run's rules those that overrides ask for."""
+
+    def change(rules: Rules, slots: int) -> tuple[Rules, int]:
+        sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+        run = {"mode": rules.mode.name, "steps": rules.steps, "environments": slots}
+        layered = Layered(table={"run": run, **sections})
+        layer_overrides(layered, overrides)
+        asked = Builder(layered).build(_Schedule, layered.table, "")
+        changed = Rules(
+            steps=asked.run.steps,
+            seed=rules.seed,
+            mode=mode_named(asked.run.mode),
+            **{name: getattr(asked, name) for name in _SECTIONS},
+        )
+        return changed, asked.run.environments
+
+    return change

@@ -1,0 +1,53 @@
+"""Many: runs that do not depend on each other, over several processes.
+
+Results come in the order of what was asked, so their number of processes changes nothing but time.
+"""
+
+import signal
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from typing import TypeVar
+
+Asked = TypeVar("Asked")
+Made = TypeVar("Made")
+
+
+def make_all(
+    make: Callable[[Asked], Made],
+    asked: Sequence[Asked],
+    *,
+    jobs: int,
+    progress: Callable[[str], None],
+) -> list[Made]:
+    """Return what a function of a module makes of each, in their order."""
+    if jobs == 1:
+        made: list[Made] = []
+        for number, each in enumerate(asked):
+            progress(f"{number} of {len(asked)} runs, now {each}")
+            made.append(make(each))
+        return made
+    with ProcessPoolExecutor(
+        min(jobs, len(asked)), mp_context=get_context("spawn"), initializer=_leave_interrupts
+    ) as pool:
+        futures = [pool.submit(make, each) for each in asked]
+        try:
+            _await(futures, asked, progress)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+        return [future.result() for future in futures]
+
+
+def _await(
+    futures: Sequence[Future[Made]], asked: Sequence[Asked], progress: Callable[[str], None]
+) -> None:
+    names = {future: str(each) for future, each in zip(futures, asked, strict=True)}
+    for number, future in enumerate(as_completed(futures), start=1):
+        future.result()
+        progress(f"{number} of {len(futures)} runs, last {names[future]}")
+
+
+def _leave_interrupts() -> None:
+    """Let the process that was started by a person answer Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
