@@ -1,13 +1,16 @@
 """Many: runs that do not depend on each other, over several processes.
 
-Results come in the order of what was asked, so their number of processes changes nothing but time.
+Results come in the order of what was asked, so the number of processes changes nothing but time.
 """
 
 import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
 from typing import TypeVar
+
+from rollart.errors import UserError
 
 Asked = TypeVar("Asked")
 Made = TypeVar("Made")
@@ -33,6 +36,11 @@ def make_all(
         futures = [pool.submit(make, each) for each in asked]
         try:
             _await(futures, asked, progress)
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a process that simulated came to an unexpected end, perhaps for want of memory: "
+                "try fewer, e.g. --jobs 1"
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
