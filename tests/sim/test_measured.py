@@ -4,8 +4,10 @@ import pytest
 
 from rollart.errors import UserError
 from rollart.events import (
+    Admit,
     EngineJoined,
     EngineLent,
+    EngineLost,
     EngineRecalled,
     EngineUpdated,
     Launch,
@@ -24,6 +26,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
     TrajectoryScored,
+    Update,
     Woke,
 )
 from rollart.observe.log import Record
@@ -145,9 +148,16 @@ def test_runs_are_compared_by_their_steps_and_the_age_of_what_they_trained():
     }
 
 
-def test_a_run_whose_engines_come_and_go_is_refused_in_words():
-    measured = Measured()
-    measured.add(Record(time_s=0.0, event=START, commands=()))
+def test_engines_that_come_and_go_are_one_after_the_other_in_the_same_place():
     joined = EngineJoined(engine=EngineInfo(id="a.1", pool="gpu", version=0))
-    with pytest.raises(UserError, match=r"engine a\.1 joined during the run"):
-        measured.add(Record(time_s=1.0, event=joined, commands=()))
+    told = measured(
+        (0.0, START, []),
+        (1.0, QUIET, [Suspend(engine="a")]),
+        (3.0, EngineLost(engine="a", message="gone"), []),
+        (5.0, joined, [Update(engine="a.1", version=1)]),
+        (6.0, EngineUpdated(engine="a.1", version=1), [Admit(engine="a.1")]),
+        (7.0, QUIET, [Suspend(engine="a.1")]),
+        (8.0, EngineUpdated(engine="a.1", version=2), [Resume(engine="a.1")]),
+    )
+    assert told.own_s(0.0, 10.0) == 10.0 - (2.0 + 1.0) / 2
+    assert told.update_s == {(2, "a.1"): 1.0}

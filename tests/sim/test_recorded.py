@@ -22,7 +22,8 @@ from rollart.events import Launch
 from rollart.observe.log import EventLog, LogHeader
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import Member
-from rollart.sim.recorded import compare, load
+from rollart.sim.outages import OutageOptions
+from rollart.sim.recorded import ask, compare, load
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
@@ -77,6 +78,7 @@ class Numbers:
 def record(directory: Path, mode: str, *, engines: int = 1, numbers=None, **changes) -> Path:
     """Make a run and leave its log."""
     numbers = numbers or Numbers()
+    outages = changes.pop("outages", OutageOptions())
     rules = Rules(
         **{
             "steps": 24,
@@ -100,6 +102,7 @@ def record(directory: Path, mode: str, *, engines: int = 1, numbers=None, **chan
         durations=numbers,
         slots=12,
         rewards=RewardOptions(kind="dedicated"),
+        outages=outages,
     )
     header = LogHeader(seed=rules.seed, rules=encode_rules(rules, MIX))
     with EventLog(directory / "events.jsonl", header) as log:
@@ -177,11 +180,31 @@ def _seconds(world: World, task: int, member: int) -> float:
     return sum(turn.generate_s + turn.step_s for turn in world.workload.script(launch).turns)
 
 
+def changed_to(mode: str, slots: int = 12):
+    return lambda rules, _: (replace(rules, mode=MODES[mode]), slots)
+
+
 def test_a_recorded_run_can_be_asked_what_if(tmp_path):
-    world = load(record(tmp_path, "sync_plus"))
-    end_s = history(world)[-1][0]
-    other = replace(world, rules=replace(world.rules, mode=MODES["rollart"]))
-    assert history(other)[-1][0] < end_s
+    run = record(tmp_path, "sync_plus")
+    faster, slower = (
+        ask(run, change=change) for change in (changed_to("rollart"), changed_to("sync_plus", 2))
+    )
+    assert (faster["mode"], faster["asked_mode"]) == ("sync_plus", "rollart")
+    assert faster["simulated"] == slower["simulated"]
+    assert faster["ratio"] < 1 < slower["ratio"]
+    assert ask(run, change=changed_to("sync_plus"))["ratio"] == 1
+
+
+@pytest.mark.parametrize(("recorded", "waits"), [("rollart", True), ("sync", False)])
+def test_lock_step_is_asked_of_a_log_unless_its_waiting_is_in_the_log(recorded, waits, tmp_path):
+    run = record(tmp_path, recorded)
+    assert load(run, change=changed_to("sync")).rules.mode.lockstep is waits
+
+
+def test_a_run_whose_engines_died_is_made_again_without_deaths(tmp_path):
+    outages = OutageOptions(mtbf_s=40.0, repair_s=5.0)
+    found = compare(record(tmp_path, "rollart", engines=3, outages=outages))
+    assert found["error"]["step_s"] < 0.25
 
 
 def test_routing_is_read_from_the_config(tmp_path):
@@ -231,3 +254,4 @@ def test_a_run_cut_off_is_simulated_as_far_as_it_came(tmp_path):
     found = compare(tmp_path, draws=1)
     assert 3 <= found["steps"] < 24
     assert found["error"]["step_s"] < 0.2
+    assert load(tmp_path).goes_on

@@ -3,7 +3,8 @@
 The log tells when each command was given and when its answer came; the difference is what the work
 took. Time in which an engine stood still to change weights is not the attempts' own: it is taken
 off them, for a simulated run stands still by itself. The log does not say on which engine an
-attempt was, so of several engines' standstills the mean is taken.
+attempt was, so of several engines' standstills the mean is taken. What engines that came and went
+cost stays in the attempts' times.
 """
 
 from bisect import bisect_left
@@ -17,6 +18,7 @@ from rollart.events import (
     Command,
     EngineJoined,
     EngineLent,
+    EngineLost,
     EngineRecalled,
     EngineUpdated,
     Event,
@@ -110,6 +112,10 @@ class Measured:
     lend_s: list[float] = field(default_factory=list[float])
     """From each lend or recall until it was done."""
     _standstills: dict[EngineId, Standstills] = field(default_factory=dict[EngineId, Standstills])
+    _engines: int = 0
+    """How many served at the start; those that joined later stand for others that were lost."""
+    _late: set[EngineId] = field(default_factory=set[EngineId])
+    """Those that joined later: they may load weights before they serve."""
     _asked: dict[object, float] = field(default_factory=dict[object, float])
     """When work was commanded that is not answered yet."""
 
@@ -122,8 +128,10 @@ class Measured:
 
     def own_s(self, start: float, end: float) -> float:
         """Return what of a span was not spent waiting for engines that changed weights."""
-        stood = [each.within(start, end) for each in self._standstills.values()]
-        return max(0.0, end - start - sum(stood) / len(stood)) if stood else end - start
+        if not self._engines:
+            return end - start
+        stood_s = sum(each.within(start, end) for each in self._standstills.values())
+        return max(0.0, end - start - stood_s / self._engines)
 
     def _note_event(self, now: float, event: Event) -> None:
         match event:
@@ -131,6 +139,7 @@ class Measured:
                 self.started = event
                 serving = [engine.id for engine in event.engines if not engine.lent]
                 self._standstills = {engine: Standstills() for engine in serving}
+                self._engines = len(serving)
             case TrajectoryBorn():
                 self._course(event.id).born_s = now
             case TrajectoryFinished(info=info):
@@ -150,14 +159,23 @@ class Measured:
                 self.train_s[version] = self._took(("train", version), now)
             case Published():
                 self.publish_s[event.version] = self._took(("publish", event.version), now)
+            case _:
+                self._note_engine(now, event)
+
+    def _note_engine(self, now: float, event: Event) -> None:
+        match event:
             case EngineJoined(engine=engine):
-                raise UserError(
-                    f"engine {engine.id} joined during the run: runs on clusters whose engines "
-                    "come and go cannot be simulated from their log yet"
-                )
+                self._late.add(engine.id)
+                if not engine.lent:
+                    self._standstills[engine.id] = Standstills()
+            case EngineLost():
+                self._asked.pop(("update", event.engine), None)
+                if event.engine in self._standstills:
+                    self._standstills[event.engine].end(now)
             case EngineUpdated():
-                took_s = self._took(("update", event.engine), now)
-                self.update_s[event.version, event.engine] = took_s
+                what = ("update", event.engine)
+                if what in self._asked or event.engine not in self._late:
+                    self.update_s[event.version, event.engine] = self._took(what, now)
             case EngineLent() | EngineRecalled():
                 self.lend_s.append(self._took(("lend", event.engine), now))
             case _:

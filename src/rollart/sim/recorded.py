@@ -82,8 +82,8 @@ def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
     if not stretches.are_drawn:
         return result | {"not_drawn": stretches.too_few}
     drawn = [_simulate(_world(directory, part, seed=seed)[0]) for seed in range(draws)]
-    mean = {name: mean(each[name] for each in drawn) for name in _COMPARED}
-    return result | {"drawn": mean, "drawn_error": _errors(before, mean)}
+    usual = {name: mean(each[name] for each in drawn) for name in _COMPARED}
+    return result | {"drawn": usual, "drawn_error": _errors(before, usual)}
 
 
 def ask(directory: Path, *, change: Change) -> dict[str, Any]:
