@@ -32,7 +32,7 @@ _NEAR = 0.10
 """How far outside its band a figure may lie and still count as met."""
 
 
-FULL = Extent(steps=8, seeds=5, rollouts=6)
+FULL = Extent(steps=6, seeds=5, rollouts=6)
 QUICK = Extent(steps=4, seeds=1, rollouts=1)
 
 
