@@ -155,6 +155,9 @@ def _recorded(arguments: Namespace) -> int:
         fix = "--from simulates the run as its log has it; it takes --seed, or key=value"
         raise UserError(f"{given}: {fix}")
     overrides = arguments.overrides
+    if overrides and arguments.seed is not None:
+        fix = "draws another run, key=value asks about the recorded one: leave out either"
+        raise UserError(f"--seed {arguments.seed}: {fix}")
     change = change_by(overrides)
     world = load(directory, seed=arguments.seed, change=change)
     out = _out(arguments, directory.resolve().name, beside=directory)
