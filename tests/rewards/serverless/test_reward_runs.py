@@ -9,7 +9,7 @@ import pytest
 from lambda_loopback import loopback, sandbox
 from served_function import TOKEN, serving
 
-from rollart.build import train
+from rollart.build.training import train
 from rollart.config import add_import_paths, check_names, load_config
 from rollart.observe.trackers import read_rows
 from rollart.replay import replay
@@ -109,7 +109,7 @@ def test_a_run_scored_by_a_served_function_learns_the_same(runs, whole, monkeypa
     monkeypatch.setenv("ROLLART_FUNCTION_TOKEN", TOKEN)
     functions = (NUMBERED, "contract_rewards:graded")
     with serving(*functions, path=HERE) as url:
-        options = ["rewards.kind='http'", f"rewards.url={url!r}", "run.name='served'"]
+        options = ["rewards.kind='http'", f"rewards.url={url!r}"]
         learned = run(runs, "served", *options, f"run.steps={STEPS // 2}")
     assert learned == {step: whole[step] for step in learned}
     assert {line["pool"] for line in calls(runs / "served")} == {"http"}
