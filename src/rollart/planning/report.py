@@ -36,7 +36,7 @@ class Effort:
 
 FULL = Effort(
     events=EVENTS,
-    comparing=tuple(Scale(attempts=512, steps=8, skip=2, seed=seed) for seed in range(10, 15)),
+    comparing=tuple(Scale(attempts=512, steps=6, skip=2, seed=seed) for seed in range(10, 15)),
     probing=Scale(attempts=128, steps=5, skip=2, seed=9),
 )
 QUICK = Effort(

@@ -22,8 +22,7 @@ from rollart.sim.production import ALPHA, GROUP_SIZE, Trial, tails
 from rollart.types import Json
 
 SIZES = (64, 256, 1024, 3000, 10_000)
-_FEWEST = 5
-_SEEDS = {64: 32, 256: 8, 1024: _FEWEST, 3000: _FEWEST, 10_000: _FEWEST}
+_SEEDS = {64: 32, 256: 8, 1024: 5, 3000: 5, 10_000: 2}
 """Seeds of each size: of a small cluster more, for its steps differ more."""
 BOUNDED = 3000
 """The size whose seconds are bounded."""
@@ -87,8 +86,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds[gpus]) for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=4 if seeds[gpus] > _FEWEST else 1)
-        for gpus in sizes
+        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds[gpus] // 8)) for gpus in sizes
     ]
     return study(trials, progress=progress)
 
