@@ -121,6 +121,8 @@ def test_environment_options_may_be_nested(write):
             "weight = -1\n",
             "tasks.lake.weight = -1.0: must be at least 0 (run.toml:3)",
         ),
+        ("weight = nan\n", "tasks.lake.weight = nan: must be a finite number (run.toml:3)"),
+        ("[sampling]\ntemperature = inf\n", "temperature = inf: must be a finite number"),
         ("weight = 0\n", "tasks.*.weight = [0.0]: at least one must be more than 0"),
         ("parser = 'eval'\n", 'must read "module:function", or be empty (run.toml:3)'),
         ("step_timeout_s = 0\n", "tasks.lake.step_timeout_s = 0.0: must be more than 0"),
@@ -262,6 +264,8 @@ def test_fewer_versions_than_engines_may_be_loading_are_refused(tmp_path):
     file.write_text('[tasks.lake]\nenv = "frozen_lake"\n')
     assert load_config(file, ["staleness.alpha=2"]).kept_versions == 4
     assert load_config(file, ["weights.keep=9"]).kept_versions == 9
+    extra = ["redundancy.extra_groups=9", "batching.groups_per_step=4"]
+    assert load_config(file, ["staleness.alpha=2", *extra]).kept_versions == 6
     wanted = "weights.keep = 3: engines may still be loading one of 4: keep as many, or 0"
     with pytest.raises(ConfigError, match=re.escape(wanted)):
         load_config(file, ["staleness.alpha=2", "weights.keep=3"])

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from rollart.cli import main
 from rollart.observe.trackers import read_rows
 from rollart.replay import replay
 from rollart.runtime.checkpointing import checkpoints, load_saved
+from rollart.types import Task, Trajectory
 
 MODULE = """
 class Fine:
@@ -312,6 +314,25 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     assert list(small_disk.iterdir()) == [left]
     assert replay(home / "full")["ended"] == {"trained": 6}
     assert main(["eval", "full", "--episodes", "2"]) == 0
+
+
+def test_work_sampled_at_one_temperature_is_not_trained_as_if_at_another(rollart, home, built):
+    hot = home / "hot"
+    shutil.copytree(built, hot)
+    last = checkpoints(hot / "checkpoints")[-1]
+    state = json.loads((last / "run.json").read_text())
+    assert state["notes"]["temperature"] == 1.0
+    task = Task(id=0, env="game", domain="game", seed=0)
+    attempt = Trajectory(
+        id=0, group=0, task=task, turns=(), stop="terminated", success=True, reward=1.0
+    )
+    (last / "buffer.jsonl").write_text(json.dumps(asdict(attempt)) + "\n")
+    code, said = rollart("train", "--resume", "hot", "run.steps=2", "sampling.temperature=0.5")
+    assert (code, only_error(said)) == (
+        2,
+        "sampling.temperature = 0.5: the checkpoint holds 1 trajectories sampled at 1.0: go on "
+        "with that",
+    )
 
 
 def test_a_damaged_checkpoint_is_named(rollart, home, built):

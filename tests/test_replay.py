@@ -195,6 +195,17 @@ def test_a_batch_that_claims_another_age_is_found(tampered):
         replay(tampered(change))
 
 
+def test_a_scheduler_that_keeps_wrong_books_of_ages_is_found(tampered, monkeypatch):
+    def forget_births(lines):
+        for line in lines[-12:]:
+            if "info" in line.get("event", {}):
+                line["event"]["info"]["born"] = 0
+
+    monkeypatch.setattr("rollart.replay._handle", lambda _scheduler, record, **_: record.commands)
+    with pytest.raises(ReplayError, match="but a trajectory of it was born of 0"):
+        replay(tampered(forget_births))
+
+
 def test_a_log_under_other_rules_is_found(tampered):
     def change(lines):
         lines[0]["rules"]["mode"] = "sync_plus"

@@ -7,7 +7,7 @@ starting from the snapshot it was resumed with.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.observe.log import LogPart, Record, read_log
-from rollart.types import EngineId, Json, TrajectoryId
+from rollart.types import EngineId, Json, TrajectoryId, Version
 
 _CHECK_EVERY = 97
 
@@ -59,7 +59,7 @@ def replay(directory: Path) -> dict[str, Json]:
             if commands != record.commands:
                 raise ReplayError(_difference(events, record, commands))
             ledger.note(record)
-            staleness = max([staleness, *_ages(record, scheduler, promised)])
+            staleness = max([staleness, *_ages(record, scheduler, promised, ledger.born)])
         lost += len(ledger.open - _known(scheduler))
     return {
         "events": events,
@@ -129,10 +129,21 @@ def _known(scheduler: Scheduler) -> set[TrajectoryId]:
     return kept | set(scheduler.flights.attempts)
 
 
-def _ages(record: Record, scheduler: Scheduler, promised: list[int]) -> Iterable[int]:
-    """Yield the staleness of each batch, having checked it against the mode's promise."""
+def _ages(
+    record: Record, scheduler: Scheduler, promised: list[int], born: Mapping[TrajectoryId, Version]
+) -> Iterable[int]:
+    """Yield the staleness of each batch, having checked it against the mode's promise.
+
+    It is also checked against what the trajectories themselves told, past the scheduler's books.
+    """
     for command in record.commands:
         if isinstance(command, Train):
+            told = [born[id_] for group in command.groups for id_ in group if id_ in born]
+            if told and command.version - min(told) > command.staleness:
+                raise ReplayError(
+                    f"the batch of version {command.version} is said to have staleness "
+                    f"{command.staleness}, but a trajectory of it was born of {min(told)}"
+                )
             if scheduler.rules.mode.bound == "always":
                 bound = scheduler.bound
                 limit = bound.alpha + (1 if bound.counting == "serving" else 0)
@@ -159,6 +170,8 @@ class _Endings:
         self.launched = 0
         self.trained_twice = 0
         self.open: set[TrajectoryId] = set()
+        self.born: dict[TrajectoryId, Version] = {}
+        """The weights each finished attempt says it began with."""
         self._how: Counter[str] = Counter()
         self._trained: set[TrajectoryId] = set()
 
@@ -179,6 +192,8 @@ class _Endings:
             self._end(record.event.id, f"failed:{record.event.failure.kind}")
         elif isinstance(record.event, TrajectoryCancelled):
             self._end(record.event.id, "cancelled")
+        elif isinstance(record.event, TrajectoryFinished):
+            self.born[record.event.info.id] = record.event.info.born
         for command in record.commands:
             match command:
                 case Launch():

@@ -2,13 +2,14 @@ import json
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from rollart import __version__
 from rollart.cli import main
-from rollart.cli.doctor import examine
+from rollart.cli.doctor import _PACKAGES, examine
 from rollart.cli.dry_run import most_attempts
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
@@ -220,6 +221,12 @@ def test_doctor_says_what_this_machine_can_run(lines):
     assert names == [each.name for each in examine()]
     assert {"python", "cores", "memory", "torch", "ray", "bubblewrap"} <= set(names)
     assert main(["doctor"]) == 0
+
+
+def test_doctor_knows_a_package_of_every_extra():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    named = {extra for _, _, extra in _PACKAGES}
+    assert named == project["optional-dependencies"].keys() - {"dev"}
 
 
 def test_a_benchmark_prints_one_json_object_last(lines, tmp_path, monkeypatch):

@@ -307,3 +307,11 @@ def test_weights_that_do_not_fit_are_refused_and_leave_the_engine_as_it_was() ->
 def test_positions_the_model_does_not_have_are_refused() -> None:
     with pytest.raises(ConfigError, match="the model has 512 positions"):
         make_engine(make_model("qwen3"), max_length=513)
+
+
+@pytest.mark.parametrize("device", ["cuda:99", "gpu"])
+def test_a_device_this_machine_does_not_have_is_named(device) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"engine\.torch\.device = '{device}': this machine has no"
+    ):
+        make_engine(make_model("qwen3"), device=device)

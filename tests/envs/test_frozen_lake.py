@@ -111,6 +111,7 @@ def test_no_suggestion_is_left_at_the_goal():
         ({"size": 1}, "env.options.size", "must be a whole number from 2 to 9"),
         ({"size": "big"}, "env.options.size", "must be a whole number from 2 to 9"),
         ({"holes": 10}, "env.options.holes", "must be a whole number from 0 to 9 for size 4"),
+        ({"slippery": "no"}, "env.options.slippery", "must be true or false"),
         ({"view": "radar"}, "env.options.view", "must be one of"),
     ],
 )

@@ -237,3 +237,10 @@ def test_a_run_that_goes_on_from_an_earlier_checkpoint_keeps_what_it_writes(tmp_
     assert find_checkpoint(tmp_path / "step-000015") == checkpoints(tmp_path)[-1]
     assert [path.name for path in checkpoints(tmp_path)] == ["step-000010", "step-000015"]
     assert set_aside_later(tmp_path / "step-000015") == []
+
+
+def test_a_checkpoint_whose_replacement_was_cut_short_is_found_again(tmp_path):
+    whole = Desk(tmp_path / "checkpoints").save(4)
+    before = whole.rename(whole.with_name(f".before-{whole.name}"))
+    assert find_checkpoint(tmp_path) == whole
+    assert not before.exists()

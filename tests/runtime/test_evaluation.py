@@ -67,9 +67,10 @@ def test_episodes_that_infrastructure_cut_short_count_for_nothing():
     }
 
 
-def test_when_every_episode_fails_the_figures_say_so():
+def test_when_every_episode_fails_there_is_no_figure_but_a_reason():
     [result] = evaluate(lambda _slot: Crashing(), episodes=3)
-    assert result.figures == {"success_rate": 0.0, "reward": 0.0, "turns": 0.0, "failed": 3.0}
+    assert result.figures == {"failed": 3.0}
+    assert result.last_failure == "countdown: step raised ValueError: the simulator crashed"
 
 
 def test_tasks_of_several_kinds_are_also_told_apart():

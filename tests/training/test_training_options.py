@@ -18,7 +18,7 @@ def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
         ("device", "", "must name a torch device: cpu, cuda"),
         ("learning_rate", 0.0, "must be a finite number above 0"),
         ("eps", float("nan"), "must be a finite number above 0"),
-        ("correction_cap", -1.0, "must be a finite number above 0"),
+        ("correction_cap", 0.5, "must be at least 1, the weight of what is on policy"),
         ("weight_decay", -0.1, "must be a finite number, at least 0"),
         ("max_grad_norm", float("inf"), "must be a finite number, at least 0"),
         ("clip_high", -0.1, "must be a finite number, at least 0"),

@@ -13,7 +13,7 @@ import pytest
 from rollart.errors import StorageError
 from rollart.types import Version
 from rollart.weights.buckets import BucketStore
-from rollart.weights.frames import FrameError, receive_frame, send_frame
+from rollart.weights.frames import receive_frame, send_frame
 from rollart.weights.relay import TOKEN_VARIABLE, RelayBlobs, RelayServer
 
 
@@ -50,9 +50,11 @@ def test_without_the_token_nothing_is_served(server):
 def test_a_body_before_the_token_is_not_even_read(server):
     with connect(server) as connection:
         send_frame(connection, {"token": "right"}, b"x")
-        with pytest.raises((FrameError, ConnectionError)):
-            assert receive_frame(connection) is not None, "hung up"
-            raise FrameError
+        try:
+            answer = receive_frame(connection)
+        except ConnectionError:  # a reset, because the body was left unread
+            answer = None
+        assert answer is None
 
 
 @pytest.mark.parametrize("key", ["../out", "/etc/passwd", "", ".hidden", "a/b"])

@@ -44,6 +44,10 @@ async def _evaluate(
     async with open_engines(config, model=checkpoint, version=Version(0), store=None) as engines:
         evaluator = make_evaluator(config, setups, engines)
         try:
-            return (await evaluator.run(episodes)).figures
+            measured = await evaluator.run(episodes)
         finally:
             evaluator.close()
+    if not measured.trajectories:
+        reason = measured.last_failure
+        raise UserError(f"all {episodes} episodes failed, nothing was measured; the last: {reason}")
+    return measured.figures

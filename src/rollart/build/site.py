@@ -109,7 +109,15 @@ async def open_embedded(
         store, opening = stack.enter_context(open_weights(config))
         context = open_trainer(config, model=model, store=opening)
         starting = asyncio.create_task(stack.enter_async_context(context))
+        stack.push_async_callback(_give_up, starting)
         engines = await stack.enter_async_context(
             open_engines(config, model=start, version=version, store=store)
         )
         yield EmbeddedSite(config=config, engines=engines, starting=starting)
+
+
+async def _give_up(starting: "asyncio.Task[Handle]") -> None:
+    """End a trainer that was still being made when it was no longer wanted."""
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})

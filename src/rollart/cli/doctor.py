@@ -17,7 +17,18 @@ from rollart.cli.printing import BOLD, DIM, GREEN, RED, YELLOW, paint, say
 
 _MARKS = {"ok": ("yes", GREEN), "limited": ("part", YELLOW), "missing": ("no ", RED)}
 _GIB = 2**30
-_UNUSED = "not used by this version"
+_PACKAGES = (
+    ("transformers", "models and tokenizers", "train"),
+    ("ray", "runs on a cluster: rollart train --address", "ray"),
+    ("peft", "adapters: training.lora", "lora"),
+    ("httpx", "reward functions behind a URL, and judges", "rewards"),
+    ("math-verify", "the reward of mathematics", "math"),
+    ("boto3", "reward functions on AWS Lambda", "lambda"),
+    ("fsspec", "weights in remote files: weights.store = files", "files"),
+    ("mooncake-transfer-engine-non-cuda", "weights through Mooncake", "mooncake"),
+    ("trl", "rollart bench trl", "bench"),
+)
+"""Package, what it is for, and the extra that brings it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,17 +64,8 @@ def examine() -> list[Finding]:
         _space("shared memory", Path("/dev/shm"), need_gib=0.5),  # noqa: S108
         _space("disk here", Path.cwd(), need_gib=2.0),
         *_torch(),
-        _package("transformers", "models and tokenizers", "pip install 'rollart[train]'"),
-        _package("vllm", _UNUSED, "the engine of this version is torch"),
-        _package("sglang", _UNUSED, "the engine of this version is torch"),
-        _package("ray", _UNUSED, "runs stay on this machine"),
-        _package("trl", "`rollart bench trl`", "pip install 'rollart[bench]'"),
-        _program("bubblewrap", ("bwrap",), f"sandbox, {_UNUSED}"),
-        _program(
-            "chromium",
-            ("chromium", "chromium-browser", "google-chrome"),
-            f"browser tasks, {_UNUSED}",
-        ),
+        *(_package(*each) for each in _PACKAGES),
+        _program("bubblewrap", ("bwrap",), "the sandbox of code that models write"),
     ]
 
 
@@ -128,11 +130,12 @@ def _number_format() -> Finding:
     return Finding(name="numbers", state="ok", detail=detail)
 
 
-def _package(name: str, purpose: str, fix: str) -> Finding:
+def _package(name: str, purpose: str, extra: str) -> Finding:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name=name, state="missing", detail=f"{purpose}: {fix}")
+        detail = f"{purpose}: pip install 'rollart[{extra}]'"
+        return Finding(name=name, state="missing", detail=detail)
     return Finding(name=name, state="ok", detail=f"{version}: {purpose}")
 
 

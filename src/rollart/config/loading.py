@@ -7,6 +7,7 @@ TOML list is a tuple. The text "none" stands for no value where a field allows t
 import dataclasses
 import difflib
 import json
+import math
 import sys
 import tomllib
 import types
@@ -82,9 +83,12 @@ class Builder:
             return None
         try:
             adapter: TypeAdapter[Any] = TypeAdapter(hint)
-            return adapter.validate_json(json.dumps(value), strict=True)
+            checked = adapter.validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError):
             raise self._error(path, value, _wrong_type(hint, value)) from None
+        if isinstance(checked, float) and not math.isfinite(checked):
+            raise self._error(path, value, "must be a finite number")
+        return checked
 
     def _table(self, value: object, path: str) -> Table:
         if not isinstance(value, dict):

@@ -57,7 +57,9 @@ class RunOptions:
     keep_checkpoints: int = 2
     """Newest checkpoints kept."""
     evaluate_every: int = 0
-    """Steps between evaluations; 0 evaluates only before and after training."""
+    """Steps between evaluations; 0 evaluates only before and after training.
+
+    Where training goes on beside it, weights may change under the episodes it has begun."""
     evaluate_episodes: int = 200
     """Held-out episodes of one evaluation; 0 evaluates never."""
     samples: int = 2
@@ -278,14 +280,15 @@ class Config:
     def kept_versions(self) -> int:
         """Versions of the weights the store keeps.
 
-        While an engine loads version n, batches it began may be trained up to n + alpha, and the
-        last of them published.
+        While an engine loads version n, batches it began may be trained up to n + alpha, or later
+        where extra groups make whole batches, and the last of them published.
         """
         return self.weights.keep or self._least_versions
 
     @property
     def _least_versions(self) -> int:
-        return self.mode.staleness(self.staleness).alpha + 2
+        extra = self.redundancy.extra_groups // self.batching.groups_per_step
+        return self.mode.staleness(self.staleness).alpha + extra + 2
 
     def _check_versions(self) -> None:
         if 0 < self.weights.keep < self._least_versions:

@@ -33,6 +33,8 @@ class Calculator:
         _check("terms", terms, 2, _MOST_TERMS)
         _check("digits", digits, 1, _MOST_DIGITS)
         _check("max_turns", max_turns, _FEWEST_TURNS, _MOST_TURNS)
+        if not isinstance(words, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError("env.options.words", words, "must be true or false")
         self._terms = terms
         self._digits = digits
         self._words = words

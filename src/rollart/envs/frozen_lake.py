@@ -60,6 +60,8 @@ class FrozenLake:
     ) -> None:
         if view not in get_args(View):
             raise ConfigError("env.options.view", view, f"must be one of {get_args(View)}")
+        if not isinstance(slippery, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError("env.options.slippery", slippery, "must be true or false")
         self._default = (_check_size(size), _check_holes(holes, size))
         self._size = size
         self._slippery = slippery

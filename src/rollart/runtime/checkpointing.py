@@ -8,6 +8,7 @@ that refuses costs that checkpoint, with a message; the run and the checkpoints 
 
 import asyncio
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ FORMAT = 1
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
 PREFIX = "step-"
+_BEFORE = ".before-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,8 +124,8 @@ class _Moment:
 
     def write(self, directory: Path) -> None:
         lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in self.trajectories]
-        (directory / BUFFER).write_text("".join(lines))
-        (directory / STATE).write_text(json.dumps(self.state))
+        _write_through(directory / BUFFER, "".join(lines))
+        _write_through(directory / STATE, json.dumps(self.state))
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -135,6 +137,7 @@ def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint a user means: one itself, or the newest of a run's directory."""
     if (path / STATE).is_file():
         return path
+    _recover(path / "checkpoints")
     found = checkpoints(path / "checkpoints")
     if found:
         return found[-1]
@@ -176,9 +179,25 @@ def load_saved(directory: Path) -> Saved:
         raise ModelError(f"{directory}: not a whole checkpoint: {error!r}") from error
 
 
+def _write_through(path: Path, text: str) -> None:
+    """Write a file that is on the disk, not only in memory, before its directory gets its name."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _recover(directory: Path) -> None:
+    """Give back its name to a checkpoint whose replacement was cut short."""
+    for before in directory.glob(f"{_BEFORE}{PREFIX}*"):
+        target = before.with_name(before.name.removeprefix(_BEFORE))
+        if not target.exists():
+            before.rename(target)
+
+
 def _replace(draft: Path, target: Path) -> None:
     """Give a draft its name; the checkpoint of that name before it goes only afterwards."""
-    before = target.with_name(f".before-{target.name}")
+    before = target.with_name(f"{_BEFORE}{target.name}")
     shutil.rmtree(before, ignore_errors=True)
     if target.exists():
         target.rename(before)

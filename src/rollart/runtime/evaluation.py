@@ -12,7 +12,7 @@ from rollart.control.episode import Spec
 from rollart.runtime.env_manager import Access, EnvManager, Setup
 from rollart.runtime.seat import AttemptError, Seat
 from rollart.seeds import derive_seed
-from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Version
+from rollart.types import Failure, GroupId, Task, Trajectory, TrajectoryId, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,11 +22,16 @@ class Evaluation:
     trajectories: tuple[Trajectory, ...]
     failed: int
     """Episodes that infrastructure cut short; they count for nothing."""
+    last_failure: str = ""
+    """What cut the last of them short."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """Success rate, mean reward and mean turns, over all tasks and by task."""
-        figures = _figures(self.trajectories, "")
+        """Success rate, mean reward and mean turns, over all tasks and by task.
+
+        Of no episode at all there are none: a failure of infrastructure is no failure to succeed.
+        """
+        figures = _figures(self.trajectories, "") if self.trajectories else {}
         names = sorted({trajectory.task.env for trajectory in self.trajectories})
         if len(names) > 1:
             for name in names:
@@ -41,7 +46,7 @@ class Evaluation:
 def _figures(
     trajectories: "list[Trajectory] | tuple[Trajectory, ...]", prefix: str
 ) -> dict[str, float]:
-    count = max(len(trajectories), 1)
+    count = len(trajectories)
     return {
         f"{prefix}success_rate": sum(t.success for t in trajectories) / count,
         f"{prefix}reward": sum(t.reward for t in trajectories) / count,
@@ -85,23 +90,28 @@ class Evaluator:
     async def _run(self, episodes: int) -> Evaluation:
         free = list(self._seats)
         waiting = asyncio.Semaphore(len(free))
-        results: list[Trajectory | None] = [None] * episodes
+        results: list[Trajectory | Failure] = []
 
         async def play(index: int) -> None:
             async with waiting:
                 seat = free.pop()
                 try:
-                    results[index] = await self._play(index, seat)
+                    results.append(await self._play(index, seat))
                 finally:
                     free.append(seat)
 
         async with asyncio.TaskGroup() as tasks:
             for index in range(episodes):
                 tasks.create_task(play(index))
-        finished = tuple(result for result in results if result is not None)
-        return Evaluation(trajectories=finished, failed=episodes - len(finished))
+        finished = [result for result in results if isinstance(result, Trajectory)]
+        failures = [result.message for result in results if isinstance(result, Failure)]
+        return Evaluation(
+            trajectories=tuple(sorted(finished, key=lambda each: -each.id)),
+            failed=len(failures),
+            last_failure=failures[-1] if failures else "",
+        )
 
-    async def _play(self, index: int, seat: Seat) -> Trajectory | None:
+    async def _play(self, index: int, seat: Seat) -> Trajectory | Failure:
         task = self._tasks(index)
         setup = self._setups[task.env]
         self._sessions += 1
@@ -117,8 +127,8 @@ class Evaluator:
         manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
         try:
             return await manager.play(_ignore)
-        except AttemptError:
-            return None
+        except AttemptError as error:
+            return error.failure
 
 
 def _ignore(_version: Version) -> None:

@@ -151,10 +151,13 @@ class TrainingOptions:
             raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
 
     def _check_numbers(self) -> None:
-        for name in ("learning_rate", "eps", "correction_cap", "timeout_s"):
+        for name in ("learning_rate", "eps", "timeout_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"training.{name}", value, "must be a finite number above 0")
+        if not (math.isfinite(self.correction_cap) and self.correction_cap >= 1):
+            fix = "must be at least 1, the weight of what is on policy"
+            raise ConfigError("training.correction_cap", self.correction_cap, fix)
         for name in (
             "weight_decay",
             "max_grad_norm",

@@ -239,6 +239,11 @@ def _unused(whole: Whole) -> Array | None:
 
 def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     latest = store.latest()
+    if latest is not None and latest > version:
+        return StorageError(
+            f"version {version} of the weights is no longer in {store.place}, which holds version "
+            f"{latest}: an engine asked too late; keep more versions with weights.keep"
+        )
     there = "holds no version" if latest is None else f"holds version {latest}"
     return StorageError(
         f"version {version} of the weights did not arrive in {store.place} within {wait_s:g} s; it "

@@ -30,6 +30,18 @@ from rollart.types import Completion, FinishReason, Request, TrajectoryId, Versi
 _COUNTERS = ("prefill_tokens", "reused_tokens", "sampled_tokens", "steps", "recomputed_tokens")
 
 
+def _find_device(name: str) -> torch.device:
+    """Return a device of this machine."""
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without CUDA
+        reason = str(error).splitlines()[0]
+        fix = f"this machine has no such torch device: {reason}; cpu always works"
+        raise ConfigError("engine.torch.device", name, fix) from error
+    return device
+
+
 class TorchEngine:
     """One inference replica on one torch device."""
 
@@ -50,7 +62,7 @@ class TorchEngine:
                 options.max_length,
                 f"the model has {shape.max_positions} positions (max_position_embeddings)",
             )
-        device, dtype = torch.device(options.device), getattr(torch, options.dtype)
+        device, dtype = _find_device(options.device), getattr(torch, options.dtype)
         rows = options.rows + options.cached_sessions
         with torch.inference_mode():
             self._model = Model(
