@@ -232,6 +232,7 @@ class _CriticHandler(BaseHTTPRequestHandler):
             server.most_open = max(server.most_open, server.open)
         while not server.is_time():
             time.sleep(0.01)
+        time.sleep(0.02)  # one question too many would be seen meanwhile
         with server.lock:
             server.open -= 1
         body = json.dumps({"choices": [{"message": {"content": said}}]}).encode()
@@ -245,8 +246,9 @@ def test_a_judges_pool_is_apart_and_what_it_says_badly_is_a_failed_score(tmp_pat
     live: Live
 
     def has_rolled_out() -> bool:
-        """Say whether more attempts have ended than the judge may be asked about at once."""
-        return sum(isinstance(event, TrajectoryFinished) for event, _ in tuple(live.seen)) >= 6
+        """Say whether more attempts have ended than the judge, asked to its limit, knows of."""
+        ended = sum(isinstance(event, TrajectoryFinished) for event, _ in tuple(live.seen))
+        return ended >= 6 and critic.asked >= 2
 
     critic = Critic(has_rolled_out)
     thread = threading.Thread(target=critic.serve_forever, kwargs={"poll_interval": 0.02})

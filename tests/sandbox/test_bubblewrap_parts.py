@@ -134,7 +134,7 @@ def test_packages_that_cannot_be_had_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: pip could not install"):
         open_sandbox(SandboxOptions(packages=missing, store=str(tmp_path / "store")))
     assert list((tmp_path / "store").iterdir()) == []
-    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: need kind = "):
+    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: want kind = "):
         SandboxOptions(packages=("a",), root=str(tmp_path))
 
 

@@ -17,7 +17,7 @@ from rollart.rewards.serverless.packaging import HANDLER, write_lambda_package
 
 HERE = Path(__file__).parent
 NUMBERED = "contract_rewards:numbered"
-STEPS = 4
+STEPS = 2
 CONFIG = f"""
 [run]
 steps = {STEPS}
@@ -92,27 +92,27 @@ def calls(directory: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def whole(runs) -> dict[int, list[float]]:
-    """What a run learns that is scored by processes of this machine, never interrupted."""
-    return run(runs, "whole")
+    """What a run learns that a served function scores, never interrupted."""
+    functions = (NUMBERED, "contract_rewards:graded")
+    with pytest.MonkeyPatch.context() as patch, serving(*functions, path=HERE) as url:
+        patch.setenv("ROLLART_FUNCTION_TOKEN", TOKEN)
+        return run(runs, "served", "rewards.kind='http'", f"rewards.url={url!r}")
+
+
+def test_a_run_is_scored_by_a_served_function(runs, whole):
+    lines = calls(runs / "served")
+    assert {(line["pool"], line["failure"]) for line in lines} == {("http", "")}
+    assert len(lines) == 2 * 8 * STEPS
+    assert list(whole) == [1, 2]
 
 
 def test_a_run_goes_on_and_learns_the_same_from_its_rewards_each_had_once(runs, whole):
-    run(runs, "cut", f"run.steps={STEPS // 2}")
+    run(runs, "cut", "run.steps=1")
     assert run(runs, "cut", resume=True) == whole
     lines = calls(runs / "cut")
-    keys = [line["key"] for line in lines if not line["failure"]]
+    assert {(line["pool"], line["failure"]) for line in lines} == {("local", "")}
+    keys = [line["key"] for line in lines]
     assert len(keys) == len(set(keys)) == 2 * 8 * STEPS
-    assert {line["failure"] for line in lines} == {""}
-
-
-def test_a_run_scored_by_a_served_function_learns_the_same(runs, whole, monkeypatch):
-    monkeypatch.setenv("ROLLART_FUNCTION_TOKEN", TOKEN)
-    functions = (NUMBERED, "contract_rewards:graded")
-    with serving(*functions, path=HERE) as url:
-        options = ["rewards.kind='http'", f"rewards.url={url!r}"]
-        learned = run(runs, "served", *options, f"run.steps={STEPS // 2}")
-    assert learned == {step: whole[step] for step in learned}
-    assert {line["pool"] for line in calls(runs / "served")} == {"http"}
 
 
 def test_a_run_scored_by_lambda_learns_the_same(runs, whole, monkeypatch):
@@ -131,7 +131,7 @@ def test_a_run_scored_by_lambda_learns_the_same(runs, whole, monkeypatch):
             "endpoint_url": f"http://{server.address}",
         }
         told = [f"rewards.{name}={value!r}" for name, value in options.items()]
-        learned = run(runs, "lambda", *told, f"run.steps={STEPS // 2}")
-    assert learned == {step: whole[step] for step in learned}
-    assert len(server.invoked) == 2 * 8 * STEPS // 2
+        learned = run(runs, "lambda", *told, "run.steps=1")
+    assert learned == {1: whole[1]}
+    assert len(server.invoked) == 2 * 8
     assert {line["pool"] for line in calls(runs / "lambda")} == {"lambda"}
