@@ -17,9 +17,9 @@ import numpy as np
 
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
-from rollart.ports import Handle
 from rollart.runtime.host import EmbeddedHost, thread_env
-from rollart.training.ranks import TRAINER, RankGroup, RankPlan
+from rollart.training.addresses import LOOPBACK
+from rollart.training.ranks import RankGroup, RankPlan
 
 NAME = "ranks"
 SIZES = ("1M", "5M")
@@ -47,12 +47,13 @@ def make_batch() -> dict[str, Any]:
     }
 
 
-async def open_side(model: Path, *, ranks: int, threads: int) -> tuple[EmbeddedHost, Handle]:
+async def open_side(model: Path, *, ranks: int, threads: int) -> tuple[EmbeddedHost, RankGroup]:
     host = EmbeddedHost(env=thread_env(threads))
-    options = {"model": str(model), "options": {"ranks": ranks, "threads": threads}}
-    if ranks == 1:
-        return host, await host.spawn(TRAINER, options, own_process=True)
-    return host, await RankGroup.start(host, RankPlan(options=options, ranks=ranks))
+    plan = RankPlan(
+        options={"model": str(model), "options": {"ranks": ranks, "threads": threads}},
+        addresses=[LOOPBACK] * ranks,
+    )
+    return host, await RankGroup.start(host, plan)
 
 
 async def measure(model: Path, *, rounds: int) -> dict[str, float]:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack, suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Any, NoReturn
@@ -103,6 +104,7 @@ def measure(store: str, link: Link, *, model: dict[str, Any], rounds: int) -> di
                     "bucket_bytes": BUCKET_BYTES,
                     "trainer": openings.trainer,
                     "engines": openings.engines,
+                    "ray": None if openings.ray is None else asdict(openings.ray),
                 }
             )
         )

@@ -31,6 +31,11 @@ class Counter(Worker):
     def lengths(self, words: list[str], add: int = 0) -> list[int]:
         return [len(word) + add for word in words]
 
+    @register("together")
+    def speak(self, word: str) -> str:
+        self.seen.append(word)
+        return f"{self.rank} says {self.seen}"
+
     @register("rank_zero")
     def first(self) -> int:
         return self.rank
@@ -88,6 +93,7 @@ def test_each_mode_shares_a_call_out_and_puts_the_results_together():
             await cluster.call(Counter.lengths, ["a"]),
             await cluster.call(Counter.lengths, []),
             await cluster.call(Counter.first),
+            await cluster.call(Counter.speak, "so"),
             await cluster.call(Counter.total, [1, 2, 3, 4]),
         )
 
@@ -97,6 +103,7 @@ def test_each_mode_shares_a_call_out_and_puts_the_results_together():
         [1],
         [],
         0,
+        "0 says ['so']",
         10,
     )
 
@@ -142,6 +149,19 @@ def test_one_worker_that_fails_fails_the_call_after_all_have_answered():
         return await cluster.call(Counter.first)
 
     assert with_cluster(scenario) == 0
+
+
+def test_the_answers_of_the_workers_can_be_had_one_by_one():
+    async def scenario(cluster):
+        answers = cluster.spread(Counter.fail, [1])
+        errors = await asyncio.gather(*answers, return_exceptions=True)
+        speaking = await asyncio.gather(*cluster.spread(Counter.speak, "so"))
+        return [str(error) for error in errors], speaking
+
+    assert with_cluster(scenario) == (
+        ["None", "worker 1 cannot", "None"],
+        [f"{rank} says ['so']" for rank in range(3)],
+    )
 
 
 def test_wrong_uses_say_what_is_wanted():

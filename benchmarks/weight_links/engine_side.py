@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from transformers import Qwen3Config
 
+from benchmarks.weight_links.ray_nodes import joined
 from benchmarks.weight_links.trainer_side import PROBE
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
@@ -137,4 +138,6 @@ def random_weights(shapes: Mapping[str, list[int]]) -> dict[str, Array]:
 
 
 if __name__ == "__main__":
-    asyncio.run(Side(json.loads(Path(sys.argv[1]).read_text())).run())
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    with joined(asked["ray"], "engines"):
+        asyncio.run(Side(asked).run())

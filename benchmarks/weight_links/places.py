@@ -6,7 +6,8 @@ measured of one is not prefetched for the other.
 - shared_memory: a relay keeps buckets in /dev/shm; the trainer reaches it over TCP, the engines
   read its memory;
 - files: the same relay over a directory on disk; the engines read the files;
-- mooncake: a master and a client that lends memory; both sides are plain clients over TCP.
+- mooncake: a master and a client that lends memory; both sides are plain clients over TCP;
+- ray: a Ray node on either side; the buckets lie in the object store of the engines' node.
 """
 
 import contextlib
@@ -20,10 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.weight_links.link import Link
+from benchmarks.weight_links.ray_nodes import Joining, start_ray
 from rollart.errors import UserError
 
 ORDERS = ("naive", "overlapped")
-STORES = ("shared_memory", "files", "mooncake")
+STORES = ("shared_memory", "files", "mooncake", "ray")
 MOONCAKE_BYTES = 2 * 2**30
 
 
@@ -34,6 +36,8 @@ class Openings:
     trainer: dict[str, tuple[str, str]]
     engines: dict[str, tuple[str, str]]
     env: dict[str, str]
+    ray: Joining | None = None
+    """The Ray cluster both sides are to join, if there is one."""
 
 
 @contextlib.contextmanager
@@ -44,6 +48,11 @@ def open_places(store: str, link: Link) -> Generator[Openings]:
             master = _start_mooncake(stack, link)
             both = {order: ("mooncake", f"{master}/{order}") for order in ORDERS}
             yield Openings(trainer=both, engines=both, env={})
+            return
+        if store == "ray":
+            joining, env = start_ray(stack, link)
+            both = {order: ("ray", order) for order in ORDERS}
+            yield Openings(trainer=both, engines=both, env=env, ray=joining)
             return
         env = {"ROLLART_WEIGHTS_TOKEN": secrets.token_hex(16)}
         base = Path("/dev/shm") if store == "shared_memory" else Path(tempfile.gettempdir())

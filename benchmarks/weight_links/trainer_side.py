@@ -9,9 +9,11 @@ import sys
 import time
 import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from benchmarks.weight_links.ray_nodes import joined
 from rollart.types import Version
 from rollart.weights.opening import open_store
 
@@ -20,6 +22,12 @@ PROBE = "model.embed_tokens.weight"
 
 def main() -> None:
     told = json.loads(Path(sys.argv[1]).read_text())
+    with joined(told["ray"], "trainer"):
+        serve(told)
+
+
+def serve(told: dict[str, Any]) -> None:
+    """Publish versions until the input ends."""
     draw = np.random.default_rng(1)
     weights = {
         name: draw.standard_normal(shape, np.float32) * np.float32(0.02)

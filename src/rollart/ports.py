@@ -7,10 +7,11 @@ Arrays cross ports as `numpy.ndarray`; the words layer does not import numpy, so
 here by the buffer they are.
 """
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rollart.types import (
+    ArraySpec,
     Completion,
     Json,
     Program,
@@ -172,6 +173,18 @@ class WeightStore(Protocol):
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
+        ...
+
+    def stream(
+        self,
+        version: Version,
+        specs: Mapping[str, ArraySpec],
+        arrays: "Iterable[tuple[str, Array]]",
+    ) -> None:
+        """Publish a version whose arrays come one after another, in the order of `specs`.
+
+        Each is let go before the next is asked for.
+        """
         ...
 
     def fetch(self, version: Version) -> Mapping[str, Array]:

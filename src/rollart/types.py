@@ -246,3 +246,12 @@ class ProgramResult:
     wall_s: float
     start_s: float
     """Seconds from the call until the program ran: what the sandbox itself cost."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArraySpec:
+    """An array without its numbers."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """As numpy writes it, byte order included."""

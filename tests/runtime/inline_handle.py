@@ -1,6 +1,7 @@
 """An actor in this loop: its coroutines are awaited here, and it can die at any time."""
 
 import asyncio
+import inspect
 
 from rollart.runtime.bodies import ActorDiedError
 
@@ -17,7 +18,7 @@ class InlineHandle:
         if self.dead.is_set():
             raise ActorDiedError("the actor is gone")
         self.calls.append(method)
-        work = asyncio.ensure_future(getattr(self.target, method)(*args))
+        work = asyncio.ensure_future(self._run(method, args))
         death = asyncio.ensure_future(self.dead.wait())
         try:
             await asyncio.wait({work, death}, return_when=asyncio.FIRST_COMPLETED)
@@ -27,6 +28,10 @@ class InlineHandle:
         finally:
             work.cancel()
             death.cancel()
+
+    async def _run(self, method, args):
+        result = getattr(self.target, method)(*args)
+        return await result if inspect.isawaitable(result) else result
 
     async def close(self):
         self.dead.set()

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 from peft import PeftModel
+from rank_actor import RankActor
 from training_samples import random_groups, write_checkpoint
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import ConfigError, InvariantError, ModelError, StorageError
 from rollart.runtime.host import ActorDiedError, EmbeddedHost, thread_env
+from rollart.training.addresses import LOOPBACK
 from rollart.training.batch import encode
 from rollart.training.ranks import RankGroup, RankPlan
 from rollart.training.trainer import TorchTrainer
@@ -48,7 +50,10 @@ class Two:
         self.runner, self.group = runner, group
 
     def __call__(self, method: str, *args: Any) -> Any:
-        return self.runner.run(self.group.call(method, *args))
+        result = self.runner.run(self.group.call(method, *args))
+        if method == "make":
+            self("join", self("meeting"))
+        return result
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +62,8 @@ def two(checkpoint: Path) -> Iterator[Two]:
         host = EmbeddedHost(env=thread_env(1), grace_s=2.0)
         plan = RankPlan(
             options={"first": [str(checkpoint), SMOOTH]},
-            ranks=2,
-            target="rank_actor:RankActor",
+            addresses=[LOOPBACK] * 2,
+            worker=RankActor,
             grace_s=2.0,
         )
         group = runner.run(RankGroup.start(host, plan))
@@ -276,8 +281,9 @@ def test_layers_that_are_not_there_are_refused_by_name(checkpoint):
 def test_a_trainer_of_another_number_of_ranks_is_refused(checkpoint):
     with pytest.raises(ConfigError, match=r"training\.ranks = 2: the host made 1"):
         One(checkpoint, {"ranks": 2})
-    with pytest.raises(ConfigError, match="ranks must meet somewhere"):
-        TorchTrainer(model=str(checkpoint), options={"ranks": 2}, rank=0, world_size=2)
+    rank = TorchTrainer(model=str(checkpoint), options={"ranks": 2}, rank=1, world_size=2)
+    with pytest.raises(ConfigError, match="rendezvous = 'here': ranks meet at tcp://HOST:PORT"):
+        rank.join("here")
 
 
 def test_a_killed_rank_ends_the_step_and_the_group_goes_on_from_its_checkpoint(
@@ -288,7 +294,7 @@ def test_a_killed_rank_ends_the_step_and_the_group_goes_on_from_its_checkpoint(
     two("make", str(checkpoint), SMOOTH)
     check_same(train(two, batches[:2]), expected[:2])
     two("save", str(tmp_path / "second"))
-    victim = two.group._handles[1]._body._process
+    victim = two.group.cluster.members[1].handle._body._process
 
     async def kill_amid_step() -> None:
         victim.send_signal(signal.SIGSTOP)

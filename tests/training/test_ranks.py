@@ -1,21 +1,25 @@
 """The group of ranks on real processes that hold no model."""
 
 import asyncio
+import inspect
 import re
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 import pytest
+from rank_stand_in import StandIn
 
+from rollart.cluster import Registered
 from rollart.errors import ConfigError, InvariantError
 from rollart.runtime.host import ActorDiedError, EmbeddedHost
-from rollart.training.ranks import RankGroup, RankPlan
+from rollart.training.addresses import LOOPBACK
+from rollart.training.ranks import Rank, RankGroup, RankPlan
+from rollart.training.trainer import TorchTrainer
 
 
 def run(use: Callable[[RankGroup], Awaitable[None]], *, ranks: int = 2, **options) -> None:
     async def go() -> None:
         host = EmbeddedHost(grace_s=0.3)
-        plan = RankPlan(options=options, ranks=ranks, target="rank_stand_in:StandIn", grace_s=0.3)
+        plan = RankPlan(options=options, addresses=[LOOPBACK] * ranks, worker=StandIn, grace_s=0.3)
         try:
             group = await RankGroup.start(host, plan)
             await use(group)
@@ -26,16 +30,42 @@ def run(use: Callable[[RankGroup], Awaitable[None]], *, ranks: int = 2, **option
     asyncio.run(go())
 
 
-def test_every_rank_knows_its_place_and_the_first_one_answers():
+def test_every_rank_knows_its_place_and_meets_the_others_where_the_first_one_says():
     async def use(group: RankGroup) -> None:
-        rank, size, rendezvous = await group.call("place")
-        assert (rank, size) == (0, 3)
-        meeting = Path(rendezvous.removeprefix("file://"))
-        assert meeting.parent.is_dir()
-        await group.close()
-        assert not meeting.parent.exists()
+        assert await group.call("place") == [
+            [rank, 3, LOOPBACK, "where rank 0 is"] for rank in range(3)
+        ]
 
     run(use, ranks=3)
+
+
+def test_one_rank_is_a_group_that_meets_nobody():
+    async def use(group: RankGroup) -> None:
+        assert await group.call("place") == [[0, 1, LOOPBACK]]
+        with pytest.raises(InvariantError, match="a bad batch"):
+            await group.call("refuse")
+        assert await group.call("hear", "on", 0.0) == ["on"]
+
+    run(use, ranks=1)
+
+
+def test_the_trainer_can_be_asked_all_that_a_rank_can():
+    asked = {
+        name: found.method for name, found in vars(Rank).items() if isinstance(found, Registered)
+    }
+    assert Rank.target == f"{TorchTrainer.__module__}:{TorchTrainer.__qualname__}"
+    assert {name: inspect.signature(method) for name, method in asked.items()} == {
+        name: inspect.signature(getattr(TorchTrainer, name)) for name in asked
+    }
+
+
+def test_only_what_is_registered_can_be_called():
+    async def use(group: RankGroup) -> None:
+        for name in ("unregistered", "nothing"):
+            with pytest.raises(InvariantError, match=f"StandIn registers no method '{name}'"):
+                await group.call(name)
+
+    run(use, ranks=1)
 
 
 def test_calls_reach_all_ranks_in_one_order_even_if_nobody_waits_for_them():
@@ -52,7 +82,7 @@ def test_what_all_ranks_refuse_alike_breaks_nothing():
     async def use(group: RankGroup) -> None:
         with pytest.raises(InvariantError, match="a bad batch"):
             await group.call("refuse")
-        assert (await group.call("place"))[0] == 0
+        assert (await group.call("place"))[0][0] == 0
 
     run(use)
 
@@ -63,7 +93,7 @@ def test_what_one_rank_refuses_ends_them_all():
             with pytest.raises(InvariantError, match="rank 1 alone"):
                 await group.call("refuse_alone", 1)
         assert await group.restart("7") == 7
-        assert (await group.call("place"))[0] == 0
+        assert (await group.call("place"))[0][0] == 0
 
     run(use)
 

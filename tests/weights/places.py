@@ -26,12 +26,15 @@ class Places:
         """Open the store of a place for a directory: the same one each time."""
         options.setdefault("bucket_bytes", BUCKET_BYTES)
         options.setdefault("delta", place == "files_delta")
-        kind = place if place == "mooncake" else place.partition("_")[0]
-        kind = "files" if kind == "fsspec" else kind
-        store = open_store(kind, self._url(place, directory), keep, **options)
+        store = open_store(*self.opening(place, directory), keep, **options)
         if place == "relay_far":
             store.blobs._near = None
         return store
+
+    def opening(self, place, directory):
+        """Return the kind and place by which any process opens the store."""
+        kind = place if place == "mooncake" else place.partition("_")[0]
+        return "files" if kind == "fsspec" else kind, self._url(place, directory)
 
     def _url(self, place, directory):
         match place:

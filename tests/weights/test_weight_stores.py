@@ -1,7 +1,13 @@
 """The contract of the WeightStore port, over every store."""
 
 import gc
+import json
+import re
+import resource
+import subprocess
+import sys
 import threading
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -14,10 +20,16 @@ from places import PLACES
 
 from rollart.errors import ConfigError, InvariantError, StorageError, UserError
 from rollart.types import Version
+from rollart.weights.layout import specs_of
 from rollart.weights.opening import open_store
+from rollart.weights.pulling import open_source
 
 DTYPES = ["<f4", "<f8", "<f2", "<u2", "<i8", "|i1", "|b1", "<c8"]
 STORES = ["memory", "shared_memory", *PLACES]
+SHARED = ["shared_memory", "files", "fsspec_local", "relay", "mooncake"]
+"""Stores that another process can read."""
+FILES = ["files", "fsspec_local", "relay", "relay_far"]
+FULL = r"cannot (write|store) \d+ bytes of weights (to|in) .*; free space there or choose another"
 
 
 @pytest.fixture(params=STORES)
@@ -147,6 +159,133 @@ def test_a_reader_thread_only_sees_whole_versions(store):
     done.set()
     reader.join()
     assert wrong == []
+
+
+class Stream:
+    """Arrays made one by one, which counts how many are held at the same time."""
+
+    def __init__(self, arrays):
+        self._arrays = arrays
+        self._alive: list[weakref.ref] = []
+        self.most_alive = 0
+
+    def __iter__(self):
+        for name, array in self._arrays.items():
+            fresh = array.copy()
+            self._alive.append(weakref.ref(fresh))
+            self.most_alive = max(self.most_alive, sum(each() is not None for each in self._alive))
+            yield name, fresh
+            del fresh
+
+
+def test_arrays_that_come_one_by_one_are_let_go_one_by_one(store):
+    arrays = {f"layer.{number}": np.full((40, 50), number, np.float32) for number in range(9)}
+    for version in (1, 2):
+        stream = Stream(arrays)
+        store.stream(Version(version), specs_of(arrays), iter(stream))
+        assert_same(store.fetch(Version(version)), arrays)
+        assert stream.most_alive <= 2
+
+
+def failing(arrays):
+    yield from arrays
+    raise StorageError("the trainer ran out of them")
+
+
+def test_a_stream_that_breaks_off_leaves_nothing_and_what_was_there_stays(store):
+    arrays = {f"layer.{number}": np.full((40, 50), number, np.float32) for number in range(4)}
+    store.publish(Version(1), arrays)
+    half = list(arrays.items())[:2]
+    with pytest.raises(StorageError, match="the trainer ran out of them"):
+        store.stream(Version(2), specs_of(arrays), failing(half))
+    assert store.latest() == 1
+    with pytest.raises(KeyError):
+        store.fetch(Version(2))
+    assert_same(store.fetch(Version(1)), arrays)
+    store.publish(Version(2), arrays)
+    assert store.latest() == 2
+
+
+@pytest.mark.parametrize("wrong", ["missing", "order", "shape", "more"])
+def test_arrays_other_than_those_told_are_refused_by_name(store, wrong):
+    told = {"a": np.zeros(3, np.float32), "b": np.ones(3, np.float32)}
+    came = {
+        "missing": [("a", told["a"])],
+        "order": [("b", told["b"]), ("a", told["a"])],
+        "shape": [("a", np.zeros(4, np.float32)), ("b", told["b"])],
+        "more": [*told.items(), ("c", told["a"])],
+    }[wrong]
+    with pytest.raises(InvariantError, match=r"weight '[abc]' "):
+        store.stream(Version(0), specs_of(told), came)
+    assert store.latest() is None
+
+
+def test_a_version_that_never_arrives_is_one_clear_message(store):
+    store.publish(Version(1), filled(1))
+    source = open_source(store, wait_s=0.05)
+    wanted = (
+        f"version 2 of the weights did not arrive in {store.place} within 0.05 s; it holds version "
+        "1: is the trainer alive and does it publish there? weights.wait_s is the patience"
+    )
+    with pytest.raises(StorageError, match=re.escape(wanted)):
+        source.fetch(Version(2))
+    assert_same(source.fetch(Version(1)), filled(1))
+    source.close()
+
+
+@pytest.mark.parametrize("open_at", ["shared_memory", *FILES], indirect=True)
+def test_a_full_store_is_one_clear_message_and_what_was_there_stays(open_at, tmp_path):
+    store = open_at(tmp_path)
+    store.publish(Version(0), filled(0))
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (512, hard))
+    try:
+        with pytest.raises(StorageError, match=FULL):
+            store.publish(Version(1), filled(1, shape=(40, 40)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert store.latest() == 0
+    assert_same(store.fetch(Version(0)), filled(0))
+    assert [path.name for path in tmp_path.rglob("*") if "1-" in path.name] == []
+    assert [path.name for path in tmp_path.rglob("*part*")] == []
+    store.publish(Version(1), filled(1))
+    assert store.latest() == 1
+    store.close()
+
+
+READER = """
+import json, sys
+from rollart.weights.opening import open_store
+kind, place = json.loads(sys.argv[1])
+held = open_store(kind, place, 1).fetch(0)
+print(float(held["layer.weight"][0, 0]), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("place", [*SHARED])
+def test_a_killed_reader_blocks_nothing_and_keeps_nothing(places, tmp_path, place):
+    kind, url = ("shared_memory", str(tmp_path))
+    if place != "shared_memory":
+        kind, url = places.opening(place, tmp_path)
+    store = open_store(kind, url, 1)
+    store.publish(Version(0), filled(3))
+    reader = subprocess.Popen(
+        [sys.executable, "-c", READER, json.dumps([kind, url])],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert reader.stdout.readline() == "3.0\n"
+    reader.kill()
+    reader.communicate()
+    for version in range(1, 4):
+        store.publish(Version(version), filled(version))
+    assert store.latest() == 3
+    with pytest.raises(KeyError):
+        store.fetch(Version(0))
+    assert_same(store.fetch(Version(3)), filled(3))
+    store.close()
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

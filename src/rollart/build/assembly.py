@@ -19,7 +19,8 @@ from rollart.models.renderer import ChatRenderer
 from rollart.ports import Array, Handle, WeightStore
 from rollart.runtime.host import EmbeddedHost, thread_env
 from rollart.runtime.proxy import LLMProxy
-from rollart.training.ranks import TRAINER, RankGroup, RankPlan
+from rollart.training.addresses import LOOPBACK
+from rollart.training.ranks import RankGroup, RankPlan
 from rollart.types import EngineId, EngineInfo, Json, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.opening import open_store
@@ -143,15 +144,15 @@ async def open_trainer(
         "store": store,
     }
     try:
-        if config.training.ranks > 1:
-            plan = RankPlan(options=options, ranks=config.training.ranks)
-            group = await RankGroup.start(host, plan)
-            try:
-                yield group
-            finally:
-                await group.close()
-        else:
-            own_process = config.weights.store != "memory"
-            yield await host.spawn(TRAINER, options, own_process=own_process)
+        plan = RankPlan(
+            options=options,
+            addresses=[LOOPBACK] * config.training.ranks,
+            own_process=config.weights.store != "memory",
+        )
+        group = await RankGroup.start(host, plan)
+        try:
+            yield group
+        finally:
+            await group.close()
     finally:
         await host.close()

@@ -1,18 +1,22 @@
-"""The trainer on a Ray cluster: one rank or several, each where training belongs."""
+"""The trainer on a Ray cluster: a group of ranks, each where training belongs.
+
+Ranks of several machines meet at an address of the first one's; those of one machine on loopback.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from pathlib import Path
-from secrets import token_hex
 
 from rollart.build.resources import Resources
 from rollart.config import Config
-from rollart.config.placing import Place, trainer_place
+from rollart.config.placing import trainer_place
+from rollart.control.binding import Binding
 from rollart.on_ray.host import RayHandle, RayHost
+from rollart.on_ray.session import nodes
 from rollart.ports import Handle
 from rollart.runtime.host import thread_env
-from rollart.training.ranks import TRAINER, RankGroup, RankPlan
+from rollart.training.addresses import LOOPBACK, meeting_addresses
+from rollart.training.ranks import RankGroup, RankPlan
 from rollart.types import Json
 
 RANK = "trainer-"
@@ -20,35 +24,28 @@ RANK = "trainer-"
 
 
 async def spawn_trainer(
-    config: Config,
-    host: RayHost,
-    resources: Resources,
-    *,
-    options: Mapping[str, Json],
-    directory: Path,
+    config: Config, host: RayHost, resources: Resources, *, options: Mapping[str, Json]
 ) -> Handle:
-    """Make the trainer at its first version; ranks of several machines meet in `directory`."""
-    options = {**options, "options": json.loads(json.dumps(asdict(config.training)))}
-    ranks = _RankHost(host, resources, trainer_place(config))
+    """Make the trainer at its first version."""
+    place = trainer_place(config)
+    bindings = [resources.bind(f"{RANK}{rank}", place) for rank in range(config.training.ranks)]
+    known = {node.id: node.address for node in nodes()}
+    ranks = _RankHost(host, resources, bindings)
     ranks.env = thread_env(config.training.threads)
-    if config.training.ranks == 1:
-        return await ranks.spawn(TRAINER, options, own_process=True)
-
-    def meet() -> str:  # a new place each time: ranks that are made again must not find the old
-        return f"file://{(directory / f'meeting-{token_hex(4)}').resolve()}"
-
-    plan = RankPlan(options=options, ranks=config.training.ranks, rendezvous=meet)
+    plan = RankPlan(
+        options={**options, "options": json.loads(json.dumps(asdict(config.training)))},
+        addresses=meeting_addresses([known.get(each.node, LOOPBACK) for each in bindings]),
+    )
     return await RankGroup.start(ranks, plan)
 
 
 class _RankHost:
-    """Puts each rank it is asked for where training belongs."""
+    """Puts each rank where it is bound."""
 
-    def __init__(self, host: RayHost, resources: Resources, place: Place) -> None:
+    def __init__(self, host: RayHost, resources: Resources, bindings: Sequence[Binding]) -> None:
         self._host = host
         self._resources = resources
-        self._place = place
-        self._ranks = 0
+        self._bindings = bindings
         self.env: Mapping[str, str] = {}
 
     async def spawn(
@@ -56,9 +53,7 @@ class _RankHost:
     ) -> RayHandle:
         """Make a rank."""
         del own_process, pool
-        worker = f"{RANK}{self._ranks}"
-        self._ranks += 1
-        binding = self._resources.bind(worker, self._place)
+        binding = self._bindings[int(str(options["rank"]))]
         return await self._host.spawn(
             target, options, asked=self._resources.asked(binding), env=self.env
         )

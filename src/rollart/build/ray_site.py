@@ -252,9 +252,7 @@ class RaySite:
 
     async def _spawn_trainer(self) -> Handle:
         options: dict[str, Json] = {"model": str(self._model), "store": self._opening}
-        return await spawn_trainer(
-            self._config, self._host, self._resources, options=options, directory=self._directory
-        )
+        return await spawn_trainer(self._config, self._host, self._resources, options=options)
 
     async def _remake_trainer(self) -> None:
         with contextlib.suppress(Exception):  # the next call of it tries again and tells why

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from rollart.cluster import Worker, register
 from rollart.runtime.exchange import InOrder, Mailbox
 from rollart.runtime.proxy import LLMProxy, RequestError
 from rollart.types import Completion, Request, TrajectoryId, Version
@@ -43,7 +44,7 @@ class _Caller:
     mailbox: Mailbox[EngineAnswer] = field(default_factory=Mailbox["EngineAnswer"])
 
 
-class EngineServer:
+class EngineServer(Worker):
     """Serves one engine's proxy by calls."""
 
     def __init__(self, proxy: LLMProxy) -> None:
@@ -95,7 +96,8 @@ class EngineServer:
         """Suspend, and give every request back with what it has."""
         await self._proxy.evict()
 
-    async def stats(self) -> dict[str, float]:
+    @register("all")
+    def stats(self) -> dict[str, float]:
         """Return the engine's counters."""
         return dict(self._proxy.stats())
 

@@ -1,10 +1,10 @@
 """The policy: the model being trained, what of it learns, and the ranks it is divided over.
 
-A rank joins the others last: whatever is wrong with a model or an option fails on every rank by
-itself, before anyone waits for anyone.
+A rank loads a policy before it joins the others: whatever is wrong with a model or an option fails
+on every rank by itself, before anyone waits for anyone.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch.distributed.fsdp import FSDPModule
 
@@ -13,7 +13,7 @@ from rollart.training.model import Model, load_model
 from rollart.training.options import TrainingOptions
 from rollart.training.sharding import recompute_layers, shard
 from rollart.training.tuning import Tuning, open_tuning
-from rollart.training.world import Place, World, join
+from rollart.training.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +34,8 @@ class Policy:
         return not (isinstance(self.model, FSDPModule) or self.tuning.has_adapters)
 
 
-def open_policy(source: str, options: TrainingOptions, place: Place) -> Policy:
-    """Load a model for training, and divide it if the options say so."""
+def load_policy(source: str, options: TrainingOptions) -> Policy:
+    """Load a model for training, whole."""
     tuning = open_tuning(options.lora)
     model = _load(source, options)
     tuning.prepare(model, seed=derive_seed(options.seed))
@@ -43,13 +43,15 @@ def open_policy(source: str, options: TrainingOptions, place: Place) -> Policy:
         recompute_layers(model)
     is_compared = options.kl_coefficient > 0 and not tuning.has_adapters
     reference = _load(source, options) if is_compared else None
-    world = World()
-    if options.is_sharded:
-        world = join(place, device=options.device, timeout_s=options.timeout_s)
-        shard(model, world, options)
-        if reference is not None:
-            shard(reference, world, options)
-    return Policy(model=model, reference=reference, tuning=tuning, world=world, source=source)
+    return Policy(model=model, reference=reference, tuning=tuning, world=World(), source=source)
+
+
+def divide(policy: Policy, world: World, options: TrainingOptions) -> Policy:
+    """Divide a policy over the ranks of a world, in place."""
+    shard(policy.model, world, options)
+    if policy.reference is not None:
+        shard(policy.reference, world, options)
+    return replace(policy, world=world)
 
 
 def _load(source: str, options: TrainingOptions) -> Model:

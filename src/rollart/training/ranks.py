@@ -1,8 +1,8 @@
-"""Ranks: several trainers behind one handle.
+"""Ranks: a cluster of trainers behind one handle.
 
     call("step", batch) ─┬─► rank 0 ─► its report is the answer
-                         ├─► rank 1       all ranks get every call, in the same order, one at a time
-                         └─► rank 2 …
+                         ├─► rank 1       a method says who is called; all of them, most often,
+                         └─► rank 2 …     in the same order, one call at a time
 
 Ranks wait for each other inside a call, so a call once begun is heard by all of them, whatever
 becomes of whoever made it. If one fails, the others get a little time to say the same: a mistake
@@ -10,24 +10,71 @@ they all made alike (a bad batch, a full disk) leaves the group as it was. Anyth
 a rank that died, breaks it: all ranks are ended, every later call repeats the reason, and
 `restart` makes the group anew from a checkpoint.
 
-Knows only hosts and handles: where ranks run is the host's affair.
+Knows only hosts and clusters: where ranks run is the host's affair. One rank is a group too.
 """
 
 import asyncio
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from rollart.cluster import Cluster, Registered, Worker, register
 from rollart.errors import InvariantError, RollartError, UserError
-from rollart.ports import Handle, Host
-from rollart.types import Json, Version
+from rollart.ports import Array, Host
+from rollart.training.addresses import LOOPBACK
+from rollart.types import Json, StepReport, Version
 
-TRAINER = "rollart.training.trainer:TorchTrainer"
 GRACE_S = 5.0
 """How long the other ranks may still answer when one has failed."""
+
+
+class Rank(Worker):
+    """What a rank can be asked, and how a group of them is: `TorchTrainer` is what is made.
+
+    Apart from it, because PyTorch need not be loaded by those who only call.
+    """
+
+    target = "rollart.training.trainer:TorchTrainer"
+
+    @register("rank_zero")
+    def meeting(self) -> str:
+        """Open the place where the ranks meet, on the first one's machine; return where it is."""
+        raise NotImplementedError
+
+    @register("together")
+    def join(self, rendezvous: str) -> None:
+        """Meet the other ranks and keep of the weights this one's share."""
+        raise NotImplementedError
+
+    @register("together")
+    def step(self, batch: Mapping[str, Array]) -> StepReport:
+        """Make one optimizer step."""
+        raise NotImplementedError
+
+    @register("together")
+    def publish(self) -> Version:
+        """Put the current weights into the weight store."""
+        raise NotImplementedError
+
+    @register("together")
+    def adapter(self) -> dict[str, Array]:
+        """Return the adapters alone."""
+        raise NotImplementedError
+
+    @register("together")
+    def save(self, directory: str) -> None:
+        """Write weights, optimizer, schedule and RNG state."""
+        raise NotImplementedError
+
+    @register("together")
+    def load(self, directory: str) -> Version:
+        """Restore what `save` wrote, at any number of ranks; return the version."""
+        raise NotImplementedError
+
+    @register("together")
+    def export(self, directory: str) -> None:
+        """Write a Hugging Face model directory."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,24 +83,23 @@ class RankPlan:
 
     options: Mapping[str, Json]
     """What every rank is made with, besides its place."""
-    ranks: int
-    target: str = TRAINER
-    rendezvous: Callable[[], str] | None = None
-    """Names a place never used before where ranks of several machines meet; None: on this one."""
+    addresses: Sequence[str] = (LOOPBACK,)
+    """Where each rank's machine is reached by the others: one rank for each."""
+    worker: type[Any] = Rank
+    own_process: bool = True
     grace_s: float = GRACE_S
 
 
 class RankGroup:
-    """A trainer of several ranks, as a handle."""
+    """A trainer of one or more ranks, as a handle."""
 
     def __init__(self, host: Host, plan: RankPlan) -> None:
         self._host = host
         self._plan = plan
-        self._handles: list[Handle] = []
+        self.cluster: Cluster[Any] = Cluster(members=[])
         self._failure: BaseException | None = None
         self._turn = asyncio.Lock()
         self._calls: set[asyncio.Task[Any]] = set()
-        self._meeting: Path | None = None
 
     @classmethod
     async def start(cls, host: Host, plan: RankPlan) -> "RankGroup":
@@ -63,8 +109,8 @@ class RankGroup:
         return group
 
     async def call(self, method: str, *args: object) -> Any:
-        """Run a method on every rank and return the first one's result."""
-        return await self._in_turn(lambda: self._fan_out(method, args))
+        """Run a method of the ranks as it was registered and return its result."""
+        return await self._in_turn(lambda: self._share_out(self._find(method), args))
 
     async def restart(self, directory: str) -> Version:
         """End what is left of the ranks, make them anew and load a checkpoint."""
@@ -72,7 +118,7 @@ class RankGroup:
         async def renew() -> Version:
             await self._end()
             await self._make()
-            return await self._fan_out("load", (directory,))
+            return await self._share_out(self._find("load"), (directory,))
 
         return await self._in_turn(renew)
 
@@ -100,69 +146,65 @@ class RankGroup:
             task.exception()  # whoever made the call was told, or is gone
 
     async def _make(self) -> None:
-        """Spawn all ranks at once: each waits for the others to come."""
-        plan, rendezvous = self._plan, self._rendezvous()
-        spawning = [
-            asyncio.create_task(
-                self._host.spawn(
-                    plan.target,
-                    {
-                        **plan.options,
-                        "rank": rank,
-                        "world_size": plan.ranks,
-                        "rendezvous": rendezvous,
-                    },
-                    own_process=True,
-                )
-            )
-            for rank in range(plan.ranks)
-        ]
+        """Make all ranks, then let them meet on the first one's machine."""
+        plan = self._plan
+        ranks = len(plan.addresses)
+
+        def options(rank: int) -> Mapping[str, Json]:
+            place = {"rank": rank, "world_size": ranks, "address": plan.addresses[rank]}
+            return {**plan.options, **place}
+
         try:
-            self._handles = await self._all(spawning)
+            self.cluster = await Cluster.open(
+                self._host,
+                plan.worker,
+                pools=[""] * ranks,
+                options=options,
+                own_process=plan.own_process,
+            )
             self._failure = None
-        except BaseException:
-            for task in spawning:
-                task.cancel()
-            made = await asyncio.gather(*spawning, return_exceptions=True)
-            self._handles = [each for each in made if not isinstance(each, BaseException)]
+            if ranks > 1:
+                rendezvous = await self._share_out(self._find("meeting"), ())
+                await self._share_out(self._find("join"), (rendezvous,))
+        except BaseException as error:
+            self._failure = error
             await self._end()
             raise
 
-    async def _fan_out(self, method: str, args: tuple[object, ...]) -> Any:
+    def _find(self, method: str) -> Registered[Any, Any, Any, Any]:
+        found = getattr(self._plan.worker, method, None)
+        if not isinstance(found, Registered):
+            raise InvariantError(f"{self._plan.worker.__name__} registers no method {method!r}")
+        return found  # pyright: ignore[reportUnknownVariableType]
+
+    async def _share_out(
+        self, method: Registered[Any, Any, Any, Any], args: tuple[object, ...]
+    ) -> Any:
         if self._failure is not None:
             raise self._failure
-        calls = [asyncio.create_task(handle.call(method, *args)) for handle in self._handles]
+        answers = self.cluster.spread(method, *args)
         try:
-            return (await self._all(calls))[0]
+            return method.sharing.collect(await self._all(answers))
         except BaseException as error:
-            if not _is_shared(calls):
+            if len(self.cluster.members) > 1 and not _is_shared(answers):
                 self._failure = error
                 await self._end()
-                await asyncio.gather(*calls, return_exceptions=True)
+                await asyncio.gather(*answers, return_exceptions=True)
             raise
 
-    async def _all(self, tasks: Sequence["asyncio.Task[Any]"]) -> list[Any]:
+    async def _all(self, answers: Sequence["asyncio.Future[Any]"]) -> list[Any]:
         """Await all; on a failure, wait a little for the rest and raise the plainest reason."""
-        done, waiting = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+        done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_EXCEPTION)
         if waiting:
-            done, waiting = await asyncio.wait(tasks, timeout=self._plan.grace_s)
-        errors = [error for task in tasks if task in done and (error := task.exception())]
+            done, waiting = await asyncio.wait(answers, timeout=self._plan.grace_s)
+        errors = [error for each in answers if each in done and (error := each.exception())]
         if errors:
             raise min(errors, key=_plainness)
-        return [task.result() for task in tasks]
+        return [each.result() for each in answers]
 
     async def _end(self) -> None:
-        handles, self._handles = self._handles, []
-        await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
-        if self._meeting is not None:
-            await asyncio.to_thread(shutil.rmtree, self._meeting, ignore_errors=True)
-            self._meeting = None
-
-    def _rendezvous(self) -> str:
-        if self._plan.rendezvous is not None:
-            return self._plan.rendezvous()
-        self._meeting = Path(tempfile.mkdtemp(prefix="rollart-ranks-"))
-        return f"file://{self._meeting / 'meeting'}"
+        cluster, self.cluster = self.cluster, Cluster(members=[])
+        await asyncio.gather(cluster.close(), return_exceptions=True)
 
 
 def _plainness(error: BaseException) -> int:
@@ -172,8 +214,10 @@ def _plainness(error: BaseException) -> int:
     return 1 if isinstance(error, InvariantError) else 2
 
 
-def _is_shared(calls: Sequence["asyncio.Task[Any]"]) -> bool:
+def _is_shared(answers: Sequence["asyncio.Future[Any]"]) -> bool:
     """Say whether every rank refused the call by itself and for the same reason."""
-    errors = [call.exception() if call.done() and not call.cancelled() else None for call in calls]
+    errors = [
+        each.exception() if each.done() and not each.cancelled() else None for each in answers
+    ]
     kinds = {(type(error), str(error)) for error in errors}
     return len(kinds) == 1 and isinstance(errors[0], RollartError) and _plainness(errors[0]) < 2

@@ -12,15 +12,15 @@ minibatches.
 
 It runs where its host put it, so its arguments are plain values: arrays in, floats out.
 
-Several trainers are one: each is a rank, gets the same calls with the same arguments, and holds a
-share of the weights. All of a step that does not need the model (advantages, dealing, token
-weights) every rank computes for the whole batch; of the sequences each computes its own. Losses,
-gradients and measures are added up, so a step is the same step at any number of ranks.
+Several trainers are one: a cluster of workers, each a rank (`ranks.Rank`), that gets the same calls
+with the same arguments and holds a share of the weights. All of a step that does not need the model
+(advantages, dealing, token weights) every rank computes for the whole batch; of the sequences each
+computes its own. Losses, gradients and measures are added up, so a step is the same step at any
+number of ranks.
 """
 
-import importlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,28 +29,28 @@ import torch
 from numpy.typing import NDArray
 
 from rollart.clock import SystemClock
-from rollart.errors import ConfigError, InvariantError, StorageError
+from rollart.errors import ConfigError, InvariantError
 from rollart.ports import Array, WeightStore
 from rollart.seeds import derive_seed
+from rollart.training.addresses import LOOPBACK
 from rollart.training.advantage import compute_advantages
 from rollart.training.balance import Share
 from rollart.training.batch import Batch, decode
 from rollart.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from rollart.training.exporting import export_model
 from rollart.training.measures import Measures, StepRecord, batch_metrics
+from rollart.training.meeting import alone, enter_meeting, open_meeting, use_interface_of
 from rollart.training.minibatches import deal_minibatches, find_moving
 from rollart.training.model import Model, attention_cost, is_packable
 from rollart.training.objective import Columns, evaluate, logprobs_of
 from rollart.training.optimizer import apply_gradients, make_optimizer
 from rollart.training.options import TrainingOptions
 from rollart.training.packing import MicroBatch, lay_out
-from rollart.training.policy import open_policy
+from rollart.training.policy import Policy, divide, load_policy
+from rollart.training.publishing import arrays_of, open_store, publish_weights
 from rollart.training.sharding import settle
-from rollart.training.world import Place, told_to_all
+from rollart.training.world import Place, World, join
 from rollart.types import Json, StepReport, Version
-
-_STORE_OPENER = "rollart.weights.opening:open_store"
-"""Opens the weight store when none is handed over: named, not imported, as hosts name actors."""
 
 
 class TorchTrainer:
@@ -65,23 +65,44 @@ class TorchTrainer:
         version: int = 0,
         rank: int = 0,
         world_size: int = 1,
-        rendezvous: str = "",
+        address: str = LOOPBACK,
     ) -> None:
+        """Load the model; a rank of several then waits to be told where to `join` the others."""
         self._options = options = _read_options(options)
-        place = Place(rank=rank, world_size=world_size, rendezvous=rendezvous)
+        self._place = Place(rank=rank, world_size=world_size, address=address)
         if world_size != options.ranks:
             raise ConfigError("training.ranks", options.ranks, f"the host made {world_size}")
         torch.set_num_threads(options.threads)
         self._clock = SystemClock()
-        self._policy = policy = open_policy(model, options, place)
-        self._model, self._world = policy.model, policy.world
-        self._share = Share(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
-        self._row_tokens = options.row_tokens if is_packable(policy.model) else 1
-        self._optimizer = make_optimizer(policy.model, options)
         self._has_store = store is not None
-        self._store = _open_store(store) if rank == 0 else None
+        self._store = open_store(store) if rank == 0 else None
         self._version = version
         self._steps = 0
+        self._table: Any = None
+        self._world = World()
+        self._loaded = policy = load_policy(model, options)
+        self._share = Share(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
+        self._row_tokens = options.row_tokens if is_packable(policy.model) else 1
+        if options.is_sharded and world_size == 1:
+            self._enter(alone())
+        elif world_size == 1:
+            self._take(policy)
+
+    def meeting(self) -> str:
+        """Open the place where the ranks meet, on the first one's machine; return where it is."""
+        options, place = self._options, self._place
+        self._table, rendezvous = open_meeting(
+            place.address, ranks=place.world_size, timeout_s=options.timeout_s
+        )
+        return rendezvous
+
+    def join(self, rendezvous: str) -> None:
+        """Meet the other ranks and keep of the weights this one's share."""
+        place, timeout_s = self._place, self._options.timeout_s
+        if self._table is None:
+            self._table = enter_meeting(rendezvous, ranks=place.world_size, timeout_s=timeout_s)
+        use_interface_of(place.address)
+        self._enter(self._table)
 
     @property
     def version(self) -> Version:
@@ -119,15 +140,13 @@ class TorchTrainer:
             raise InvariantError(
                 "the trainer was made without a weight store: nothing to publish to"
             )
-        weights = self._collect(self._policy.tuning.weights(self._model))
-        with told_to_all(self._world, StorageError):
-            if self._store is not None:
-                self._store.publish(self.version, weights)
+        publish_weights(self._policy, self._store, self.version)
         return self.version
 
     def adapter(self) -> dict[str, Array]:
         """Return the adapters alone, in fp32, under the names of peft's files; all by rank 0."""
-        return self._collect(self._policy.tuning.adapter(self._model))
+        gathered = arrays_of(self._policy.tuning.adapter(self._model))
+        return {name: value for name, value in gathered if self._world.is_first}
 
     def save(self, directory: str) -> None:
         """Write weights, optimizer, schedule and RNG state."""
@@ -152,13 +171,15 @@ class TorchTrainer:
         """Leave the other ranks."""
         self._world.leave()
 
-    def _collect(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> dict[str, Array]:
-        """Gather tensors on the first rank: the others give theirs, tensor by tensor."""
-        weights: dict[str, Array] = {}
-        for name, value in tensors:
-            if self._world.is_first:
-                weights[name] = value.float().cpu().numpy()
-        return weights
+    def _enter(self, table: Any) -> None:
+        options = self._options
+        world = join(self._place, table, device=options.device, timeout_s=options.timeout_s)
+        self._take(divide(self._loaded, world, options))
+
+    def _take(self, policy: Policy) -> None:
+        self._policy = policy
+        self._model, self._world = policy.model, policy.world
+        self._optimizer = make_optimizer(policy.model, self._options)
 
     def _decode(self, batch: Mapping[str, Array]) -> Batch:
         checked = decode(batch)
@@ -257,11 +278,3 @@ class TorchTrainer:
 
 def _read_options(options: TrainingOptions | Mapping[str, Any] | None) -> TrainingOptions:
     return options if isinstance(options, TrainingOptions) else TrainingOptions.read(options or {})
-
-
-def _open_store(store: WeightStore | Mapping[str, Any] | None) -> WeightStore | None:
-    if not isinstance(store, Mapping):
-        return store
-    module, name = _STORE_OPENER.split(":")
-    opener: Callable[..., WeightStore] = getattr(importlib.import_module(module), name)
-    return opener(**store)

@@ -4,12 +4,10 @@ A collective is entered by every rank or by none: what decides whether one is en
 from what all ranks know (the batch, the options) or was itself exchanged. A rank that dies breaks
 the others' connections, and one that hangs exceeds their time limit: either way they raise.
 
-gloo between CPUs; on CUDA, NCCL between devices and gloo for what is in host memory. Ranks of one
-machine meet in a file and talk over the loopback device; ranks of several meet at `tcp://` of the
-first. A world of one enters no collective.
+gloo between CPUs; on CUDA, NCCL between devices and gloo for what is in host memory. Where ranks
+meet is `meeting`'s. A world of one enters no collective.
 """
 
-import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,27 +20,24 @@ from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 
 from rollart.errors import ConfigError, UserError
+from rollart.training.addresses import LOOPBACK
 
 _LONGEST_BYTES = 2048
 """What of a message is told to the other ranks."""
-_LOCAL = ("file://", "tcp://127.0.0.1:", "tcp://localhost:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A rank among others, and where they meet; plain values, so a host can hand it over."""
+    """A rank among others; plain values, so a host can hand it over."""
 
     rank: int = 0
     world_size: int = 1
-    rendezvous: str = ""
-    """tcp://HOST:PORT or file:///PATH, the same for all and used once; empty for a world of one."""
+    address: str = LOOPBACK
+    """Where the other ranks reach this one's machine."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
             raise ConfigError("rank", self.rank, f"must be in [0, {self.world_size})")
-        if self.world_size > 1 and not self.rendezvous.startswith(("tcp://", "file://")):
-            fix = "ranks must meet somewhere: name tcp://HOST:PORT or file:///PATH"
-            raise ConfigError("rendezvous", self.rendezvous, fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,19 +105,14 @@ def told_to_all(world: World, kind: type[UserError]) -> Generator[None]:
         raise failure if failure is not None and str(failure) == words else kind(words)
 
 
-def join(place: Place, *, device: str, timeout_s: float) -> World:
-    """Meet the other ranks; returns when all are there."""
+def join(place: Place, store: Any, *, device: str, timeout_s: float) -> World:
+    """Meet the other ranks at a store they all reach; returns when all are there."""
     kind = torch.device(device).type
-    if place.rendezvous.startswith(_LOCAL):
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if kind == "cuda":
         torch.cuda.set_device(place.rank % torch.cuda.device_count())
-    is_alone = place.world_size == 1
-    own_store = dist.HashStore() if is_alone else None  # pyright: ignore[reportPrivateImportUsage]
     dist.init_process_group(
         "cpu:gloo,cuda:nccl" if kind == "cuda" else "gloo",
-        init_method=None if is_alone else place.rendezvous,
-        store=own_store,
+        store=store,
         rank=place.rank,
         world_size=place.world_size,
         timeout=timedelta(seconds=timeout_s),

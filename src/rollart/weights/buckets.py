@@ -23,11 +23,11 @@ import numpy as np
 
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
-from rollart.types import Version
+from rollart.types import ArraySpec, Version
 from rollart.weights.delta import encode
 from rollart.weights.downloading import Download, Whole, read_json
 from rollart.weights.head import HEAD, Head, Stored, decode_head
-from rollart.weights.layout import ALIGNMENT_BYTES, Cutter, Layout, lay_out
+from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
 
 BUCKET_BYTES = 64 * 2**20
 LONGEST_CHAIN = 8
@@ -64,7 +64,16 @@ class BucketStore:
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
-        layout = lay_out(weights, bucket_bytes=self._bucket_bytes)
+        self.stream(version, specs_of(weights), weights.items())
+
+    def stream(
+        self,
+        version: Version,
+        specs: Mapping[str, ArraySpec],
+        arrays: Iterable[tuple[str, Array]],
+    ) -> None:
+        """Publish a version whose arrays come one after another: no more than a bucket is held."""
+        layout = lay_out(specs, bucket_bytes=self._bucket_bytes)
         head = self._recovered()
         base = self._base(head, layout)
         stored = Stored(
@@ -75,7 +84,7 @@ class BucketStore:
         )
         try:
             self._put_head(Head(stored=head.stored, writing=stored))
-            after = self._push(stored, layout, Cutter(layout, weights), head)
+            after = self._push(stored, layout, cut(layout, in_order(specs, arrays)), head)
         except BaseException:
             self._last = None
             with contextlib.suppress(StorageError):  # the first error says what is wrong
@@ -154,15 +163,14 @@ class BucketStore:
             "nothing else may delete there; publish the version again"
         )
 
-    def _push(self, stored: Stored, layout: Layout, cutter: Cutter, head: Head) -> Head:
+    def _push(self, stored: Stored, layout: Layout, buckets: Iterable[Array], head: Head) -> Head:
         """Write a version's values, last the head that shows it; return that."""
         self._put_json(stored.layout_key, layout.encoded())
         width = _number_bytes(layout)
         base = self._last if stored.base is not None else None
         copy = np.empty(layout.total_bytes, np.uint8) if self._delta else None
         checksums: list[int] = []
-        for index in range(stored.buckets):
-            bucket = cutter.bucket(index)
+        for index, bucket in enumerate(buckets):
             checksums.append(zlib.crc32(bucket.data))
             if copy is not None:
                 copy[layout.span(index)] = bucket
@@ -170,6 +178,7 @@ class BucketStore:
             if base is not None:
                 data = memoryview(encode(bucket, base.flat[layout.span(index)], width=width))
             self.blobs.put(stored.bucket_key(index), data)
+            del bucket, data  # they may be an array's own bytes, which are let go now
         self._put_json(stored.manifest_key, {**layout.encoded(), "crc32": checksums})
         after = head.with_version(stored, keep=self._keep)
         self._put_head(after)

@@ -4,6 +4,7 @@ A place is an fsspec URL such as `s3://bucket/run` or `sftp://host/dir`. What it
 not make visible whole in one act (a local path, ssh) is written under another name and moved.
 """
 
+import contextlib
 import secrets
 
 import fsspec
@@ -46,6 +47,9 @@ class FsspecBlobs:
             if target != path:
                 self._files.mv(target, path)
         except OSError as error:
+            if target != path:
+                with contextlib.suppress(OSError):
+                    self._files.rm_file(target)
             raise StorageError(
                 f"cannot write {len(data)} bytes of weights to {self._url}: {error}; "
                 "free space there or choose another place"

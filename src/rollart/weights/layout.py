@@ -5,18 +5,21 @@ size through all of it, so an array may lie in several and several in one. The g
 same weights give the same bytes.
 """
 
-from bisect import bisect_right
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
+from rollart.errors import InvariantError
 from rollart.ports import Array
-from rollart.weights.memory import check_numeric
+from rollart.types import ArraySpec
 
 ALIGNMENT_BYTES = 64
+NUMBER_KINDS = "biufc"
+"""numpy's dtype kinds that a weight may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,52 +78,105 @@ def view_arrays(entries: Mapping[str, Mapping[str, Any]], buffer: Any) -> Mappin
     )
 
 
-def lay_out(weights: Mapping[str, Array], *, bucket_bytes: int) -> Layout:
+def specs_of(weights: Mapping[str, Array]) -> dict[str, ArraySpec]:
+    """Return what arrays are, without their numbers."""
+    return {name: _spec_of(array) for name, array in weights.items()}
+
+
+def _spec_of(array: Array) -> ArraySpec:
+    return ArraySpec(shape=array.shape, dtype=array.dtype.str)
+
+
+def lay_out(specs: Mapping[str, ArraySpec], *, bucket_bytes: int) -> Layout:
     """Give every array its place in bytes that are cut into buckets."""
-    entries, total_bytes = place_arrays(weights)
+    entries, total_bytes = place_arrays(specs)
     return Layout(arrays=entries, total_bytes=total_bytes, bucket_bytes=bucket_bytes)
 
 
-def place_arrays(weights: Mapping[str, Array]) -> tuple[dict[str, dict[str, Any]], int]:
+def place_arrays(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, dict[str, Any]], int]:
     """Give every array its place; refuse what bytes alone would not restore."""
     entries: dict[str, dict[str, Any]] = {}
     offset = 0
-    for name, array in weights.items():
-        check_numeric(name, array)
-        entries[name] = {"shape": list(array.shape), "dtype": array.dtype.str, "offset": offset}
-        offset += -(-array.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+    for name, spec in specs.items():
+        dtype = np.dtype(spec.dtype)
+        _check_numeric(name, dtype)
+        entries[name] = {"shape": list(spec.shape), "dtype": dtype.str, "offset": offset}
+        size = math.prod(spec.shape) * dtype.itemsize
+        offset += -(-size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
     return entries, max(offset, ALIGNMENT_BYTES)
 
 
-class Cutter:
-    """Cuts weights into buckets; one that lies within one array is not copied."""
+def _check_numeric(name: str, dtype: "np.dtype[Any]") -> None:
+    """Refuse an array whose bytes alone would not restore it."""
+    if dtype.kind not in NUMBER_KINDS:
+        raise InvariantError(
+            f"weight {name!r} has dtype {dtype}: "
+            "wanted numbers (bfloat16 as the uint16 array of its bits)"
+        )
 
-    def __init__(self, layout: Layout, weights: Mapping[str, Array]) -> None:
+
+def in_order(
+    specs: Mapping[str, ArraySpec], arrays: Iterable[tuple[str, Array]]
+) -> Iterator[tuple[str, Array]]:
+    """Yield arrays as they come, which must be those that were told, in that order."""
+    told = iter(specs.items())
+    for name, array in arrays:
+        wanted, spec = next(told, ("nothing more", None))
+        if (name, _spec_of(array)) != (wanted, spec):
+            came = f"{name!r} {_spec_of(array)}"
+            raise InvariantError(f"weight {came} came where {wanted!r} {spec} was told")
+        yield name, array
+    missing = next(told, None)
+    if missing is not None:
+        raise InvariantError(f"weight {missing[0]!r} was told but did not come")
+
+
+def cut(layout: Layout, arrays: Iterable[tuple[str, Array]]) -> Iterator[Array]:
+    """Yield the buckets in order, from arrays in order; one within one array is not copied."""
+    cutter = _Cutter(layout)
+    for name, array in arrays:
+        yield from cutter.take(int(layout.arrays[name]["offset"]), array)
+    yield from cutter.rest()
+
+
+class _Cutter:
+    """Holds the one bucket that is being filled."""
+
+    def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        placed = [
-            (int(layout.arrays[name]["offset"]), np.ascontiguousarray(array).reshape(-1))
-            for name, array in weights.items()
-            if array.nbytes
-        ]
-        self._offsets = [offset for offset, _ in placed]
-        self._bytes = [array.view(np.uint8) for _, array in placed]
+        self._index = 0
+        self._bucket: Array | None = None
 
-    def bucket(self, index: int) -> Array:
-        """Return a bucket's bytes."""
-        span = self._layout.span(index)
-        first = max(0, bisect_right(self._offsets, span.start) - 1)
-        if self._bytes:
-            start = span.start - self._offsets[first]
-            if start + (span.stop - span.start) <= len(self._bytes[first]):
-                return self._bytes[first][start : start + span.stop - span.start]
-        return self._gathered(span, first)
-
-    def _gathered(self, span: slice, first: int) -> Array:
-        bucket = np.zeros(span.stop - span.start, np.uint8)
-        for offset, content in zip(self._offsets[first:], self._bytes[first:], strict=True):
+    def take(self, offset: int, array: Array) -> Iterator[Array]:
+        """Put an array's bytes in their place; yield the buckets that are full."""
+        content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        while len(content):
+            span = self._layout.span(self._index)
             if offset >= span.stop:
-                break
-            low, high = max(offset, span.start), min(offset + len(content), span.stop)
-            if low < high:
-                bucket[low - span.start : high - span.start] = content[low - offset : high - offset]
+                yield self._done()
+                continue
+            size = min(span.stop - offset, len(content))
+            if size == span.stop - span.start:
+                self._bucket = content[:size]
+            else:
+                self._filling(span)[offset - span.start : offset - span.start + size] = content[
+                    :size
+                ]
+            offset, content = offset + size, content[size:]
+            if offset == span.stop:
+                yield self._done()
+
+    def rest(self) -> Iterator[Array]:
+        """Yield what no array filled to its end."""
+        while self._index < self._layout.buckets:
+            yield self._done()
+
+    def _done(self) -> Array:
+        bucket = self._filling(self._layout.span(self._index))
+        self._index, self._bucket = self._index + 1, None
         return bucket
+
+    def _filling(self, span: slice) -> Array:
+        if self._bucket is None:
+            self._bucket = np.zeros(span.stop - span.start, np.uint8)
+        return self._bucket

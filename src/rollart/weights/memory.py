@@ -5,26 +5,15 @@ again: what `fetch` returns stays as it was, whatever the trainer does to its ow
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 import numpy as np
 
-from rollart.errors import ConfigError, InvariantError
+from rollart.errors import ConfigError
 from rollart.ports import Array
-from rollart.types import Version
-
-NUMBER_KINDS = "biufc"
-"""numpy's dtype kinds that a weight may have."""
-
-
-def check_numeric(name: str, array: Array) -> None:
-    """Refuse an array whose bytes alone would not restore it."""
-    if array.dtype.kind not in NUMBER_KINDS:
-        raise InvariantError(
-            f"weight {name!r} has dtype {array.dtype}: "
-            "wanted numbers (bfloat16 as the uint16 array of its bits)"
-        )
+from rollart.types import ArraySpec, Version
+from rollart.weights.layout import in_order, place_arrays, specs_of
 
 
 class MemoryStore:
@@ -44,9 +33,18 @@ class MemoryStore:
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
+        self.stream(version, specs_of(weights), weights.items())
+
+    def stream(
+        self,
+        version: Version,
+        specs: Mapping[str, ArraySpec],
+        arrays: Iterable[tuple[str, Array]],
+    ) -> None:
+        """Publish a version whose arrays come one after another."""
+        place_arrays(specs)  # what no other store would take is not taken here either
         copies: dict[str, Array] = {}
-        for name, array in weights.items():
-            check_numeric(name, array)
+        for name, array in in_order(specs, arrays):
             copies[name] = np.array(array, order="C", copy=True)
             copies[name].flags.writeable = False
         with self._lock:

@@ -24,7 +24,7 @@ import mmap
 import os
 import secrets
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +33,8 @@ import numpy as np
 
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array
-from rollart.types import Version
-from rollart.weights.layout import place_arrays, view_arrays
+from rollart.types import ArraySpec, Version
+from rollart.weights.layout import in_order, place_arrays, specs_of, view_arrays
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +90,21 @@ class SharedMemoryStore:
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
         """Store a version and make it visible; older ones beyond the newest `keep` are pruned."""
-        entries, total_bytes = place_arrays(weights)
+        self.stream(version, specs_of(weights), weights.items())
+
+    def stream(
+        self,
+        version: Version,
+        specs: Mapping[str, ArraySpec],
+        arrays: Iterable[tuple[str, Array]],
+    ) -> None:
+        """Publish a version whose arrays come one after another, each copied to its place."""
+        entries, total_bytes = place_arrays(specs)
         try:
             self._remove_orphans()
             segment = self._take_segment(version, total_bytes)
             try:
-                checksum = self._fill(segment, entries, weights)
+                checksum = self._fill(segment, entries, in_order(specs, arrays))
                 fcntl.flock(segment.fd, fcntl.LOCK_SH)
                 self._write_manifest(
                     version,
@@ -161,9 +170,12 @@ class SharedMemoryStore:
         return _new_segment(path, total_bytes)
 
     def _fill(
-        self, segment: Segment, entries: Mapping[str, dict[str, Any]], weights: Mapping[str, Array]
+        self,
+        segment: Segment,
+        entries: Mapping[str, dict[str, Any]],
+        arrays: Iterable[tuple[str, Array]],
     ) -> int | None:
-        for name, array in weights.items():
+        for name, array in arrays:
             offset = int(entries[name]["offset"])
             view = np.ndarray(array.shape, array.dtype, buffer=segment.memory, offset=offset)
             np.copyto(view, array)

@@ -1,0 +1,267 @@
+"""One training run, from its parts to its summary.
+
+    trainer ranks ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
+
+Everything a run leaves is in its directory. Ctrl-C asks the scheduler to end in order, with a
+checkpoint; a second one ends at once.
+"""
+
+import asyncio
+import gc
+import signal
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from rollart.build.parts import make_buffer, make_scheduler
+from rollart.build.rewards import Rewards, open_rewards
+from rollart.build.site import Site, open_embedded
+from rollart.clock import SystemClock
+from rollart.config import Config
+from rollart.control.scheduler import Scheduler
+from rollart.errors import StorageError
+from rollart.events import EngineUpdated, Event, StepFinished
+from rollart.observe.recorder import Recorder
+from rollart.ports import Handle
+from rollart.runtime.checkpointing import Checkpointer, Saved
+from rollart.runtime.controller import Controller, Parts
+from rollart.runtime.env_manager import Setup
+from rollart.runtime.evaluation import Evaluator
+from rollart.training.batch import encode
+from rollart.types import Json, Trajectory, Version
+
+INTERRUPTED = 130
+
+
+def checkpoint_directory(directory: Path) -> Path:
+    """Return where a run's checkpoints are."""
+    return directory / "checkpoints"
+
+
+@dataclass(kw_only=True)
+class Run:
+    """One training run in this process."""
+
+    config: Config
+    directory: Path
+    setups: Mapping[str, Setup]
+    recorder: Recorder
+    saved: Saved | None
+    model: Path
+    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    notes: dict[str, Json] = field(default_factory=dict[str, Json])
+    controller: Controller | None = None
+    evaluating: set[asyncio.Task[dict[str, Json]]] = field(
+        default_factory=set[asyncio.Task[dict[str, Json]]]
+    )
+    """Evaluations that Ctrl-C may end without ending the run in disorder."""
+    evaluated: int = 0
+    """The step up to which evaluations have been started."""
+    interrupts: int = 0
+
+    async def run(self) -> int:
+        """Train and evaluate; return the exit code."""
+        saved = self.saved
+        timer = SystemClock()
+        start = self.model if saved is None else saved.directory
+        version = Version(0 if saved is None else saved.scheduler["version"])
+        self.evaluated = version
+        main = cast("asyncio.Task[int]", asyncio.current_task())
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
+        async with AsyncExitStack() as stack:
+            say = self.recorder.progress.message
+            opening = open_rewards(self.config, directory=self.directory, say=say)
+            rewards = await stack.enter_async_context(opening)
+            site = await stack.enter_async_context(self._open_site(start, version))
+            self.seconds["start"] = timer.now()
+            evaluator = site.make_evaluator(self.setups)
+            stack.callback(evaluator.close)
+            self.notes |= {} if saved is None else saved.notes
+            self.notes["temperature"] = self.config.sampling.temperature
+            if "before" not in self.notes:
+                self.notes["before"] = await self._evaluate(evaluator, version)
+            trainer = await site.trainer()
+            if saved is not None:
+                await trainer.call("load", str(saved.directory))
+            return await self._train(site, trainer, evaluator, rewards)
+
+    def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Site]:
+        """Open the place the config names: this machine, or a cluster."""
+        if not self.config.ray.address:
+            return open_embedded(self.config, model=self.model, start=start, version=version)
+        from rollart.build.ray_site import open_ray  # noqa: PLC0415 loads ray
+
+        return open_ray(
+            self.config,
+            model=self.model,
+            start=start,
+            version=version,
+            directory=self.directory,
+            warn=self.recorder.progress.warn,
+        )
+
+    async def _train(
+        self, site: Site, trainer: Handle, evaluator: Evaluator, rewards: Rewards
+    ) -> int:
+        config, saved = self.config, self.saved
+        scheduler = make_scheduler(config, saved)
+        clock = SystemClock(0.0 if saved is None else saved.clock_s)
+        buffer = make_buffer(scheduler, saved)
+        checkpointer = Checkpointer(
+            checkpoint_directory(self.directory),
+            every=config.run.checkpoint_every,
+            keep=config.run.keep_checkpoints,
+            trainer=trainer,
+            buffer=buffer,
+            now=clock.now,
+            notes=self.notes,
+            warn=self.recorder.progress.warn,
+        )
+        self.controller = controller = Controller(
+            scheduler, clock=clock, observers=[self.recorder.record]
+        )
+        self.recorder.progress.waiting_for = scheduler.waiting_for
+        self.recorder.gauges = rewards.gauges
+        parts = Parts(
+            worker=await site.make_rollout(self.setups, controller=controller, buffer=buffer),
+            generators=site.generators,
+            trainer=trainer,
+            buffer=buffer,
+            encode=partial(encode, temperature=config.sampling.temperature),
+            score=rewards.score,
+            on_train=partial(self._sample, scheduler),
+            after_event=partial(self._after_event, scheduler, checkpointer, evaluator),
+            lose_engine=site.lose_engine,
+        )
+        gc.collect()
+        gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
+        self.recorder.progress.start()
+        timer = SystemClock()
+        try:
+            await controller.run(parts, engines=site.infos, slots=config.run.environments)
+        finally:
+            self.controller = None
+            self.seconds["training"] = timer.now()
+            self.recorder.progress.stop()
+            unsaved = await self._save_last(checkpointer, scheduler)
+        after = await self._evaluate_last(evaluator, scheduler.optimizer)
+        figures: dict[str, Json] = {
+            "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
+            "rewards": rewards.summary(self.recorder.metrics.scores.failures),
+        }
+        self._finish(scheduler, figures, after)
+        if unsaved is not None:
+            raise unsaved
+        return INTERRUPTED if self.interrupts else 0
+
+    async def _save_last(
+        self, checkpointer: Checkpointer, scheduler: Scheduler
+    ) -> StorageError | None:
+        """Save an orderly end; a disk that refuses is told after everything else is safe."""
+        try:
+            if scheduler.ending is not None and not scheduler.training:
+                await checkpointer.save(scheduler)
+        except StorageError as error:
+            return error
+        return None
+
+    def _sample(self, scheduler: Scheduler, groups: Sequence[Sequence[Trajectory]]) -> None:
+        members = [member for group in groups for member in group]
+        count = self.config.run.samples
+        if count:
+            spread = members[:: max(1, len(members) // count)][:count]
+            self.recorder.samples(scheduler.optimizer, spread)
+
+    def _after_event(
+        self,
+        scheduler: Scheduler,
+        checkpointer: Checkpointer,
+        evaluator: Evaluator,
+        event: Event,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        if isinstance(event, StepFinished):
+            checkpointer.begin(scheduler, tasks)
+        every = self.config.run.evaluate_every
+        if every and isinstance(event, EngineUpdated) and scheduler.ending is None:
+            due = self.evaluated + every
+            if scheduler.served >= due:  # only now do the engines hold what is to be judged
+                self.evaluated = scheduler.served // every * every
+                task = tasks.create_task(self._evaluate(evaluator, scheduler.served))
+                self.evaluating.add(task)
+                task.add_done_callback(self.evaluating.discard)
+
+    async def _evaluate_last(
+        self, evaluator: Evaluator, version: Version
+    ) -> dict[str, Json] | None:
+        """Evaluate what was trained, unless the user has no time for it."""
+        if self.interrupts:
+            return None
+        task = asyncio.create_task(self._evaluate(evaluator, version))
+        self.evaluating.add(task)
+        await asyncio.wait({task})
+        return None if task.cancelled() else task.result()
+
+    async def _evaluate(self, evaluator: Evaluator, version: Version) -> dict[str, Json]:
+        episodes = self.config.run.evaluate_episodes
+        if not episodes:
+            return {}
+        timer = SystemClock()
+        measured = await evaluator.run(episodes)
+        self.seconds["evaluation"] = self.seconds.get("evaluation", 0.0) + timer.now()
+        if not measured.trajectories:
+            self.recorder.progress.warn(
+                f"all {episodes} episodes of the evaluation at step {version} failed; the last: "
+                f"{measured.last_failure}"
+            )
+            return {"failed": float(measured.failed)}
+        self.recorder.evaluation(version, measured.figures)
+        return dict(measured.figures)
+
+    def _finish(
+        self,
+        scheduler: Scheduler,
+        figures: Mapping[str, Json],
+        after: dict[str, Json] | None,
+    ) -> None:
+        before = self.notes["before"]
+        ledger = self.recorder.metrics.ledger
+        summary: dict[str, Json] = {
+            "name": self.config.run.name,
+            "mode": self.config.run.mode,
+            "steps": int(scheduler.optimizer),
+            "interrupted": bool(self.interrupts),
+            "success_before": _success(before),
+            "success_after": _success(after),
+            "before": before,
+            "after": after,
+            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
+            "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
+            **figures,
+        }
+        self.recorder.finish(summary)
+        self.recorder.progress.message(f"run directory: {self.directory}")
+        if self.interrupts:
+            self.recorder.progress.message(
+                f"stopped at step {scheduler.optimizer}; go on with: "
+                f"rollart train --resume {self.directory}",
+                style="bold",
+            )
+
+    def _interrupt(self, main: "asyncio.Task[int]") -> None:
+        self.interrupts += 1
+        if self.interrupts == 1 and (self.controller is not None or self.evaluating):
+            self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
+            if self.controller is not None:
+                self.controller.stop()
+            for task in self.evaluating:
+                task.cancel()
+        else:
+            main.cancel()
+
+
+def _success(figures: Json) -> Json:
+    return figures.get("success_rate") if isinstance(figures, dict) else None
