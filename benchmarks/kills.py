@@ -17,7 +17,8 @@ from typing import Any
 from benchmarks.live_runs.timed import ROOT, say, warm_model
 from benchmarks.ray_runs.killer import Killer, KnownHost
 from benchmarks.ray_runs.simulated import SimulatedCluster
-from rollart.build import ray_site, train
+from rollart.build import ray_spawning
+from rollart.build.training import train
 from rollart.config import Config, load_config
 from rollart.config.ray import RayOptions
 from rollart.replay import replay
@@ -64,8 +65,8 @@ def finish(config: Config) -> dict[str, Any]:
 
 
 def run(*, quick: bool) -> dict[str, object]:
-    steps, kills = (40, 12) if quick else (150, 50)
-    ray_site.RayHost = KnownHost  # type: ignore[misc]
+    steps, kills = (40, 12) if quick else (100, 50)
+    ray_spawning.RayHost = KnownHost  # type: ignore[misc]
     with tempfile.TemporaryDirectory(prefix="rollart-kills-") as name:
         directory = Path(name)
         with SimulatedCluster(host=4) as cluster:

@@ -18,7 +18,7 @@ from rollart.on_ray.session import connected
 from rollart.runtime.env_worker import Ends
 from rollart.runtime.host import thread_env
 from rollart.runtime.remote_engine import RemoteEngine
-from rollart.runtime.remote_workers import RemoteEnvWorkers
+from rollart.runtime.remote_workers import Grounds, RemoteEnvWorkers
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import EngineId, EngineInfo, Version
 
@@ -54,14 +54,19 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
     engine = RemoteEngine(
         handle, id=_ENGINE, caller="controller", lose=lambda *error: lost.append(error)
     )
+    grounds = Grounds(
+        spawn=lambda name, _is_spare: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": name}),
+        release=lost.append,
+        better=lambda _name: False,
+        warn=lost.append,
+        give_up=lost.append,
+    )
     workers = RemoteEnvWorkers(
-        lambda number: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": f"workers-{number}"}),
+        grounds,
         count=WORKERS,
         ends=Ends(put=pump.buffer.put, post=pump.controller.post),
         handle_of=lambda _engine: handle,
         on_lost_engine=lambda *error: lost.append(error),
-        warn=lost.append,
-        give_up=lost.append,
     )
     await workers.start()
     workers.open_engine(_ENGINE, "local", is_guest=False)

@@ -26,8 +26,8 @@ from statistics import median
 from typing import Any
 
 from benchmarks.live_runs.timed import ROOT, say
-from rollart.build import train
 from rollart.build.model import prepare_model
+from rollart.build.training import train
 from rollart.config import Config, TaskOptions, load_config
 from rollart.config.rewards import RewardPart
 from rollart.events import Launch, RunStarted, Score, Train

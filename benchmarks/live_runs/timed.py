@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rollart.build import train
 from rollart.build.model import prepare_model
+from rollart.build.training import train
 from rollart.config import Config, load_config
 from rollart.events import Launch, StepFinished, Train, TrajectoryFinished
 from rollart.observe.log import Record, read_log

@@ -18,14 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ray_runs.simulated import SimulatedCluster
+from rollart.build.ray_spawning import ENGINE, ENVIRONMENTS
 from rollart.on_ray.host import RayHandle, RayHost
 from rollart.types import Json
 
-KINDS = {
-    "rollart.build.actors:EngineActor": "engine",
-    "rollart.build.actors:EnvActor": "environments",
-    "rollart.training.trainer:TorchTrainer": "trainer",
-}
+KINDS = {ENGINE: "engine", ENVIRONMENTS: "environments"}
+"""What else a run spawns are ranks of its trainer."""
 _AWAY_S = 3.0
 """How long a killed node stays away."""
 
@@ -49,7 +47,7 @@ class KnownHost(RayHost):
         handle = await super().spawn(
             target, options, own_process=own_process, pool=pool, asked=asked, env=env
         )
-        self.known.append((KINDS[target], handle.pid))
+        self.known.append((KINDS.get(target, "trainer"), handle.pid))
         return handle
 
 
@@ -74,6 +72,8 @@ class Killer(threading.Thread):
         last = steps - max(2, steps // 10)
         self._moments = sorted(self._random.uniform(1, last) for _ in range(kills))
         self._returning: list[tuple[float, str]] = []
+        self._read = 0
+        self._steps = 0
         self.counts: Counter[str] = Counter()
         self.is_over = threading.Event()
 
@@ -122,10 +122,13 @@ class Killer(threading.Thread):
                 self._cluster.add(name, **dict(self._nodes[name]))
 
     def _step(self) -> int:
-        try:
-            return self._log.read_text().count('"event":{"type":"StepFinished"')
-        except OSError:
-            return 0
+        """Return how many steps the log tells of, reading only what is new."""
+        with contextlib.suppress(OSError), self._log.open("rb") as log:
+            log.seek(self._read)
+            whole = log.read().rpartition(b"\n")[0]
+            self._read += len(whole)
+            self._steps += whole.count(b'"event":{"type":"StepFinished"')
+        return self._steps
 
 
 def _is_alive(pid: int) -> bool:

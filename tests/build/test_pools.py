@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollart.build import train
+from rollart.build.training import train
 from rollart.config.local_pools import local_engines
 from rollart.errors import ConfigError
 from rollart.events import RunStarted

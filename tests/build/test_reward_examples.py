@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart.build import train
+from rollart.build.training import train
 from rollart.config import add_import_paths, check_names, load_config
 from rollart.observe.trackers import read_rows
 from rollart.replay import replay

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from letter_env import Letters
 
-from rollart.build import evaluate, train
+from rollart.build.evaluating import evaluate
+from rollart.build.training import train
 from rollart.events import Lend, Recall
 from rollart.observe.log import read_log
 from rollart.observe.trackers import read_rows

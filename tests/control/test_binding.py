@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,6 +206,37 @@ def test_a_pool_gives_no_more_than_was_declared():
     assert bind(bindings, "c", "hosts", units=0, gb=50.0) == "hosts on n"
 
 
+def test_workers_without_units_are_spread_over_the_nodes():
+    bindings = Bindings([HOSTS])
+    bindings.observe({}, now=0.0)
+    assert "no node is alive" in refusal(bindings, "a", "hosts", units=0)
+    bindings.observe({"hosts": {"n": 1, "m": 1}}, now=0.0)
+    assert bind(bindings, "a", "hosts", units=0) == "hosts on n"
+    assert bind(bindings, "b", "hosts", units=0) == "hosts on m"
+    assert bind(bindings, "c", "hosts", units=0) == "hosts on n"
+    bindings.observe({"hosts": {"n": 1}}, now=1.0)
+    bindings.observe({"hosts": {"n": 1, "m": 1}}, now=2.0)
+    assert bindings.rebind("b", now=2.0).node == "m"
+
+
+def test_a_worker_that_did_not_get_away_is_bound_where_it_was():
+    bindings = Bindings(POOLS)
+    bindings.observe({"compute": {"p": 2}, "wide": {"q": 2}}, now=0.0)
+    bind(bindings, "a", "compute", units=2)
+    before = bindings.binding("a")
+    bindings.release("a", now=1.0)
+    bind(bindings, "a", "wide", units=2)
+    bindings.place(before, needs=Needs(units=2), now=2.0)
+    assert bindings.binding("a") == replace(before, since_s=2.0)
+    bindings.check()
+    bindings.place(replace(before, worker="b"), needs=Needs(units=0), now=3.0)
+    assert bindings.lost() == ()
+    bindings.place(replace(before, worker="c"), needs=Needs(), now=3.0)
+    bindings.place(replace(before, worker="d", node="gone"), needs=Needs(units=0), now=3.0)
+    assert bindings.lost() == ("c", "d")
+    bindings.check()
+
+
 def test_a_worker_is_bound_once():
     bindings = Bindings(POOLS)
     bind(bindings, "a", "wide")
@@ -222,6 +255,7 @@ STEPS = st.one_of(
     st.tuples(st.just("bind"), WORKERS, NAMES, NEEDS),
     st.tuples(st.just("observe"), ALIVE),
     st.tuples(st.sampled_from(["release", "rebind"]), WORKERS),
+    st.tuples(st.just("place"), WORKERS, WORKERS, st.integers(0, 2)),
 )
 
 
@@ -245,6 +279,11 @@ def test_whatever_comes_and_goes_no_node_holds_more_than_it_has(steps):
                     binding = bindings.rebind(rest[0], now=now)
                     assert better is None or binding.actual == better
                     assert rest[0] not in bindings.lost()
+                case "place" if rest[1] in known:
+                    worker, other, units = rest
+                    beside = replace(bindings.binding(other), worker=worker)
+                    bindings.place(beside, needs=Needs(units=units), now=now)
+                    known[worker] = beside.preferred
         except PlacementError:
             pass
         bindings.check()

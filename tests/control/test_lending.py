@@ -197,3 +197,12 @@ def test_every_mode_lends_before_every_step(mode):
     commands = [command for _, _, commands in world.log for command in commands]
     assert len(world.trained) == 4
     assert len(of(Lend, commands)) == len(of(Recall, commands)) >= 2
+
+
+def test_what_a_lost_engine_still_answers_is_not_heard():
+    engines = lender()
+    engines.lend(0, missing=1, now=0.0)
+    engines.lose("t")
+    engines.lent("t", 1.0)
+    engines.recalled("t", 2.0)
+    assert (engines.is_away, engines.worth_s) == (False, 2.0)

@@ -101,6 +101,17 @@ def test_an_engine_lost_before_it_caught_up_is_forgotten():
     sync.check()
 
 
+def test_what_a_lost_engine_still_answers_is_not_heard():
+    engines = syncer("all", a=0, b=0)
+    engines.begin(1)
+    engines.lose("a")
+    assert engines.suspended("a") == []
+    assert engines.updated("a", 1, newest=1) == []
+    assert engines.updated("b", 1, newest=1) == [Resume(engine="b")]
+    assert (engines.served, engines.active) == (1, False)
+    engines.check()
+
+
 def test_before_engines_join_version_zero_is_served():
     sync = Syncer(Syncing())
     sync.check()

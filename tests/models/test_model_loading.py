@@ -7,7 +7,8 @@ from chat_templates import tiny_tokenizer
 from safetensors.torch import save_file
 
 from rollart.errors import ModelError
-from rollart.models.loading import load_config, load_tokenizer, load_weights, resolve
+from rollart.models.loading import load_config, load_weights, resolve
+from rollart.models.tokenizer_loading import load_tokenizer
 
 
 def message_of(call, *arguments) -> str:

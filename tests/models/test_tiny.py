@@ -5,10 +5,11 @@ from transformers import AutoModelForCausalLM
 
 from rollart.envs.corpus import shipped_texts
 from rollart.errors import ConfigError, StorageError
-from rollart.models.loading import load_config, load_tokenizer, load_weights
+from rollart.models.loading import load_config, load_weights
 from rollart.models.options import SIZES
 from rollart.models.tiny import SHAPES, build_tiny, make_tiny
 from rollart.models.tokenizer import build_tokenizer
+from rollart.models.tokenizer_loading import load_tokenizer
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def cluster():
-    """A head, an H800 node, an H20 node: machines of a cluster, all of them processes here."""
-    with SimulatedCluster() as simulated:
-        simulated.add("compute", cpus=0, H800=1)
+    """A head and an H20 node: machines of a cluster, all of them processes here."""
+    with SimulatedCluster(far=4) as simulated:
         simulated.add("bandwidth", cpus=0, H20=1)
         yield simulated

@@ -3,11 +3,10 @@
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from drivers import in_a_driver
 
 from rollart.errors import ConfigError, InvariantError, PlacementError, StorageError, UserError
 from rollart.on_ray.blobs import RayBlobs
@@ -114,27 +113,9 @@ def use_object_store(_tmp_path):
         reader.fetch(1)
 
 
-def in_a_driver(what, address, tmp_path):
-    """Run a function of this module in a driver of its own: Ray ends drivers it is unhappy with."""
-    program = (
-        "import sys, pathlib, test_ray_host as here\n"
-        "from rollart.on_ray.session import connected\n"
-        "with connected(sys.argv[1]): getattr(here, sys.argv[2])(pathlib.Path(sys.argv[3]))"
-    )
-    ended = subprocess.run(
-        [sys.executable, "-c", program, address, what, str(tmp_path)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stderr[-3000:]
-
-
 def test_the_ray_host_keeps_the_contract(cluster, tmp_path):
-    in_a_driver("use_ray_host", cluster.address, tmp_path)
+    in_a_driver("test_ray_host:use_ray_host", cluster.address, tmp_path)
 
 
 def test_weights_lie_in_the_object_store_until_they_are_pruned(cluster, tmp_path):
-    in_a_driver("use_object_store", cluster.address, tmp_path)
+    in_a_driver("test_ray_host:use_object_store", cluster.address, tmp_path)

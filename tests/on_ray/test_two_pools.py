@@ -1,35 +1,25 @@
-"""Two tasks on two pools of a cluster that loses a node, gets it back, and is gone in the end."""
+"""Two tasks on two pools of a cluster that loses a node, gets it back, and is gone in the end.
+
+The node that is lost holds an engine, the trainer and every environment worker.
+"""
 
 import re
 
 import pytest
-from cluster_run import ClusterRun, last_time, served_since, steps
 
+from benchmarks.fallback import NODE, lose_and_return
+from benchmarks.ray_runs.watched import WatchedRun, steps
 from rollart.cli import main
-from rollart.control.recording import decode_domains
 from rollart.observe.log import read_log
 from rollart.replay import replay, turns_served
 
 
 @pytest.fixture(scope="module")
 def run(cluster, tmp_path_factory):
-    run = ClusterRun(tmp_path_factory.mktemp("cluster"), cluster.address)
+    cluster.add("compute", **NODE)
+    run = WatchedRun(tmp_path_factory.mktemp("cluster"), cluster.address)
     yield run
-    if run.process.poll() is None:
-        run.process.kill()
-        run.process.wait()
-
-
-def served(run, domain, pool, *, since_s):
-    """Return a question: when did a pool complete a turn of a domain's later attempts?"""
-
-    def ask(records):
-        parts = read_log(run.directory / "events.jsonl")
-        domain_of = decode_domains(parts[0].header.rules)
-        found = served_since(records, since_s, domain_of=domain_of)
-        return next((time_s for each, by, time_s in found if (each, by) == (domain, pool)), None)
-
-    return ask
+    run.end()
 
 
 def test_a_run_keeps_to_its_pools_falls_back_returns_and_outlives_its_cluster(run, cluster, capsys):
@@ -39,14 +29,8 @@ def test_a_run_keeps_to_its_pools_falls_back_returns_and_outlives_its_cluster(ru
     assert share["left"]["compute"] / sum(share["left"].values()) >= 0.99
     assert share["right"]["bandwidth"] / sum(share["right"].values()) >= 0.99
 
-    cluster.remove("compute")
-    lost_s = last_time(run.records())
-    run.wait(served(run, "left", "bandwidth", since_s=lost_s))
-    cluster.add("compute", cpus=0, H800=1)
-    back_s = last_time(run.records())
-    run.wait(served(run, "left", "compute", since_s=back_s))
-    last = steps(run.records())
-    run.wait(lambda records: steps(records) >= last + 5)
+    took = lose_and_return(run, cluster)
+    assert took.keys() == {"continued_s", "stepped_s", "returned_s", "all_home_s"}
 
     cluster.remove_head()
     code, said = run.finish()

@@ -29,18 +29,21 @@ class Dock:
         self.newest = 0
         self.refused = 0
         self.missing = set()
-        ground = Ground(
+        self.may_spawn = asyncio.Event()
+        self.may_spawn.set()
+        self.ground = Ground(
             spawn=self.spawn,
             release=self.released.append,
-            better=lambda berth: berth in self.away and not self.is_full,
+            better=lambda berth, _engine: berth in self.away and not self.is_full,
             newest=lambda: self.newest,
             warn=self.warnings.append,
         )
         self.is_full = False
-        self.fleet = EngineFleet(ground, berths=[Berth(name="a"), Berth(name="b")])
+        self.fleet = EngineFleet(self.ground, berths=[Berth(name="a"), Berth(name="b")])
         self.fleet.close_engine = self.closed.append
 
-    async def spawn(self, berth):
+    async def spawn(self, berth, engine):
+        await self.may_spawn.wait()
         if self.refused:
             self.refused -= 1
             raise OSError("no room")
@@ -48,7 +51,7 @@ class Dock:
             self.away.add(berth)
         else:
             self.away.discard(berth)
-        proxy = LLMProxy(ScriptedEngine(say("x" * 400)), id=berth, fetch=self.fetch)
+        proxy = LLMProxy(ScriptedEngine(say("x" * 400)), id=engine, fetch=self.fetch)
         handle = InlineHandle(EngineServer(proxy))
         self.handles.append(handle)
         return Spawned(handle=handle, pool="elsewhere" if self.is_full else "home")
@@ -104,7 +107,10 @@ def test_a_fleet_starts_with_an_engine_in_every_berth():
             EngineInfo(id="a", pool="home", version=0),
             EngineInfo(id="b", pool="home", version=0),
         )
-        assert list(fleet.present) == ["a", "b"]
+        assert {id_: each["sampled_tokens"] for id_, each in (await fleet.stats()).items()} == {
+            "a": 0,
+            "b": 0,
+        }
         assert fleet.handle_of("b") is dock.handles[1]
 
     docked(scenario)
@@ -191,30 +197,71 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
         while (await dock.handles[2].call("stats"))["sampled_tokens"] < 3:
             await asyncio.sleep(0)
         dock.is_full = False
-        await fleet.mend()
+        assert await fleet.mend()
         completion = await asking
         assert completion.finish == "abort"
         assert len(completion.tokens) >= 3
-        await dock.until(4)
         assert dock.events[2:] == [
-            EngineLost(engine="a.1", message="it moves to its own pool"),
             joined("a.2"),
+            EngineLost(engine="a.1", message="it has moved to its own pool"),
         ]
         assert dock.handles[2].dead.is_set()
+        assert dock.released == ["a", "a.1"]
+        assert [info.id for info in fleet.infos] == ["a.2", "b"]
 
     docked(scenario)
 
 
-def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same():
+@pytest.mark.parametrize("refused", [0, 1])
+def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same(refused):
     async def scenario(dock, fleet):
         dock.is_full = True
         dock.handles[0].kill()
         await dock.until(2)
-        dock.is_full = False
+        dock.is_full, dock.refused = False, refused
+        dock.may_spawn.clear()
+        moving = asyncio.create_task(fleet.mend())
+        await asyncio.sleep(0)
         dock.handles[2].kill()
-        await fleet.mend()
+        await dock.until(3)
+        dock.may_spawn.set()
+        assert await moving == (not refused)
         await dock.until(4)
-        assert dock.events[3] == joined("a.2")
+        assert dock.events[2:] == [
+            EngineLost(engine="a.1", message="the actor is gone"),
+            joined("a.2"),
+        ]
+
+    docked(scenario)
+
+
+def test_an_engine_that_cannot_move_goes_on_where_it_is():
+    async def scenario(dock, fleet):
+        dock.is_full = True
+        dock.handles[0].kill()
+        await dock.until(2)
+        dock.is_full, dock.refused = False, 1
+        assert not await fleet.mend()
+        assert ([info.id for info in fleet.infos], len(dock.events)) == (["a.1", "b"], 2)
+        assert dock.warnings[-1] == "engine a.1 cannot move: no room"
+        assert dock.released == ["a", "a.2"]
+
+    docked(scenario)
+
+
+def test_an_engine_on_training_hardware_stands_still_until_it_is_lent():
+    async def scenario(dock, _fleet):
+        lent = EngineFleet(dock.ground, berths=[Berth(name="t", is_lent=True)])
+        dock.newest = 2
+        await lent.start()
+        assert lent.infos == (EngineInfo(id="t", pool="home", version=2, lent=True),)
+        engine = lent.generators["t"]
+        asking = asyncio.create_task(engine.generate(ask(1)))
+        await asyncio.sleep(0.02)
+        assert (await dock.handles[2].call("stats"))["sampled_tokens"] == 0
+        await engine.resume()
+        assert (await asking).finish == "length"
+        await lent.close()
 
     docked(scenario)
 

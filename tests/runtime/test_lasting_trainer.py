@@ -9,6 +9,7 @@ import pytest
 
 from rollart.errors import PlacementError, UserError
 from rollart.runtime import lasting_trainer
+from rollart.runtime.bodies import ActorError
 from rollart.runtime.host import EmbeddedHost
 from rollart.runtime.lasting_trainer import LastingTrainer
 
@@ -21,14 +22,19 @@ class Desk:
         self.host = EmbeddedHost()
         self.warnings = []
         self.unplaced = 0
+        self.spawned = 0
+        self.door = asyncio.Event()
+        self.door.set()
         self.trainer = LastingTrainer(
             self.spawn, directory=path / "own", save_every=save_every, warn=self.warnings.append
         )
 
     async def spawn(self):
+        await self.door.wait()
         if self.unplaced:
             self.unplaced -= 1
             raise PlacementError("every pool is full")
+        self.spawned += 1
         options = {"desk": str(self.path)}
         return await self.host.spawn("trainer_actors:Adder", options, own_process=True)
 
@@ -109,6 +115,59 @@ def test_what_was_published_is_published_again_by_the_next_one(tmp_path):
         assert desk.published() == ["1:1", "1:1"]
         assert await desk.trainer.call("publish") == 2
         assert desk.published()[2:] == ["2:3"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_it_moves_with_its_state_between_two_steps(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        await desk.trainer.call("publish")
+        first = await desk.trainer.call("pid")
+        await desk.trainer.move()
+        assert await desk.trainer.call("pid") != first
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+        assert await desk.step(2) == (2, 3.0)
+        assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
+        await desk.kill()
+        assert await desk.step(4) == (3, 7.0)
+        assert desk.warnings == ["the trainer is gone; making it again (2 steps to repeat)"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_where_it_cannot_move_it_stays(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        first = await desk.trainer.call("pid")
+        desk.unplaced = 1
+        with pytest.raises(PlacementError, match="every pool is full"):
+            await desk.trainer.move()
+        (tmp_path / "unreadable").touch()
+        with pytest.raises(ActorError, match="unreadable"):
+            await desk.trainer.move()
+        (tmp_path / "unreadable").unlink()
+        assert await desk.step(2) == (2, 3.0)
+        assert await desk.trainer.call("pid") == first
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        desk.door.clear()
+        moving = asyncio.create_task(desk.trainer.move())
+        await asyncio.sleep(0.01)
+        await desk.kill()
+        stepping = asyncio.create_task(desk.step(2))
+        while not desk.trainer.deaths:
+            await asyncio.sleep(0.005)
+        desk.door.set()
+        assert await stepping == (2, 3.0)
+        await moving
+        assert desk.spawned == 2
 
     with_trainer(tmp_path, scenario)
 

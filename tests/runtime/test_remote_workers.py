@@ -16,7 +16,7 @@ from rollart.runtime.env_server import EnvServer
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
 from rollart.runtime.proxy import LLMProxy
-from rollart.runtime.remote_workers import RemoteEnvWorkers
+from rollart.runtime.remote_workers import Grounds, RemoteEnvWorkers
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import Trajectory
 
@@ -39,7 +39,7 @@ class Held(Countdown):
 class Crew:
     """Workers over one engine, what they told, and how they die."""
 
-    def __init__(self, *, count=2, is_lockstep=False):
+    def __init__(self, *, count=2, spares=0, is_lockstep=False):
         self.told = []
         self.warnings = []
         self.given_up = []
@@ -52,23 +52,34 @@ class Crew:
         self.may_spawn.set()
         self.engine_handles = {}
         self.gate = LockStepGate if is_lockstep else OpenGate
+        self.away = set()
+        self.names = []
+        self.released = []
+        grounds = Grounds(
+            spawn=self.spawn,
+            release=self.released.append,
+            better=lambda name: name in self.away,
+            warn=self.warnings.append,
+            give_up=self.given_up.append,
+        )
         self.workers = RemoteEnvWorkers(
-            self.spawn,
+            grounds,
             count=count,
+            spares=spares,
             ends=Ends(put=self.told.append, post=self.told.append),
             handle_of=self.engine_handles.get,
             on_lost_engine=lambda engine, message: self.lost_engines.append(engine),
-            warn=self.warnings.append,
-            give_up=self.given_up.append,
             is_lockstep=is_lockstep,
         )
 
-    async def spawn(self, number):
+    async def spawn(self, name, is_spare):
+        assert name.startswith("spare-") == is_spare
         await self.may_spawn.wait()
         if self.failing_spawns:
             self.failing_spawns -= 1
             raise OSError("no machine")
-        handle = InlineHandle(EnvServer(self.make_worker, name=f"environments-{number}"))
+        handle = InlineHandle(EnvServer(self.make_worker, name=name))
+        self.names.append(name)
         self.handles.append(handle)
         return handle
 
@@ -221,6 +232,116 @@ def test_while_a_worker_is_being_made_again_its_slots_are_dealt_to_the_others():
     crewed(scenario)
 
 
+def test_while_no_worker_is_there_a_spare_takes_every_slot_and_gives_them_back():
+    async def scenario(crew):
+        crew.may_spawn.clear()
+        for handle in crew.handles[:2]:
+            handle.kill()
+        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        crew.launch(0, 1, 2)
+        await crew.until(lambda: len(crew.ends()) == 3)
+        assert crew.ends() == dict.fromkeys(range(3), "finished")
+        crew.may_spawn.set()
+        await crew.until(lambda: len(crew.workers.processes()) == 3)
+        assert crew.names == [
+            "environments-0",
+            "environments-1",
+            "spare-environments-0",
+            "environments-0.1",
+            "environments-1.1",
+        ]
+        assert crew.released == ["environments-0", "environments-1"]
+        crew.door.clear()
+        crew.launch(3, 4)
+        await asyncio.sleep(0.02)
+        crew.handles[2].kill()  # nothing is left with it
+        await crew.until(lambda: len(crew.warnings) == 3)
+        crew.door.set()
+        await crew.until(lambda: len(crew.ends()) == 5)
+        assert crew.ends() == dict.fromkeys(range(5), "finished")
+
+    crewed(scenario, spares=1)
+
+
+def test_a_spare_that_is_gone_is_made_again():
+    async def scenario(crew):
+        crew.handles[2].kill()
+        await crew.until(lambda: len(crew.handles) == 4)
+        assert crew.names[3] == "spare-environments-0.1"
+        assert crew.warnings == [
+            "spare environment worker 0 is gone (the actor is gone); making another"
+        ]
+
+    crewed(scenario, spares=1)
+
+
+def test_a_worker_goes_home_without_losing_what_it_runs():
+    async def scenario(crew):
+        crew.door.clear()
+        crew.launch(0, 1)
+        await asyncio.sleep(0.02)
+        crew.away = {"environments-0"}
+        assert await crew.workers.mend()
+        assert crew.names[2:] == ["environments-0.1"]
+        crew.launch(2)
+        await asyncio.sleep(0.02)
+        assert not crew.handles[0].dead.is_set()
+        crew.workers.cancel(0)
+        crew.door.set()
+        await crew.until(lambda: len(crew.ends()) == 3)
+        assert crew.ends() == {0: "cancelled", 1: "finished", 2: "finished"}
+        await crew.until(crew.handles[0].dead.is_set)
+        assert (crew.released, len(crew.workers.processes())) == (["environments-0"], 2)
+        crew.launch(4)
+        await crew.until(lambda: len(crew.ends()) == 4)
+        assert await crew.workers.mend()
+        assert len(crew.handles) == 3
+        assert crew.warnings == ["environment worker 0 moves to where it belongs"]
+
+    crewed(scenario)
+
+
+def test_a_worker_that_dies_after_it_was_followed_is_not_made_again():
+    async def scenario(crew):
+        crew.door.clear()
+        crew.launch(0)
+        await asyncio.sleep(0.02)
+        crew.away = {"environments-0"}
+        await crew.workers.mend()
+        crew.handles[0].kill()
+        await crew.until(crew.ends)
+        assert crew.ends() == {0: "worker"}
+        await asyncio.sleep(0.02)
+        assert (len(crew.handles), crew.released) == (3, ["environments-0"])
+
+    crewed(scenario)
+
+
+def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_again():
+    async def scenario(crew):
+        crew.away = {"environments-0"}
+        crew.failing_spawns = 1
+        crew.may_spawn.clear()
+        mending = asyncio.create_task(crew.workers.mend())
+        await asyncio.sleep(0.01)
+        crew.handles[0].kill()
+        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        crew.away = set()
+        crew.may_spawn.set()
+        assert not await mending
+        assert crew.warnings[1] == "environment worker 0 cannot move: no machine"
+        await crew.until(lambda: len(crew.workers.processes()) == 2)
+        assert crew.names[2:] == ["environments-0.2"]
+        crew.away, crew.failing_spawns = {"environments-1"}, 1
+        assert not await crew.workers.mend()
+        crew.launch(1)
+        await crew.until(crew.ends)
+        assert crew.ends() == {1: "finished"}
+        assert crew.released == ["environments-0", "environments-0.1", "environments-1.1"]
+
+    crewed(scenario)
+
+
 def test_launches_fail_at_once_while_there_is_no_worker():
     async def scenario(crew):
         crew.may_spawn.clear()
@@ -273,6 +394,18 @@ def test_an_error_outside_the_attempts_failures_breaks_the_worker_and_says_what_
         assert "no such task" in crew.warnings[0]
         await crew.until(lambda: len(crew.handles) == 3)
         assert crew.handles[0].dead.is_set()
+
+    crewed(scenario)
+
+
+def test_an_engine_that_is_lent_again_and_again_serves_each_time():
+    async def scenario(crew):
+        for number in range(3):
+            crew.launch(number)
+            await crew.until(lambda done=number + 1: len(crew.ends()) == done)
+            crew.workers.close_engine(ENGINE)
+            crew.workers.open_engine(ENGINE, "training", is_guest=True)
+        assert crew.ends() == dict.fromkeys(range(3), "finished")
 
     crewed(scenario)
 

@@ -41,6 +41,8 @@ class Adder:
         (Path(directory) / "state.json").write_text(state)
 
     def load(self, directory):
+        if (self._desk / "unreadable").exists():
+            raise OSError(f"{directory}: unreadable")
         self._version, self._sum = json.loads((Path(directory) / "state.json").read_text())
         return Version(self._version)
 

@@ -28,9 +28,6 @@ def check_cluster(config: Config, nodes: Iterable[Machine]) -> None:
     if store == "memory":
         fix = 'on Ray the trainer is a process of its own: use "shared_memory" or "ray"'
         raise ConfigError("weights.store", store, fix)
-    if config.lending.enabled:
-        fix = "training hardware on Ray is not lent: leave it out, or run without --address"
-        raise ConfigError("lending.enabled", True, fix)
 
 
 def cluster_gone(address: str, directory: Path) -> UserError:

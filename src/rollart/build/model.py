@@ -15,11 +15,12 @@ from rollart.envs.loading import make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.errors import ConfigError, EnvError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
-from rollart.models.loading import load_tokenizer, resolve
+from rollart.models.loading import resolve
 from rollart.models.options import ModelOptions
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
+from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.models.warm_start import warm_start
 from rollart.ports import Env
 from rollart.seeds import derive_seed

@@ -1,15 +1,12 @@
 """The parts a controller drives, made from a config and, for a resumed run, from a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from rollart.build.assembly import Engines
 from rollart.build.tasks import task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.rules import make_rules
-from rollart.control.modes import Mode
-from rollart.control.routing import Router
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
 from rollart.ports import Renderer
@@ -19,7 +16,7 @@ from rollart.runtime.controller import Controller
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.evaluation import Evaluator
-from rollart.runtime.gate import Gate, LockStepGate, OpenGate
+from rollart.runtime.gate import Gate, OpenGate, gate_for
 from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed
 from rollart.types import Version
@@ -78,30 +75,11 @@ def make_worker(
     mode = config.mode
     return EnvWorker(
         setups=setups,
-        access=_access(config, engines, _gate(mode), controller.scheduler),
+        access=_access(config, engines, gate_for(mode.lockstep), controller.scheduler),
         tasks=task_streams(config)[0].task,
         ends=Ends(put=buffer.put, post=controller.post),
         score_elsewhere=mode.score == "after_rollout",
     )
-
-
-def make_remote_worker(
-    config: Config, setups: Mapping[str, Setup], *, renderer: Renderer, ends: Ends
-) -> tuple[EnvWorker, Switchboard]:
-    """Return what runs attempts in a process of its own, with engines yet to be opened."""
-    mode = config.mode
-    rule = config.routing if mode.affinity else replace(config.routing, affinity={})
-    switchboard = Switchboard(Router(rule, engines=()), generators={}, now=SystemClock().now)
-    # What grows too old is cancelled by the scheduler, which alone knows the versions.
-    access = Access(renderer=renderer, switchboard=switchboard, gate=_gate(mode), is_fresh=_always)
-    worker = EnvWorker(
-        setups=setups,
-        access=access,
-        tasks=task_streams(config)[0].task,
-        ends=ends,
-        score_elsewhere=mode.score == "after_rollout",
-    )
-    return worker, switchboard
 
 
 def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
@@ -119,7 +97,3 @@ def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler |
 
 def _always(_version: Version) -> bool:
     return True
-
-
-def _gate(mode: Mode) -> Gate:
-    return LockStepGate() if mode.lockstep else OpenGate()

@@ -6,7 +6,7 @@ The choice is `control.binding`'s; here the cluster is looked at and every chang
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.placing import Place, alive, capacities
 from rollart.control.binding import Binding, Bindings
+from rollart.control.capacity import Needs
+from rollart.errors import PlacementError
 from rollart.on_ray.placement import on_node
 from rollart.on_ray.session import Node
 
@@ -55,6 +57,36 @@ class Resources:
     def is_better(self, worker: str) -> bool:
         """Say whether a worker could now be in a pool it prefers to its own."""
         return worker in self._places and self._bindings.better(worker) is not None
+
+    def bindings(self, prefix: str) -> list[Binding]:
+        """Return where the workers are, or were, whose names begin like this."""
+        found = [worker for worker in self._places if worker.startswith(prefix)]
+        return [self._bindings.binding(worker) for worker in found]
+
+    def put_back(self, bindings: Iterable[Binding], place: Place) -> None:
+        """Bind workers where they were, with what they were bound with: they did not get away."""
+        for binding in bindings:
+            self._bindings.place(binding, needs=place.needs, now=self._clock.now())
+            self._places[binding.worker] = place
+        self._write()
+
+    def bind_beside(self, worker: str, other: str) -> Binding:
+        """Put a worker that takes no units on the node of another one."""
+        self.release(worker)
+        if other not in self._places or other in self._bindings.lost():
+            raise PlacementError(f"{worker} belongs beside {other}, which has no place now")
+        beside = replace(self._bindings.binding(other), worker=worker)
+        needs = Needs(units=0)
+        self._bindings.place(beside, needs=needs, now=self._clock.now())
+        self._places[worker] = Place(preferred=beside.preferred, needs=needs)
+        self._write()
+        return beside
+
+    def is_beside(self, worker: str, other: str) -> bool:
+        """Say whether two workers are on one node, as far as both have a place."""
+        if worker not in self._places or other not in self._places:
+            return True
+        return self._bindings.binding(worker).node == self._bindings.binding(other).node
 
     def asked(self, binding: Binding) -> Mapping[str, Any]:
         """Return what Ray is asked for to put a worker where it is bound.

@@ -18,7 +18,7 @@ def run(arguments: Namespace) -> int:
     if arguments.temperature is not None and arguments.temperature < 0:
         raise UserError(f"--temperature {arguments.temperature}: must be at least 0")
     silence_bars()
-    from rollart.build import evaluate  # noqa: PLC0415 loads torch
+    from rollart.build.evaluating import evaluate  # noqa: PLC0415 loads torch
 
     figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)
     if arguments.json:

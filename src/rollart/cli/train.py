@@ -26,7 +26,7 @@ def run(arguments: Namespace) -> int:
         say(describe_run(config, resume=resume))
         return 0
     silence_bars()
-    from rollart.build import train  # noqa: PLC0415 loads torch
+    from rollart.build.training import train  # noqa: PLC0415 loads torch
 
     return train(config, resume=resume)
 

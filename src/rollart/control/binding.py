@@ -148,6 +148,24 @@ class Bindings:
         self._take(held)
         return binding
 
+    def place(self, binding: Binding, *, needs: Needs, now: float) -> None:
+        """Bind a worker to the node a binding names: it never left that, or is wanted there.
+
+        If there is no room for it, it is lost.
+        """
+        worker = binding.worker
+        if worker in self._workers:
+            self.release(worker, now=now)
+        pool, node = self._pools[binding.actual], binding.node
+        again = replace(binding, since_s=now, until_s=None)
+        is_there = node in self._alive[pool.name] and pool.fits(needs)
+        has_room = is_there and needs.units <= min(
+            self._free(pool, node), pool.units - self._in_pool[pool.name]
+        )
+        self._workers[worker] = held = _Held(binding=again, needs=needs, is_lost=not has_room)
+        if has_room:
+            self._take(held)
+
     def binding(self, worker: str) -> Binding:
         """Return where a worker is, or was when it was lost."""
         return self._workers[worker].binding
@@ -210,9 +228,19 @@ class Bindings:
         ]
 
     def _room(self, pool: PoolCapacity, needs: Needs) -> str | None:
-        """Return the fullest node of a pool that has room; None if there is none."""
+        """Return the fullest node of a pool that has room; None if there is none.
+
+        Workers that take no units are spread instead, so that one node's end leaves some of them.
+        """
         if not pool.fits(needs) or self._in_pool[pool.name] + needs.units > pool.units:
             return None
+        if not needs.units:
+            guests = Counter(
+                held.binding.node
+                for held in self._workers.values()
+                if not held.needs.units and not held.is_lost
+            )
+            return min(self._alive[pool.name], key=lambda node: guests[node], default=None)
         free = {node: self._free(pool, node) for node in self._alive[pool.name]}
         enough = [node for node, units in free.items() if units >= needs.units]
         return min(enough, key=lambda node: free[node], default=None)

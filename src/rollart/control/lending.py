@@ -110,7 +110,9 @@ class Lender:
         return [Lend(engine=engine, version=version) for engine in home]
 
     def lent(self, engine: EngineId, now: float) -> None:
-        """Note that an engine serves."""
+        """Note that an engine serves, unless it was lost meanwhile."""
+        if engine not in self._states:
+            return
         assert self._states[engine] == "lending"
         self._states[engine] = "lent"
         self._lend_s = now - self._since[engine]
@@ -123,7 +125,9 @@ class Lender:
         return [Recall(engine=engine) for engine in serving]
 
     def recalled(self, engine: EngineId, now: float) -> None:
-        """Note that an engine's hardware is the trainer's again."""
+        """Note that an engine's hardware is the trainer's again, unless it was lost meanwhile."""
+        if engine not in self._states:
+            return
         assert self._states[engine] == "recalling"
         self._states[engine] = "home"
         self._recall_s = now - self._since[engine]

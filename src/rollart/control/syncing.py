@@ -89,14 +89,21 @@ class Syncer:
         return self._suspend_next()
 
     def suspended(self, engine: EngineId) -> list[Command]:
-        """Answer an engine that has stopped."""
+        """Answer an engine that has stopped, unless it was lost meanwhile."""
+        if engine not in self._loading:
+            return []
         assert self._target is not None
         return [Update(engine=engine, version=self._target)]
 
     def updated(self, engine: EngineId, version: Version, *, newest: Version) -> list[Command]:
-        """Answer an engine that has loaded the version; `active` turns false after the last."""
+        """Answer an engine that has loaded the version; `active` turns false after the last.
+
+        One that was lost meanwhile is not answered.
+        """
         if engine in self._late:
             return self._catch_up(engine, version, newest=newest)
+        if engine not in self._held:
+            return []
         self._held[engine] = version
         self._behind.discard(engine)
         if not self._behind:

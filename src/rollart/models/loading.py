@@ -1,4 +1,4 @@
-"""Reading Hugging Face checkpoints: configuration, weights and tokenizer of a directory.
+"""Reading Hugging Face checkpoints: configuration and weights of a directory.
 
 Only safetensors are read, never pickles. Whatever cannot be used raises a ModelError that says
 what is missing and where.
@@ -13,12 +13,10 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rollart.errors import ModelError
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _INDEX = "model.safetensors.index.json"
 _HUB_NAME_PARTS = 2
 
@@ -58,21 +56,6 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: cannot be read as safetensors: {error}") from error
     return weights
-
-
-def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
-    """Return the directory's tokenizer."""
-    if not any((directory / name).is_file() for name in _TOKENIZER_FILES):
-        wanted = " or ".join(_TOKENIZER_FILES)
-        raise ModelError(f"{directory}: no tokenizer there (wanted {wanted})")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(directory, trust_remote_code=False)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-        raise ModelError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
-    if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        name = type(tokenizer).__name__
-        raise ModelError(f"{directory}: {name} is not a fast tokenizer; convert it first")
-    return tokenizer
 
 
 def _weight_files(directory: Path) -> list[Path]:

@@ -18,8 +18,8 @@ from transformers.utils import logging
 
 from rollart.errors import ConfigError
 from rollart.models.demonstrations import Demonstration
-from rollart.models.loading import load_tokenizer
 from rollart.models.options import ModelOptions
+from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.models.writing import save_checkpoint
 
 _WARM_UP = 0.05

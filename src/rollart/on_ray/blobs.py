@@ -12,6 +12,7 @@ from ray.exceptions import GetTimeoutError, ObjectLostError, RayActorError, RayE
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollart.errors import StorageError
+from rollart.on_ray.fullness import FULL, explain
 from rollart.on_ray.session import here
 
 _CALL_S = 60.0
@@ -89,4 +90,5 @@ class RayBlobs:
 
     def _refusal(self, what: str, error: Exception) -> StorageError:
         gone = "; the cluster or the table is gone" if isinstance(error, RayActorError) else ""
-        return StorageError(f"{self.place}: {what}{gone}: {str(error).strip().splitlines()[0]}")
+        why = explain(error) if isinstance(error, FULL) else str(error).strip().splitlines()[0]
+        return StorageError(f"{self.place}: {what}{gone}: {why}")

@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
-from ray.exceptions import ObjectStoreFullError, RayError
+from ray.exceptions import RayError
 
 from rollart.errors import PlacementError, StorageError
+from rollart.on_ray.fullness import FULL, explain
 from rollart.runtime.bodies import ActorDiedError, told_error
 from rollart.runtime.worker import Actor, describe
 from rollart.types import Json
@@ -33,7 +34,16 @@ _PLACING_S = 120.0
 class Shell:
     """Holds one object in an actor's process."""
 
-    def __init__(self, target: str, options: Mapping[str, Json], path: Sequence[str]) -> None:
+    def __init__(
+        self,
+        target: str,
+        options: Mapping[str, Json],
+        path: Sequence[str],
+        env: Mapping[str, str],
+    ) -> None:
+        # Here, not as Ray's `runtime_env`: that would rule out processes Ray has standing by, and
+        # nothing that reads it is loaded yet.
+        os.environ.update(env)
         sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
         self._target = target
         self._options = options
@@ -70,6 +80,7 @@ class RayHandle:
     def __init__(self, actor: Any, target: str, pid: int = 0) -> None:
         self._actor = actor
         self._target = target
+        self._is_gone = False
         self.pid = pid
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -79,8 +90,8 @@ class RayHandle:
         """Run a method of the actor and return its result."""
         try:
             ref = self._actor.call.remote(method, *args)
-        except ObjectStoreFullError as error:
-            raise StorageError(f"{self._target}.{method}: {_full(error)}") from error
+        except FULL as error:
+            raise StorageError(f"{self._target}.{method}: {explain(error)}") from error
         return await self._await(ref, method)
 
     async def make(self) -> None:
@@ -88,10 +99,11 @@ class RayHandle:
         self.pid = await self._await(self._actor.make.remote(), "__init__")
 
     async def close(self) -> None:
-        """End the actor: ask it, then kill it."""
-        with contextlib.suppress(RayError, TimeoutError):
-            async with asyncio.timeout(_GRACE_S):
-                await self._actor.close.remote()
+        """End the actor: ask it, unless it was found to be gone, then kill it."""
+        if not self._is_gone:
+            with contextlib.suppress(RayError, TimeoutError):
+                async with asyncio.timeout(_GRACE_S):
+                    await self._actor.close.remote()
         self.kill()
 
     def kill(self) -> None:
@@ -102,9 +114,10 @@ class RayHandle:
     async def _await(self, ref: Any, method: str) -> Any:
         try:
             kind, value = await ref
-        except ObjectStoreFullError as error:
-            raise StorageError(f"{self._target}.{method}: {_full(error)}") from error
+        except FULL as error:
+            raise StorageError(f"{self._target}.{method}: {explain(error)}") from error
         except RayError as error:
+            self._is_gone = True  # or out of reach, where asking would only take time
             why = str(error).strip().split("\n", 1)[0]
             raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {why}") from error
         if kind == "error":
@@ -146,10 +159,10 @@ class RayHost:
         """
         del own_process  # on Ray every actor has one
         wanted: dict[str, Any] = {"num_cpus": 0, "max_concurrency": _CALLS_AT_ONCE}
-        wanted["runtime_env"] = {"env_vars": self._env | dict(env or {})}
         wanted |= self._place(pool) if asked is None else asked
         shell: Any = ray.remote(Shell)
-        actor = shell.options(**wanted).remote(target, options, sys.path)
+        variables = self._env | dict(env or {})
+        actor = shell.options(**wanted).remote(target, options, sys.path, variables)
         handle = RayHandle(actor, target)
         self._handles.append(handle)
         try:
@@ -172,14 +185,6 @@ class RayHost:
 
 def _anywhere(_pool: str) -> Mapping[str, Any]:
     return {}
-
-
-def _full(error: ObjectStoreFullError) -> str:
-    why = str(error).strip().split("\n", 1)[0]
-    return (
-        f"Ray's object store is full ({why}); start the nodes with more --object-store-memory, "
-        "or lower weights.keep or batching.groups_per_step"
-    )
 
 
 def _unplaced(target: str, wanted: Mapping[str, Any], waited_s: float) -> str:

@@ -4,8 +4,8 @@
 
 A berth is a place for one engine and knows the pools it prefers; each engine in it has an id of
 its own. Whoever notices first that an engine is gone says so here, and it is told once. An engine
-that had to be put elsewhere is moved as soon as its own pool has room: its turns go on in the other
-engines until the new one serves, or wait for it if there are none.
+that had to be put elsewhere is moved as soon as its own pool has room: it serves until there is
+another in its berth, and its turns go on in that one or the others.
 
 An engine that is gone stays among the `generators`: what was decided before its end was known may
 still be on its way to it, and is then refused as by any actor that died.
@@ -17,9 +17,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
+from rollart.cluster import Cluster, Member
 from rollart.events import EngineJoined, EngineLost, Event
 from rollart.ports import Handle
 from rollart.runtime.bodies import ActorError
+from rollart.runtime.engine_server import EngineServer
 from rollart.runtime.remote_engine import RemoteEngine
 from rollart.types import EngineId, EngineInfo, Version
 
@@ -34,11 +36,14 @@ class Berth:
 
     name: str
     is_lent: bool = False
+    """Whether it is on training hardware: its engine stands still until it is lent."""
     made: int = 0
     """Engines it has held."""
     engine: RemoteEngine | None = None
     pool: str = ""
     """Where its engine is."""
+    is_moving: bool = False
+    """Whether another engine is being made while this one serves."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,11 +58,11 @@ class Spawned:
 class Ground:
     """What a fleet stands on."""
 
-    spawn: Callable[[str], Awaitable[Spawned]]
-    """Puts an engine of a berth where it fits best now; raises if it fits nowhere."""
-    release: Callable[[str], None]
-    """Gives back the place of a berth's engine."""
-    better: Callable[[str], bool]
+    spawn: Callable[[str, EngineId], Awaitable[Spawned]]
+    """Puts a berth's engine of an id where it fits best now; raises if it fits nowhere."""
+    release: Callable[[EngineId], None]
+    """Gives back the place of an engine."""
+    better: Callable[[str, EngineId], bool]
     """Says whether a berth's engine could now be where it prefers to be."""
     newest: Callable[[], Version]
     """The newest version published."""
@@ -91,9 +96,19 @@ class EngineFleet:
         return tuple(self._info(engine.id) for engine in engines if engine is not None)
 
     @property
-    def present(self) -> dict[EngineId, RemoteEngine]:
-        """The engines that are there."""
-        return {id_: self.generators[id_] for id_ in self._berth_of}
+    def cluster(self) -> Cluster[EngineServer]:
+        """The engines that are there, to be called all at once."""
+        return Cluster(
+            members=[
+                Member(handle=self.generators[id_].handle, pool=berth.pool)
+                for id_, berth in self._berth_of.items()
+            ]
+        )
+
+    async def stats(self) -> dict[str, dict[str, float]]:
+        """Return the counters of each engine that is there."""
+        counters = self.cluster.call(EngineServer.stats)
+        return dict(zip(list(self._berth_of), await counters, strict=True))
 
     def handle_of(self, engine: EngineId) -> Handle | None:
         """Return how an engine is called; None if it is gone."""
@@ -101,30 +116,17 @@ class EngineFleet:
 
     def lose(self, engine: EngineId, message: str) -> None:
         """Take note that an engine is gone, whoever found out, and have another made."""
-        berth = self._berth_of.pop(engine, None)
-        if berth is None:
+        berth = self._drop(engine, message)
+        if berth is None or self.post is None:
             return
-        lost = self.generators[engine]
-        berth.engine = None
-        self._ground.release(berth.name)
-        lost.lost(ConnectionError(message))
-        if self.close_engine is not None:
-            self.close_engine(engine)
-        if self.post is not None:
-            self._ground.warn(f"engine {engine} is gone; its turns go on elsewhere")
-            self.post(EngineLost(engine=engine, message=message))
-            self._run(self._replace(berth, lost.handle))
+        self._ground.warn(f"engine {engine} is gone; its turns go on elsewhere")
+        if berth.engine is None and not berth.is_moving:
+            self._run(self._replace(berth, self.generators[engine].handle))
 
-    async def mend(self) -> None:
-        """Move engines that are not where they prefer to be, if they now can."""
-        for berth in self._berths:
-            if berth.engine is not None and self._ground.better(berth.name):
-                old = berth.engine
-                self._ground.warn(f"engine {old.id} moves from {berth.pool} to where it belongs")
-                with contextlib.suppress(ActorError):  # it is gone by itself
-                    await old.evict()
-                    await asyncio.sleep(_HAND_BACK_S)
-                self.lose(old.id, "it moves to its own pool")
+    async def mend(self) -> bool:
+        """Move engines that are not where they prefer to be; say whether all could that should."""
+        away = [berth for berth in self._berths if self._is_away(berth)]
+        return all(await asyncio.gather(*(self._move(berth) for berth in away)))
 
     async def close(self) -> None:
         """Replace nothing more; whoever made the engines ends them."""
@@ -134,11 +136,62 @@ class EngineFleet:
         for engine in self.generators.values():
             engine.close()
 
+    def _drop(self, engine: EngineId, message: str) -> Berth | None:
+        """Take an engine off the list and tell of its end; return its berth, once."""
+        berth = self._berth_of.pop(engine, None)
+        if berth is None:
+            return None
+        lost = self.generators[engine]
+        if berth.engine is lost:
+            berth.engine = None
+        self._ground.release(engine)
+        lost.lost(ConnectionError(message))
+        if self.close_engine is not None:
+            self.close_engine(engine)
+        if self.post is not None:
+            self.post(EngineLost(engine=engine, message=message))
+        return berth
+
+    def _is_away(self, berth: Berth) -> bool:
+        return berth.engine is not None and self._ground.better(berth.name, berth.engine.id)
+
+    async def _move(self, berth: Berth) -> bool:
+        """Put another engine in a berth and end the one there; say whether that could be."""
+        old = berth.engine
+        assert old is not None
+        self._ground.warn(f"engine {old.id} moves from {berth.pool} to where it belongs")
+        berth.is_moving = True
+        try:
+            info = await self._fill(berth)
+        except Exception as error:
+            self._ground.warn(f"engine {old.id} cannot move: {error}")
+            if berth.engine is None:  # it was lost meanwhile
+                self._run(self._replace(berth, old.handle))
+            return False
+        finally:
+            berth.is_moving = False
+        if self.post is not None:
+            self.post(EngineJoined(engine=info))
+        with contextlib.suppress(ActorError):  # it is gone by itself
+            await old.evict()
+            await asyncio.sleep(_HAND_BACK_S)
+        self._drop(old.id, "it has moved to its own pool")
+        await _end(old.handle)
+        return True
+
     async def _fill(self, berth: Berth) -> EngineInfo:
         """Make an engine, with the newest weights there are."""
-        spawned = await self._ground.spawn(berth.name)
         id_ = EngineId(f"{berth.name}.{berth.made}" if berth.made else berth.name)
-        berth.made += 1
+        try:
+            spawned = await self._ground.spawn(berth.name, id_)
+            berth.made += 1
+            return await self._start(berth, id_, spawned)
+        except BaseException:
+            self._ground.release(id_)
+            raise
+
+    async def _start(self, berth: Berth, id_: EngineId, spawned: Spawned) -> EngineInfo:
+        """Let an engine that was made begin, as its berth's."""
         engine = RemoteEngine(
             spawned.handle,
             id=id_,
@@ -151,6 +204,8 @@ class EngineFleet:
             if version < newest:
                 await engine.update(newest)
                 version = newest
+            if berth.is_lent:
+                await engine.suspend()
         except BaseException:
             await _end(spawned.handle)
             raise
@@ -177,7 +232,6 @@ class EngineFleet:
             try:
                 info = await self._fill(berth)
             except Exception as error:
-                self._ground.release(berth.name)
                 if said != (said := f"engine {berth.name} cannot be made now: {error}"):
                     self._ground.warn(said)
             else:

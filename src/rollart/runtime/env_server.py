@@ -143,11 +143,12 @@ class EnvServer:
             case Leave():
                 self._worker.leave(order.id)
             case Open():
-                engine = RemoteEngine(
-                    order.handle, id=order.engine, caller=self._name, lose=self._lose
-                )
-                self._engines[order.engine] = engine
-                self._switchboard.add(order.engine, engine)
+                if order.engine not in self._engines:  # one that was lent is known to it already
+                    engine = RemoteEngine(
+                        order.handle, id=order.engine, caller=self._name, lose=self._lose
+                    )
+                    self._engines[order.engine] = engine
+                    self._switchboard.add(order.engine, engine)
                 self._switchboard.open(order.engine, order.pool, is_guest=order.is_guest)
             case Shut():
                 self._switchboard.close(order.engine)

@@ -74,3 +74,8 @@ class LockStepGate:
             future = self._waiting.get(episode)
             if future is not None and not future.done():
                 future.set_result(None)
+
+
+def gate_for(is_lockstep: bool) -> Gate:
+    """Return the gate of a mode."""
+    return LockStepGate() if is_lockstep else OpenGate()

@@ -6,6 +6,9 @@ Every batch since the last save is kept, so a trainer that is gone is made again
 same versions from the same batches, and whoever called learns nothing of it but the time it took.
 It saves for itself every few steps, beside the run's checkpoints, which are not its to count on.
 What it had published it publishes again: the store may have been on the machine it was on.
+
+It can move: a successor is made beside the trainer, which works meanwhile, and takes its state over
+between two calls. Should the trainer die first, the successor is the one that is made again.
 """
 
 import asyncio
@@ -18,7 +21,7 @@ from typing import Any
 from rollart.clock import SystemClock
 from rollart.errors import PlacementError, StorageError, UserError
 from rollart.ports import Handle
-from rollart.runtime.bodies import ActorDiedError
+from rollart.runtime.bodies import ActorDiedError, ActorError
 
 _DEATHS_IN_A_ROW = 5
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
@@ -48,6 +51,8 @@ class LastingTrainer:
         self._journal: list[object] = []
         self._is_published = False
         """Whether the version it is at was published."""
+        self._successor: asyncio.Future[Handle] | None = None
+        """The trainer that is being made to move to."""
         self._turn = asyncio.Lock()
         self._saves = 0
         self.deaths = 0
@@ -87,8 +92,21 @@ class LastingTrainer:
         if not self._turn.locked():
             async with self._turn:
                 lost, self._handle = self._handle, None
-                await _end(lost)
-                await self._lasting(_nothing)
+                await asyncio.gather(_end(lost), self._lasting(_nothing))
+
+    async def move(self) -> None:
+        """Go on in a trainer that is made where there is now a better place.
+
+        Raises what kept it from being made; then the old one goes on.
+        """
+        successor = self._successor = asyncio.ensure_future(self._spawn())
+        try:
+            await asyncio.wait({successor})
+            async with self._turn:
+                if self._take_successor() is not None:  # else the old one died meanwhile
+                    await self._take_over(await successor)
+        finally:
+            successor.cancel()
 
     async def close(self) -> None:
         """End the trainer and forget its saves."""
@@ -134,6 +152,17 @@ class LastingTrainer:
                 steps = len(self._journal)
                 self._warn(f"the trainer is gone; making it again ({steps} steps to repeat)")
 
+    async def _take_over(self, handle: Handle) -> None:
+        """Bring a successor to where the trainer is and end that."""
+        try:
+            await self._save()
+            await self._catch_up(handle)
+        except BaseException:
+            await _end(handle)
+            raise
+        old, self._handle = self._handle, handle
+        await _end(old)
+
     async def _catch_up(self, handle: Handle) -> Any:
         """Bring a new trainer to where the last one was; return its last answer."""
         last: Any = None
@@ -148,16 +177,24 @@ class LastingTrainer:
     async def _make_again(self) -> Handle:
         """Make a trainer, trying for a while if there is no place or what there was is gone."""
         rest_s, clock, said = _FIRST_REST_S, SystemClock(), ""
+        successor = self._take_successor()
         while True:
             try:
-                return await self._spawn()
-            except (PlacementError, ActorDiedError) as error:
+                if successor is None:
+                    return await self._spawn()
+                successor, made = None, successor
+                return await made
+            except (PlacementError, ActorError) as error:  # or a rank died as they met
                 if clock.now() >= _PATIENCE_S:
                     raise
                 if said != (said := f"the trainer cannot be made now: {error}"):
                     self._warn(said)
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
+
+    def _take_successor(self) -> "asyncio.Future[Handle] | None":
+        successor, self._successor = self._successor, None
+        return successor
 
     async def _save(self) -> None:
         target = self._directory / str(self._saves % 2)

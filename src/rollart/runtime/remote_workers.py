@@ -2,15 +2,20 @@
 
 Slots are dealt to the workers in turn. Every launch is answered exactly once: by the worker, or,
 if that is gone, here, as a failure of infrastructure. While another is being made in its place, its
-slots are dealt to the others; where there are none, launches fail at once, so the scheduler rests
-their slots. A worker that cannot be made is tried for as long as others run; if there are none, the
-run is given up in the end.
+slots are dealt to the others; where there are none, to a spare, which is there for that alone, so
+that nothing waits for a process to start; and without a spare launches fail at once, so the
+scheduler rests their slots. A worker that cannot be made is tried for as long as others run; if
+there are none, the run is given up in the end.
+
+A worker that had to be put elsewhere is followed by one in its own pool as soon as that has room:
+new attempts go to the new one, the old one ends when those it has have ended.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollart.errors import UserError
 from rollart.events import (
@@ -31,14 +36,41 @@ _TRIES = 10
 """Tries at one worker, with no other there, after which the run is given up."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grounds:
+    """What environment workers stand on."""
+
+    spawn: Callable[[str, bool], Awaitable[Handle]]
+    """Makes the worker of a name where it fits best now; if it is a spare, beside the driver."""
+    release: Callable[[str], None]
+    """Gives back the place of a worker that is gone."""
+    better: Callable[[str], bool]
+    """Says whether a worker could now be where it prefers to be."""
+    warn: Callable[[str], None]
+    give_up: Callable[[UserError], None]
+    """Ends the run."""
+
+
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Place:
-    """Where one worker sits; its successor sits there too."""
+    """Where one worker sits; its successor sits there too, or in the place that follows it."""
 
     number: int
+    is_spare: bool
+    made: int = 0
+    """Workers there have been, in the places it follows too."""
+    name: str = ""
+    """What the worker there is called."""
     handle: Handle | None = None
     line: Line[Order, Report] | None = None
     running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
+    is_left: bool = False
+    """Whether another place follows it, or is about to."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"{'spare ' if self.is_spare else ''}environment worker {self.number}"
 
 
 class RemoteEnvWorkers:
@@ -46,25 +78,24 @@ class RemoteEnvWorkers:
 
     def __init__(
         self,
-        spawn: Callable[[int], Awaitable[Handle]],
+        grounds: Grounds,
         *,
         count: int,
         ends: Ends,
         handle_of: Callable[[EngineId], Handle | None],
         on_lost_engine: Callable[[EngineId, str], None],
-        warn: Callable[[str], None],
-        give_up: Callable[[UserError], None],
+        spares: int = 0,
         is_lockstep: bool = False,
     ) -> None:
-        """Take what makes the worker of a number, where results go, and what ends the run."""
-        self._spawn = spawn
+        """Take how many workers and spares there are, where results go, how engines are called."""
+        self._grounds = grounds
         self._ends = ends
         self._handle_of = handle_of
         self._on_lost_engine = on_lost_engine
-        self._warn = warn
-        self._give_up = give_up
         self._is_lockstep = is_lockstep
-        self._places = [_Place(number=number) for number in range(count)]
+        self._places = [_Place(number=number, is_spare=False) for number in range(count)]
+        self._spares = [_Place(number=number, is_spare=True) for number in range(spares)]
+        self._leaving: list[_Place] = []
         self._place_of: dict[TrajectoryId, _Place] = {}
         self._engines: dict[EngineId, Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,16 +103,15 @@ class RemoteEnvWorkers:
 
     async def start(self) -> None:
         """Make all workers."""
-        await asyncio.gather(*(self._open(place) for place in self._places))
+        await asyncio.gather(*(self._open(place) for place in (*self._places, *self._spares)))
 
     def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
         """Start attempts that belong together."""
         del group  # they run elsewhere
-        by_place: dict[int, list[Launch]] = {}
+        by_place: dict[_Place, list[Launch]] = {}
         for launch in launches:
-            by_place.setdefault(self._deal(launch.slot).number, []).append(launch)
-        for number, mine in by_place.items():
-            place = self._places[number]
+            by_place.setdefault(self._deal(launch.slot), []).append(launch)
+        for place, mine in by_place.items():
             for launch in mine:
                 place.running.add(launch.id)
                 self._place_of[launch.id] = place
@@ -98,12 +128,9 @@ class RemoteEnvWorkers:
 
     def settle(self, event: Event) -> None:
         """Let the others go on without an attempt that ended."""
-        if not self._is_lockstep:
-            return
         ended = _ended(event)
-        line = self._places[0].line
-        if ended is not None and line is not None:
-            line.send(Leave(id=ended))
+        if self._is_lockstep and ended is not None:
+            self._tell_all(Leave(id=ended))
 
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
         """Let an engine take requests of every worker."""
@@ -125,32 +152,41 @@ class RemoteEnvWorkers:
 
     def processes(self) -> list[Handle]:
         """Return the workers that are there."""
-        return [place.handle for place in self._places if place.handle is not None]
+        return [place.handle for place in self._all() if place.handle is not None]
+
+    async def mend(self) -> bool:
+        """Let workers be followed by others where they would rather be; say whether all could."""
+        there = [place for place in self._places if place.line is not None]
+        away = [place for place in there if self._grounds.better(place.name)]
+        return all(await asyncio.gather(*(self._move(place) for place in away)))
 
     def close(self) -> None:
         """Drive no worker any more; whoever made them ends them."""
         self._is_closed = True
-        for place in self._places:
+        for place in self._all():
             if place.line is not None:
                 place.line.close()
         for task in self._tasks:
             task.cancel()
 
     def _deal(self, slot: SlotId) -> _Place:
-        """Return the place of a slot: its own, or while nobody is there, another."""
+        """Return the place of a slot: its own; while nobody is there another, or a spare."""
         place = self._places[slot % len(self._places)]
         if place.line is None:
             there = [each for each in self._places if each.line is not None]
+            there = there or [each for each in self._spares if each.line is not None]
             return there[slot % len(there)] if there else place
         return place
 
     async def _open(self, place: _Place) -> None:
-        handle = await self._spawn(place.number)
+        place.name = f"{'spare-' if place.is_spare else ''}environments-{place.number}"
+        place.name += f".{place.made}" if place.made else ""
+        place.made += 1
+        handle = await self._grounds.spawn(place.name, place.is_spare)
         try:
             await handle.call("start")
         except BaseException:
-            with contextlib.suppress(Exception):
-                await handle.close()
+            await _end(handle)
             raise
         place.handle = handle
         place.line = Line(
@@ -164,6 +200,35 @@ class RemoteEnvWorkers:
         for order in self._engines.values():
             place.line.send(order)
 
+    async def _move(self, old: _Place) -> bool:
+        """Put a place after another one and let that end in its own time; say whether it could."""
+        self._grounds.warn(f"{old.title} moves to where it belongs")
+        new = _Place(number=old.number, is_spare=False, made=old.made)
+        old.is_left = True
+        try:
+            await self._open(new)
+        except Exception as error:
+            self._grounds.release(new.name)
+            self._grounds.warn(f"{old.title} cannot move: {error}")
+            old.is_left, old.made = False, new.made
+            if old.line is None:  # it was lost meanwhile
+                self._run(self._replace(old, None))
+            return False
+        self._places[self._places.index(old)] = new
+        self._leaving.append(old)
+        self._leave(old)
+        return True
+
+    def _leave(self, place: _Place) -> None:
+        """End a worker that another has followed, if it has nothing to do any more."""
+        if place.running or place not in self._leaving:
+            return
+        self._leaving.remove(place)
+        if place.line is not None:
+            place.line.close()
+            self._grounds.release(place.name)
+            self._run(_end(place.handle))
+
     def _hear(self, place: _Place, report: Report) -> None:
         if isinstance(report, Trajectory):
             self._ends.put(report)
@@ -175,16 +240,20 @@ class RemoteEnvWorkers:
                 place.running.discard(ended)
                 self._place_of.pop(ended, None)
             self._ends.post(report)
+            self._leave(place)
 
     def _lose(self, place: _Place, error: Exception) -> None:
         lost, place.line, place.handle = place.handle, None, None
         if self._is_closed:
             return
-        self._warn(f"environment worker {place.number} is gone ({error}); making another")
-        self._fail(place, f"environment worker {place.number} is gone: {error}")
-        task = asyncio.get_running_loop().create_task(self._replace(place, lost))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._grounds.release(place.name)
+        self._fail(place, f"{place.title} is gone: {error}")
+        if place.is_left:
+            self._leave(place)
+            self._run(_end(lost))
+            return
+        self._grounds.warn(f"{place.title} is gone ({error}); making another")
+        self._run(self._replace(place, lost))
 
     def _fail(self, place: _Place, message: str) -> None:
         """Answer for every attempt a place still owes an answer for."""
@@ -195,28 +264,41 @@ class RemoteEnvWorkers:
         place.running.clear()
 
     async def _replace(self, place: _Place, lost: Handle | None) -> None:
-        if lost is not None:
-            with contextlib.suppress(Exception):  # what is broken but alive must not go on
-                await lost.close()
+        await _end(lost)  # what is broken but alive must not go on
         rest_s, tries, said = _FIRST_REST_S, 0, ""
         while True:
             try:
                 return await self._open(place)
             except Exception as error:
                 tries += 1
-                why = f"environment worker {place.number} could not be made: {error}"
+                why = f"{place.title} could not be made: {error}"
+                self._grounds.release(place.name)
             if tries >= _TRIES and not self.processes():
-                return self._give_up(UserError(f"{why}; no other is left"))
+                return self._grounds.give_up(UserError(f"{why}; no other is left"))
             if why != said:
-                self._warn(why)
+                self._grounds.warn(why)
             said = why
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
+    def _all(self) -> list[_Place]:
+        return [*self._places, *self._spares, *self._leaving]
+
     def _tell_all(self, order: Order) -> None:
-        for place in self._places:
+        for place in self._all():
             if place.line is not None:
                 place.line.send(order)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _end(handle: Handle | None) -> None:
+    if handle is not None:
+        with contextlib.suppress(Exception):
+            await handle.close()
 
 
 def _ended(event: Event) -> TrajectoryId | None:

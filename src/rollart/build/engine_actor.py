@@ -1,6 +1,7 @@
-"""What a run puts into processes elsewhere: engines and environment workers, made from a config.
+"""An engine in a process elsewhere, made from a config.
 
-Each is named as `module:Class` and made from JSON options, so any host can make it.
+It is named as `module:Class` and made from JSON options, so any host can make it. What it loads is
+what it needs: while its process starts, an engine fewer serves.
 """
 
 from collections.abc import Mapping
@@ -8,17 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.build.parts import make_remote_worker
-from rollart.build.tasks import make_setups
-from rollart.config import add_import_paths
 from rollart.config.loading import parse_config
 from rollart.engines.torch.engine import TorchEngine
 from rollart.errors import InvariantError
-from rollart.models.loading import load_config, load_tokenizer, load_weights
-from rollart.models.renderer import ChatRenderer
+from rollart.models.loading import load_config, load_weights
 from rollart.ports import Array
 from rollart.runtime.engine_server import EngineServer
-from rollart.runtime.env_server import EnvServer
 from rollart.runtime.proxy import LLMProxy
 from rollart.types import EngineId, Json, Version
 from rollart.weights.opening import open_store
@@ -66,20 +62,6 @@ class EngineActor(EngineServer):
         await super().close()
         if self._source is not None:
             self._source.close()
-
-
-class EnvActor(EnvServer):
-    """An environment worker in a process of its own."""
-
-    def __init__(self, *, config: str, name: str, model: str) -> None:
-        settings = parse_config(config)
-        add_import_paths(settings)
-        setups = make_setups(settings, settings.sampling)
-        renderer = ChatRenderer(load_tokenizer(Path(model)))
-        super().__init__(
-            lambda ends: make_remote_worker(settings, setups, renderer=renderer, ends=ends),
-            name=name,
-        )
 
 
 def _refuse(version: Version) -> Mapping[str, Array]:

@@ -1,0 +1,66 @@
+"""Workers of a run on the nodes of a cluster: beside each other, put back, and written down."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rollart.build.resources import FILE, Resources
+from rollart.config import load_config
+from rollart.config.placing import Place
+from rollart.control.capacity import Needs
+from rollart.errors import PlacementError
+from rollart.on_ray.session import Node
+
+QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.toml"
+POOLS = [
+    'pools.near={class="CPU",count=1,role="train",resource="near"}',
+    'pools.far={class="CPU",count=2,role="rollout",resource="far"}',
+]
+RANK = Place(preferred=("near", "far"), needs=Needs())
+
+
+def node(name, **resources):
+    return Node(id=name, address="127.0.0.1", resources={"CPU": 4, **resources}, labels={})
+
+
+NEAR, FAR = node("n", near=1), node("f", far=2)
+
+
+@pytest.fixture
+def resources(tmp_path):
+    return Resources(load_config(QUICKSTART, POOLS), tmp_path, [NEAR, FAR])
+
+
+def test_a_worker_without_units_goes_beside_another_and_follows_it(resources):
+    with pytest.raises(PlacementError, match="lent belongs beside rank, which has no place now"):
+        resources.bind_beside("lent", "rank")
+    resources.bind("rank", RANK)
+    assert resources.bind_beside("lent", "rank").node == "n"
+    assert resources.is_beside("lent", "rank")
+    assert not resources.is_better("lent")
+    assert resources.observe([FAR]) == ("rank", "lent")
+    with pytest.raises(PlacementError, match="lent belongs beside rank"):
+        resources.bind_beside("lent", "rank")
+    assert resources.bind("rank", RANK).node == "f"
+    assert resources.bind_beside("lent", "rank").node == "f"
+    assert (resources.is_beside("lent", "rank"), resources.is_better("rank")) == (True, False)
+    resources.observe([NEAR, FAR])
+    assert resources.is_better("rank")
+    resources.bind("rank", RANK)
+    assert not resources.is_beside("lent", "rank")
+    assert resources.is_beside("lent", "nobody")
+
+
+def test_workers_that_did_not_get_away_are_put_back(resources, tmp_path):
+    resources.observe([FAR])
+    resources.bind("rank-0", RANK)
+    before = resources.bindings("rank-")
+    resources.observe([NEAR, FAR])
+    assert resources.bind("rank-0", RANK).actual == "near"
+    resources.put_back(before, RANK)
+    assert [each.actual for each in resources.bindings("rank-")] == ["far"]
+    assert resources.is_better("rank-0")
+    rows = json.loads((tmp_path / FILE).read_text())
+    held = [row["actual"] for row in rows if row["until_s"] is None]
+    assert (held, len(rows)) == (["far"], 3)
