@@ -86,8 +86,10 @@ def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Laten
     """Return a latency with what is given of it, and the shape that is known, if one is."""
     mean_s: float | None = getattr(options, f"{name}_s")
     if mean_s is not None:
-        has_shape = known is not None and known.mean_s > 0
-        known = replace(known, mean_s=mean_s) if has_shape else _about(mean_s)
+        if known is not None and known.mean_s:
+            known = replace(known, mean_s=mean_s)
+        else:
+            known = _about(mean_s)
     spread: float | None = getattr(options, f"{name}_spread", None)
     if known is not None and spread is not None:
         known = replace(known, kind="lognormal", spread=spread)

@@ -79,14 +79,16 @@ class Size:
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     """Simulate every size; return the figures."""
     if quick:
-        sizes, steps, seeds = (64, 256, BOUNDED), 3, dict.fromkeys(SIZES, 1)
+        sizes, steps, seeds = (64, 256, BOUNDED), 3, dict[int, int]()
     else:
         sizes, steps, seeds = SIZES, 5, _SEEDS
     trials = [
-        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds[gpus]) for gpus in sizes
+        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
+        for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds[gpus] // 8)) for gpus in sizes
+        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
+        for gpus in sizes
     ]
     return study(trials, progress=progress)
 
