@@ -5,6 +5,7 @@ Plans are chosen on some seeds and compared on others.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from time import process_time
 
 from rollart.clock import SystemClock
 from rollart.planning.bounds import Bounds
@@ -58,14 +59,15 @@ def study(
     gains: dict[str, Json] = {}
     plans: dict[str, Json] = {}
     gaps: dict[str, Json] = {}
-    slowest = 0.0
+    slowest = busiest = 0.0
     untried: dict[str, Json] = {}
     for name in sizes:
         progress(f"planning {name} on 96 H800 and 32 H20")
         problem = paper_problem(name)
-        clock = SystemClock()
+        clock, cpu_before = SystemClock(), process_time()
         answer = search(problem, events=effort.events)
         slowest = max(slowest, clock.now())
+        busiest = max(busiest, process_time() - cpu_before)
         progress(f"{name}: {answer.plan}; comparing with the paper's split")
         own = _throughput(problem, answer.plan, effort.comparing)
         gains[name] = own / _throughput(problem, paper_split(name), effort.comparing)
@@ -76,6 +78,7 @@ def study(
     return {
         "over_paper_split": gains,
         "seconds": slowest,
+        "cpu_seconds": busiest,
         "production_gain": production["gain"],
         "plans": plans,
         "gap": gaps,
