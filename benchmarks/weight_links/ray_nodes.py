@@ -6,6 +6,7 @@ leaves its node's object store over the link and lies in that of the engines.
 """
 
 import contextlib
+import importlib
 import logging
 import subprocess
 import sys
@@ -43,8 +44,7 @@ def joined(told: dict[str, Any] | None, side: str) -> Generator[None]:
     if told is None:
         yield
         return
-    import ray  # noqa: PLC0415 loaded only where it is measured
-
+    ray: Any = importlib.import_module("ray")  # loaded only where it is measured
     ray.init(
         address=told["address"],
         namespace="rollart",
