@@ -136,6 +136,14 @@ def test_a_killed_engine_is_told_of_once_and_another_joins_with_the_newest_weigh
     docked(scenario)
 
 
+def test_the_counters_of_an_engine_that_is_gone_are_left_out():
+    async def scenario(dock, fleet):
+        dock.handles[0].kill()
+        assert list(await fleet.stats()) == ["b"]
+
+    docked(scenario)
+
+
 def test_an_engine_that_is_gone_refuses_what_was_already_on_its_way_to_it():
     async def scenario(dock, fleet):
         dock.handles[0].kill()

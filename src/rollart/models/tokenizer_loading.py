@@ -24,7 +24,7 @@ def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
         raise ModelError(f"{directory}: no tokenizer there (wanted {wanted})")
     try:
         tokenizer: Any = _read(directory)
-    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:
         raise ModelError(f"{directory}: the tokenizer cannot be loaded: {error}") from error
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         name = type(tokenizer).__name__

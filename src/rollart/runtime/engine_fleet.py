@@ -106,9 +106,15 @@ class EngineFleet:
         )
 
     async def stats(self) -> dict[str, dict[str, float]]:
-        """Return the counters of each engine that is there."""
-        counters = self.cluster.call(EngineServer.stats)
-        return dict(zip(list(self._berth_of), await counters, strict=True))
+        """Return the counters of each engine that is there and answers."""
+        asked = dict(
+            zip(list(self._berth_of), self.cluster.spread(EngineServer.stats), strict=True)
+        )
+        counters: dict[str, dict[str, float]] = {}
+        for id_, answer in asked.items():
+            with contextlib.suppress(ActorError):  # it is gone, which whoever watches it will say
+                counters[id_] = await answer
+        return counters
 
     def handle_of(self, engine: EngineId) -> Handle | None:
         """Return how an engine is called; None if it is gone."""
