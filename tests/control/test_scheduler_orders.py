@@ -105,7 +105,7 @@ def reasons(world):
     return [c.reason for _, _, commands in world.log for c in commands if isinstance(c, Drop)]
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(worlds, seeds)
 def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(options, seed):
     world = World(random=Random(seed), **options).run()
@@ -114,7 +114,7 @@ def test_every_run_ends_with_every_attempt_ended_once_and_nothing_too_old(option
     assert_nothing_trained_is_too_old(world)
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(worlds, seeds, st.sampled_from([0.01, 0.05, 0.2]))
 def test_engines_that_come_and_go_lose_nothing_and_let_nothing_grow_too_old(options, seed, rate):
     world = World(random=Random(seed), loss_rate=rate, **options).run()
@@ -251,7 +251,7 @@ def test_an_interrupted_run_keeps_what_it_resumes_from_and_ends_the_rest(options
     assert_two_halves_make_one_run(first, second, options["rules"].steps)
 
 
-@settings(QUICK, max_examples=200)
+@settings(QUICK, max_examples=100)
 @given(worlds, seeds, st.integers(0, 300), rules)
 def test_a_run_goes_on_in_another_mode_with_another_batch(options, seed, events, others):
     first = World(random=Random(seed), **options).play(events)

@@ -80,7 +80,7 @@ def test_a_plain_method_may_return_an_awaitable():
 def test_what_info_says_of_success_is_the_outcomes():
     class Won(Countdown):
         def step(self, action):
-            return "over", 0.0, True, False, {"success": 1}
+            return "over", 0.0, True, False, {"success": True}
 
     async def run():
         seat = await opened(lambda _slot: Won())

@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import os
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,9 @@ class Shell:
                 await ended
 
 
+_SHELL: Any = ray.remote(Shell)
+
+
 class RayHandle:
     """An actor on Ray; it may be passed to other actors."""
 
@@ -104,12 +108,13 @@ class RayHandle:
             with contextlib.suppress(RayError, TimeoutError):
                 async with asyncio.timeout(_GRACE_S):
                     await self._actor.close.remote()
-        self.kill()
+        await self.kill()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
         """End the actor at once."""
-        with contextlib.suppress(RayError, RuntimeError):  # the cluster itself may be gone
-            ray.kill(self._actor)
+        with contextlib.suppress(RayError, RuntimeError, TimeoutError):  # the cluster may be gone
+            async with asyncio.timeout(_GRACE_S):
+                await _apart(lambda: ray.kill(self._actor))
 
     async def _await(self, ref: Any, method: str) -> Any:
         try:
@@ -123,6 +128,31 @@ class RayHandle:
         if kind == "error":
             raise told_error(self._target, method, value)
         return value
+
+
+async def _apart(call: Callable[[], Any]) -> Any:
+    """Run a call in a thread that nobody waits for at the end.
+
+    Ray waits a minute for a cluster that is gone; the loop has to notice that meanwhile.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+
+    def settle(result: Any, error: BaseException | None) -> None:
+        if not future.done():
+            future.set_exception(error) if error is not None else future.set_result(result)
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = call()
+        except BaseException as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="ray-call", daemon=True).start()
+    return await future
 
 
 class RayHost:
@@ -160,9 +190,9 @@ class RayHost:
         del own_process  # on Ray every actor has one
         wanted: dict[str, Any] = {"num_cpus": 0, "max_concurrency": _CALLS_AT_ONCE}
         wanted |= self._place(pool) if asked is None else asked
-        shell: Any = ray.remote(Shell)
+        shell = _SHELL.options(**wanted)
         variables = self._env | dict(env or {})
-        actor = shell.options(**wanted).remote(target, options, sys.path, variables)
+        actor = await _apart(lambda: shell.remote(target, options, sys.path, variables))
         handle = RayHandle(actor, target)
         self._handles.append(handle)
         try:
@@ -171,7 +201,7 @@ class RayHost:
         except BaseException as error:
             with contextlib.suppress(ValueError):  # the host was closed meanwhile
                 self._handles.remove(handle)
-            handle.kill()
+            await handle.kill()
             if isinstance(error, TimeoutError):
                 raise PlacementError(_unplaced(target, wanted, self._placing_s)) from error
             raise
