@@ -192,7 +192,7 @@ class RayHost:
         wanted |= self._place(pool) if asked is None else asked
         shell = _SHELL.options(**wanted)
         variables = self._env | dict(env or {})
-        actor = await _apart(lambda: shell.remote(target, options, sys.path, variables))
+        actor = shell.remote(target, options, sys.path, variables)
         handle = RayHandle(actor, target)
         self._handles.append(handle)
         try:
