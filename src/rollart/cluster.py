@@ -151,8 +151,13 @@ class Cluster(Generic[W]):
     def _start(self, work: "Awaitable[C]") -> "asyncio.Future[C]":
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._forget)
         return task
+
+    def _forget(self, task: "asyncio.Future[Any]") -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()  # whoever made the call was told, or is gone
 
     def _choose(self, pool: str) -> Member:
         preferred = [member for member in self.members if member.pool == pool]
