@@ -11,7 +11,6 @@ import contextlib
 import inspect
 import os
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from ray.exceptions import RayError
 from rollart.errors import PlacementError, StorageError
 from rollart.on_ray.fullness import FULL, explain
 from rollart.runtime.bodies import ActorDiedError, told_error
+from rollart.runtime.host import Lane
 from rollart.runtime.worker import Actor, describe
 from rollart.types import Json
 
@@ -112,9 +112,13 @@ class RayHandle:
 
     async def kill(self) -> None:
         """End the actor at once."""
-        with contextlib.suppress(RayError, RuntimeError, TimeoutError):  # the cluster may be gone
+        # In a thread: Ray waits a minute for a cluster that is gone, which the loop has to notice.
+        lane = Lane("ray-kill")
+        ended = lane.submit(lambda: ray.kill(self._actor))
+        lane.stop()
+        with contextlib.suppress(RayError, RuntimeError, TimeoutError):
             async with asyncio.timeout(_GRACE_S):
-                await _apart(lambda: ray.kill(self._actor))
+                await ended
 
     async def _await(self, ref: Any, method: str) -> Any:
         try:
@@ -128,31 +132,6 @@ class RayHandle:
         if kind == "error":
             raise told_error(self._target, method, value)
         return value
-
-
-async def _apart(call: Callable[[], Any]) -> Any:
-    """Run a call in a thread that nobody waits for at the end.
-
-    Ray waits a minute for a cluster that is gone; the loop has to notice that meanwhile.
-    """
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Any] = loop.create_future()
-
-    def settle(result: Any, error: BaseException | None) -> None:
-        if not future.done():
-            future.set_exception(error) if error is not None else future.set_result(result)
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = call()
-        except BaseException as raised:
-            error = raised
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            loop.call_soon_threadsafe(settle, result, error)
-
-    threading.Thread(target=run, name="ray-call", daemon=True).start()
-    return await future
 
 
 class RayHost:
