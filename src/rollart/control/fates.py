@@ -41,13 +41,15 @@ class Fates:
         *,
         cohort: Cohort,
         flights: Flights,
-        watchers: tuple[Lender, Adapter],
+        lender: Lender,
+        adapter: Adapter,
         is_fresh: Callable[[Version], bool],
     ) -> None:
         self._rules = rules
         self._cohort = cohort
         self._flights = flights
-        self._lender, self._adapter = watchers
+        self._lender = lender
+        self._adapter = adapter
         self._is_fresh = is_fresh
         self.hopeless = ""
         """Why the run had better end, once nothing but failures comes."""

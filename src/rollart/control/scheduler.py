@@ -72,7 +72,8 @@ class Scheduler:
             rules,
             cohort=self.cohort,
             flights=self.flights,
-            watchers=(self.serving.lender, self.adapter),
+            lender=self.serving.lender,
+            adapter=self.adapter,
             is_fresh=self.is_fresh,
         )
         self.ending: CancelReason | None = None
