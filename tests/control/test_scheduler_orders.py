@@ -259,3 +259,20 @@ def test_a_run_goes_on_in_another_mode_with_another_batch(options, seed, events,
     changed = replace(others, steps=options["rules"].steps)
     second = resume(first, record, options | {"rules": changed}, seed).run()
     assert_two_halves_make_one_run(first, second, changed.steps)
+
+
+def test_work_left_over_by_larger_batches_does_not_keep_old_weights_in_use():
+    """More groups are taken over than a batch now holds: a step makes the others too old."""
+    before = Rules(
+        steps=4,
+        mode=SYNC_PLUS,
+        batching=Batching(groups_per_step=4, group_size=2),
+        redundancy=Redundancy(extra_groups=2, extra_members=2),
+    )
+    after = replace(before, mode=SYNC, batching=Batching(groups_per_step=1, group_size=4))
+    options = {"rules": before, "slots": 11, "failure_rate": 0.1, "scored_by_env": 0.0}
+    for seed in range(40):
+        first = World(random=Random(seed), **options).play(120)
+        record = json.loads(json.dumps(take_snapshot(first.scheduler)))
+        second = resume(first, record, options | {"rules": after}, seed).run(5000)
+        assert_two_halves_make_one_run(first, second, after.steps)

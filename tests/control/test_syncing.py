@@ -11,9 +11,9 @@ from rollart.events import Admit, Resume, Suspend, Update
 from rollart.types import EngineInfo
 
 
-def syncer(order, **held):
+def syncer(order, *, is_uniform=False, **held):
     """Return a syncer whose engines hold these versions."""
-    result = Syncer(Syncing(order=order))
+    result = Syncer(Syncing(order=order), is_uniform=is_uniform)
     result.join(EngineInfo(id=name, pool="gpu", version=v) for name, v in held.items())
     return result
 
@@ -70,7 +70,7 @@ def test_an_engine_that_joins_behind_the_others_loads_until_it_has_caught_up():
 
 def test_an_engine_that_joins_when_all_others_are_gone_loads_the_newest_weights():
     sync = syncer("all", a=1)
-    assert sync.lose("a") == []
+    assert sync.lose("a", newest=1) == []
     assert sync.join_late(late("b", 1), newest=4) == [Update(engine="b", version=4)]
     assert sync.updated("b", 4, newest=4) == [Admit(engine="b")]
     assert sync.served == 4
@@ -78,33 +78,48 @@ def test_an_engine_that_joins_when_all_others_are_gone_loads_the_newest_weights(
 
 def test_losing_the_last_engine_that_lags_raises_what_is_served():
     sync = syncer("all", a=1, b=2, c=2)
-    assert sync.lose("a") == []
+    assert sync.lose("a", newest=1) == []
     assert sync.served == 2
-    assert sync.lose("b") == []
-    assert sync.lose("unknown") == []
+    assert sync.lose("b", newest=1) == []
+    assert sync.lose("unknown", newest=1) == []
     sync.check()
 
 
 def test_losing_an_engine_that_loads_lets_the_next_begin_and_the_last_end_it():
     sync = syncer("rolling", a=0, b=0, c=0)
     assert sync.begin(1) == [Suspend(engine="a")]
-    assert sync.lose("b") == []
-    assert sync.lose("a") == [Suspend(engine="c")]
-    assert (sync.lose("c"), sync.active) == ([], False)
+    assert sync.lose("b", newest=1) == []
+    assert sync.lose("a", newest=1) == [Suspend(engine="c")]
+    assert (sync.lose("c", newest=1), sync.active) == ([], False)
     sync.check()
 
 
 def test_an_engine_lost_before_it_caught_up_is_forgotten():
     sync = syncer("all", a=2)
     sync.join_late(late("b", 0), newest=2)
-    assert sync.lose("b") == []
+    assert sync.lose("b", newest=1) == []
+    sync.check()
+
+
+def test_where_all_serve_the_same_one_that_joins_with_newer_weights_waits_for_the_others():
+    sync = syncer("all", is_uniform=True, a=1)
+    assert sync.join_late(late("b", 2), newest=2) == []
+    assert sync.join_late(late("c", 3), newest=3) == []
+    sync.begin(2)
+    assert sync.updated("a", 2, newest=3) == [Resume(engine="a"), Admit(engine="b")]
+    sync.check()
+    assert sync.lose("c", newest=3) == []
+    assert sync.join_late(late("d", 3), newest=3) == []
+    assert sync.lose("a", newest=3) == []
+    assert sync.lose("b", newest=3) == [Admit(engine="d")]
+    assert sync.served == 3
     sync.check()
 
 
 def test_what_a_lost_engine_still_answers_is_not_heard():
     engines = syncer("all", a=0, b=0)
     engines.begin(1)
-    engines.lose("a")
+    engines.lose("a", newest=1)
     assert engines.suspended("a") == []
     assert engines.updated("a", 1, newest=1) == []
     assert engines.updated("b", 1, newest=1) == [Resume(engine="b")]

@@ -43,11 +43,12 @@ def test_the_bad_start_is_where_the_trainer_waits_as_long_as_the_papers_did():
 
 def test_the_study_in_small_has_every_figure_and_the_same_ones_again():
     run = Scale(attempts=16, steps=3, skip=1, seed=10)
-    effort = Effort(events=20_000, comparing=(run,), probing=replace(run, seed=9))
+    effort = Effort(events=5_000, comparing=(run,), probing=replace(run, seed=9))
+    shape = make_problem(pools=(replace(H800, count=32, tp=1),))
     said: list[str] = []
-    result = study(effort, sizes=("8B",), progress=said.append)
+    result = study(effort, sizes=("8B",), shape=shape, progress=said.append)
     assert said[0] == "planning 8B on 96 H800 and 32 H20"
-    again = study(effort, sizes=("8B",), progress=said.append)
+    again = study(effort, sizes=("8B",), shape=shape, progress=said.append)
     assert list(result) == [
         "over_paper_split",
         "seconds",

@@ -11,10 +11,14 @@ from rollart.sim.paper.setup import TASKS
 SMALL = Extent(steps=4, skip=1, seeds=(1, 2), tasks=TASKS[4:], mix_part=8, task_part=8, fixed=(16,))
 
 
-def test_the_study_gives_the_same_bytes_again_and_every_figure_asked_for():
+@pytest.fixture(scope="module")
+def result():
+    return study(SMALL)
+
+
+def test_the_study_gives_the_same_bytes_again_and_every_figure_asked_for(result):
     said = []
-    result = study(SMALL, progress=said.append)
-    assert json.dumps(result) == json.dumps(study(SMALL))
+    assert json.dumps(result) == json.dumps(study(SMALL, progress=said.append))
     plain, added = 1 + 1 + 2, 2 * len(CHOICES)
     assert len(said) == 2 * (plain + added)
     assert list(result["alone"]) == list(RULES)
@@ -31,8 +35,7 @@ def test_the_study_gives_the_same_bytes_again_and_every_figure_asked_for():
     assert result["adaptive_over_best_fixed"] == result["alone"]["redundancy"] / best
 
 
-def test_a_task_alone_starts_from_the_better_of_table_and_any_engine():
-    result = study(SMALL)
+def test_a_task_alone_starts_from_the_better_of_table_and_any_engine(result):
     table = result["table_over_any_engine"]["game"]
     start = "rollart" if table > 1 else "rollart, any engine"
     assert {row["start"] for row in result["single_tasks"]} == {start}

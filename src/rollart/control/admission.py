@@ -56,6 +56,11 @@ class Admission:
         """Whether the current iteration has the groups its batch needs."""
         return self.iteration_complete >= self.batching.groups_per_step
 
+    @property
+    def has_batch_to_come(self) -> bool:
+        """Whether more is rolling than may be left behind: a step need not wait for the surplus."""
+        return self.rolling > self.redundancy.extra_groups
+
     def resume(self, version: Version) -> None:
         """Find the iteration that the groups taken in from an earlier run belong to.
 

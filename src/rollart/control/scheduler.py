@@ -135,7 +135,8 @@ class Scheduler:
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
-        self._out += self.serving.sync(is_ending=self.ending is not None, now=now)
+        may_idle = self.ending is not None or self._is_spent
+        self._out += self.serving.sync(may_idle=may_idle, now=now)
         if self.ending is None:
             if self._hedges:
                 self._wake(self.flights.hedge(now))
@@ -197,7 +198,7 @@ class Scheduler:
         self._end_when_trained()
 
     def _fill(self, now: float) -> None:
-        if self.rules.mode.update == "idle" and self.serving.syncer.active:
+        if self.rules.mode.update == "idle" and (self.serving.syncer.active or self._is_spent):
             return
         flights = self.flights
         while flights.has_queued() or self._may_open():
@@ -208,6 +209,11 @@ class Scheduler:
             if not flights.queue:
                 flights.enqueue(self.cohort.open())
             self._out.append(flights.launch(slot, now))
+
+    @property
+    def _is_spent(self) -> bool:
+        """Whether what is served has become too old to begin anything with."""
+        return not self.is_fresh(self.served)
 
     def _may_open(self) -> bool:
         steps_left = self.rules.steps - self.optimizer - (1 if self.cohort.training else 0)

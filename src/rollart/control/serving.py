@@ -26,15 +26,15 @@ class Serving:
     def __init__(self, rules: Rules, *, bound: Staleness, cohort: Cohort, flights: Flights) -> None:
         self.published = Version(0)
         """The newest version the weight store holds."""
-        self.syncer = Syncer(rules.syncing)
+        self._is_at_once = rules.mode.update == "at_once"
+        self.syncer = Syncer(rules.syncing, is_uniform=not self._is_at_once)
         self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
         self._cohort = cohort
         self._flights = flights
         self._groups_per_step = rules.batching.groups_per_step
         self._alpha = bound.alpha
-        self._is_at_once = rules.mode.update == "at_once"
         self._waits_for_batch = rules.syncing.when == "batch" and bound.alpha > 0
-        """Whether new weights are loaded only when a batch is ready, or nothing more can come."""
+        """Whether new weights are loaded only when a batch is ready, or none can come."""
 
     @property
     def served(self) -> Version:
@@ -57,24 +57,27 @@ class Serving:
     def lose(self, engine: EngineId) -> list[Command]:
         """Go on without an engine."""
         self.lender.lose(engine)
-        return self.syncer.lose(engine)
+        return self.syncer.lose(engine, newest=self.published)
 
     def updated(self, engine: EngineId, version: Version) -> list[Command]:
         """Answer an engine that has loaded a version."""
         return self.syncer.updated(engine, version, newest=self.published)
 
-    def sync(self, *, is_ending: bool, now: float) -> list[Command]:
-        """Load the newest published weights, if they are new and it is time."""
+    def sync(self, *, may_idle: bool, now: float) -> list[Command]:
+        """Load the newest published weights, if they are new and it is time.
+
+        Engines that may be idle need not wait for more work: no groups are to come.
+        """
         if self.published <= self.syncer.served or self.syncer.active:
             return []
         admission = self._cohort.admission
         commands: list[Command] = []
         if self._is_at_once:
-            waits = self._waits_for_batch and admission.rolling
-            is_time = not waits or self._cohort.training or is_ending or self._missing <= 0
+            waits = self._waits_for_batch and admission.has_batch_to_come
+            is_time = not waits or self._cohort.training or may_idle or self._missing <= 0
             is_behind = self.lender.version < self.published
         else:
-            is_rolling = admission.rolling and not is_ending
+            is_rolling = admission.rolling and not may_idle
             is_time = not self._flights.slots.taken and not is_rolling
             is_behind = True
         if is_time and is_behind:

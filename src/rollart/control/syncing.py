@@ -5,7 +5,8 @@ while another is being loaded waits; only the newest waiting one is ever loaded.
 hardware take no part: they get their weights with each `Lend`.
 
 Engines come and go. One that joins takes no request before it holds what the others serve, so the
-version served never falls; one that is lost holds nobody up.
+version served never falls; where all are to serve the same, one that holds newer weights waits for
+the others. One that is lost holds nobody up.
 """
 
 from collections import deque
@@ -33,8 +34,10 @@ class Syncing:
 class Syncer:
     """Drives every engine to the newest published version."""
 
-    def __init__(self, rule: Syncing) -> None:
+    def __init__(self, rule: Syncing, *, is_uniform: bool = False) -> None:
         self._rule = rule
+        self._is_uniform = is_uniform
+        """Whether all engines are to serve the same version."""
         self.served = Version(0)
         """The oldest version any engine serves that is not lent."""
         self._held: dict[EngineId, Version] = {}
@@ -45,6 +48,8 @@ class Syncer:
         self._loading: set[EngineId] = set()
         self._late: set[EngineId] = set()
         """Engines that joined behind the version served: they load it before they serve."""
+        self._ahead: dict[EngineId, Version] = {}
+        """Those of them that hold newer weights, and wait for the others."""
 
     def join(self, engines: Iterable[EngineInfo]) -> None:
         """Learn of the engines that always serve and the versions they hold."""
@@ -61,9 +66,10 @@ class Syncer:
         self._late.add(engine.id)
         return self._catch_up(engine.id, engine.version, newest=newest)
 
-    def lose(self, engine: EngineId) -> list[Command]:
+    def lose(self, engine: EngineId, *, newest: Version) -> list[Command]:
         """Go on without an engine; `served` may rise and `active` turn false."""
         self._late.discard(engine)
+        self._ahead.pop(engine, None)
         if self._held.pop(engine, None) is None:
             return []
         self._behind.discard(engine)
@@ -72,7 +78,7 @@ class Syncer:
         self._loading.discard(engine)
         if engine in self._waiting:
             self._waiting.remove(engine)
-        return self._go_on()
+        return [*self._go_on(), *self._reach(newest)]
 
     @property
     def active(self) -> bool:
@@ -109,13 +115,15 @@ class Syncer:
         if not self._behind:
             self._note_served()
         self._loading.discard(engine)
-        return [Resume(engine=engine), *self._go_on()]
+        return [Resume(engine=engine), *self._go_on(), *self._reach(newest)]
 
     def check(self) -> None:
         """Assert that the protocol's state is whole."""
         assert self.served == min(self._held.values(), default=self.served)
         assert self.active == bool(self._loading or self._waiting)
         assert not self._late & self._held.keys()
+        assert self._ahead.keys() <= self._late
+        assert not self._is_uniform or self.active or len(set(self._held.values())) <= 1
         assert not self._loading & set(self._waiting)
         assert self._rule.order == "rolling" or not self._waiting
         assert self._rule.order == "all" or len(self._loading) <= 1
@@ -125,10 +133,22 @@ class Syncer:
         wanted = self.served if self._held else newest
         if version < wanted:
             return [Update(engine=engine, version=self._target or wanted)]
+        if self._is_uniform and self._held and version > wanted:
+            self._ahead[engine] = version
+            return []
         self._late.discard(engine)
         self._held[engine] = version
         self._note_served()
         return [Admit(engine=engine)]
+
+    def _reach(self, newest: Version) -> list[Command]:
+        """Take in those that waited for the others, as far as these have come."""
+        waited, self._ahead = self._ahead, {}
+        return [
+            command
+            for engine, version in waited.items()
+            for command in self._catch_up(engine, version, newest=newest)
+        ]
 
     def _go_on(self) -> list[Command]:
         """Suspend the next engines in turn, or end when all have loaded."""

@@ -49,13 +49,14 @@ QUICK = Effort(
 
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     """Compare plans with the splits they are to beat; return the figures."""
-    return study(QUICK if quick else FULL, sizes=SIZES, progress=progress)
+    effort = QUICK if quick else FULL
+    return study(effort, sizes=SIZES, shape=production_problem(), progress=progress)
 
 
 def study(
-    effort: Effort, *, sizes: Sequence[str], progress: Callable[[str], None]
+    effort: Effort, *, sizes: Sequence[str], shape: Problem, progress: Callable[[str], None]
 ) -> dict[str, Json]:
-    """Compare plans for some of the paper's models, and for its production shape."""
+    """Compare plans for some of the paper's models, and for a production shape."""
     gains: dict[str, Json] = {}
     plans: dict[str, Json] = {}
     gaps: dict[str, Json] = {}
@@ -74,7 +75,7 @@ def study(
         plans[name], gaps[name] = str(answer.plan), answer.gap
         untried[name] = answer.untried
     progress("planning the production shape")
-    production = _production(effort)
+    production = _production(shape, effort)
     return {
         "over_paper_split": gains,
         "seconds": slowest,
@@ -112,9 +113,8 @@ def _throughput(problem: Problem, plan: Plan, scales: tuple[Scale, ...]) -> floa
     return bench.run(bench.trial(plan), *scales).tokens_per_s
 
 
-def _production(effort: Effort) -> dict[str, Json]:
+def _production(problem: Problem, effort: Effort) -> dict[str, Json]:
     """Tune a cluster that starts as the paper's did: its trainer waits, prefixes are not kept."""
-    problem = production_problem()
     before = replace(problem, reuse_prefixes=False)
     start, waiting = badly_divided(before, effort.probing)
     answer = search(problem, events=effort.events)
