@@ -1,9 +1,10 @@
 """The Ray host: actors on the machines of a cluster, behind the same port as the embedded ones.
 
 Every actor is a shell around a plain class named by `module:Class`: no class knows that it runs on
-Ray. Calls that are coroutines run beside each other, others in order. Errors of the project keep
-their class; an actor that is gone raises `ActorDiedError`, from whichever call notices first. One
-that Ray gives no place in time is a `PlacementError`, not a wait without end.
+Ray. Calls that are coroutines run beside each other, others one at a time; whoever needs them in
+order awaits each, for Ray may let one overtake another. Errors of the project keep their class; an
+actor that is gone raises `ActorDiedError`, from whichever call notices first. One that Ray gives no
+place in time is a `PlacementError`, not a wait without end.
 """
 
 import asyncio
