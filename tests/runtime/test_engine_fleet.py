@@ -6,6 +6,7 @@ import pytest
 from inline_handle import InlineHandle
 from live_parts import STOP, say
 
+from rollart.control.routing import Router, Routing
 from rollart.engines.scripted import ScriptedEngine
 from rollart.errors import StorageError
 from rollart.events import EngineJoined, EngineLost
@@ -13,6 +14,7 @@ from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.engine_fleet import Berth, EngineFleet, Ground, Spawned
 from rollart.runtime.engine_server import EngineServer
 from rollart.runtime.proxy import LLMProxy
+from rollart.runtime.switchboard import Switchboard
 from rollart.types import EngineInfo, Request, Sampling
 
 
@@ -130,6 +132,24 @@ def test_a_killed_engine_is_told_of_once_and_another_joins_with_the_newest_weigh
             joined("a.1", version=3),
         ]
         assert (dock.closed, dock.released) == (["a"], ["a"])
+        assert [info.id for info in fleet.infos] == ["a.1", "b"]
+        assert dock.warnings == ["engine a is gone; its turns go on elsewhere"]
+
+    docked(scenario)
+
+
+def test_an_engine_that_dies_before_anybody_listens_is_closed_and_replaced_all_the_same():
+    async def scenario(dock, fleet):
+        router = Router(Routing(), engines=[("a", "home")])
+        board = Switchboard(router, generators=fleet.generators, now=lambda: 0.0)
+        fleet.post, fleet.close_engine = None, board.close
+        dock.handles[0].kill()
+        asking = asyncio.create_task(board.complete(ask(1)))
+        while len(fleet.infos) < 2 or "a.1" not in fleet.generators:
+            await asyncio.sleep(0.001)
+        board.add("a.1", fleet.generators["a.1"])
+        board.open("a.1", "home")
+        assert (await asking).finish == "length"
         assert [info.id for info in fleet.infos] == ["a.1", "b"]
         assert dock.warnings == ["engine a is gone; its turns go on elsewhere"]
 

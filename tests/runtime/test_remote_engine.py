@@ -125,3 +125,14 @@ def test_when_the_engine_is_gone_every_request_comes_back_and_it_is_told_once():
         assert lost == [(ENGINE, "the actor is gone")]
 
     served(scenario, text=LONG)
+
+
+def test_whoever_asks_an_engine_that_is_gone_lets_others_run_meanwhile():
+    async def scenario(remote, handle, engine, lost):
+        remote.lost(ConnectionError("gone"))
+        other = asyncio.create_task(asyncio.sleep(0))
+        for _ in range(3):
+            assert (await remote.generate(ask(1))).finish == "abort"
+        assert other.done()
+
+    served(scenario)

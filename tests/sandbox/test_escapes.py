@@ -13,7 +13,7 @@ from rollart.sandbox.attacks.drawing import ATTACKS
 from rollart.sandbox.attacks.greed import DAEMONS, GREED
 from rollart.sandbox.attacks.powers import POWERS
 from rollart.sandbox.attacks.reaching import FILES, NETWORK
-from rollart.sandbox.attacks.trap import Trap
+from rollart.sandbox.attacks.trap import ENDING_S, Trap
 from rollart.sandbox.bubblewrap import Builder
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.plain import PlainSandbox
@@ -50,7 +50,7 @@ def launch(
                 await sandbox.warm_up()
                 result = await sandbox.run(attack.program(trap.target, way))
                 await asyncio.sleep(0)
-                found = trap.findings(result)
+                found = trap.findings(result, attack.limits)
             finally:
                 await sandbox.close()
             return result, found, trap.left_processes()
@@ -120,7 +120,25 @@ def test_the_attacks_do_reach_a_host_that_nothing_protects() -> None:
             program = replace(attack.program(trap.target), limits=ProgramLimits())
             result = await sandbox.run(program)
             await asyncio.sleep(0.05)
-            return trap.findings(result)
+            return trap.findings(result, program.limits)
 
     reached = {a.name for a in ATTACKS if a.name in wanted and asyncio.run(attempt(a))}
     assert reached == wanted
+
+
+def test_what_outlives_its_wall_limit_has_escaped() -> None:
+    async def judged(wall_s: float) -> list[str]:
+        result = ProgramResult(
+            end="wall",
+            exit_code=137,
+            stdout=b"",
+            stderr=b"",
+            is_cut=False,
+            wall_s=wall_s,
+            start_s=0,
+        )
+        async with Trap() as trap:
+            return trap.findings(result, ProgramLimits(wall_s=2.0))
+
+    assert asyncio.run(judged(2.0 + ENDING_S)) == []
+    assert asyncio.run(judged(2.5 + ENDING_S)) == ["ran 7.5 s, more than wall_s = 2"]

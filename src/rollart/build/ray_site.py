@@ -27,6 +27,7 @@ from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.placing import trainer_place
 from rollart.control.routing import Router
+from rollart.events import EngineJoined, Event
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.on_ray.session import connected, head_address, is_there, nodes
@@ -117,11 +118,10 @@ class RaySite:
     async def open(self) -> None:
         """Make the engines and begin to make the trainer."""
         self._starting = asyncio.create_task(self._trainer.start())
+        self._fleet.post, self._fleet.close_engine = self._before_rollout, self._switchboard.close
         await self._fleet.start()
         for info in self._fleet.infos:
-            if not info.lent:
-                self._switchboard.add(info.id, self._fleet.generators[info.id])
-                self._switchboard.open(info.id, info.pool)
+            self._open_here(info)
 
     @property
     def infos(self) -> tuple[EngineInfo, ...]:
@@ -170,6 +170,7 @@ class RaySite:
         )
         rollout.local, rollout.generators = self._switchboard, self._fleet.generators
         await rollout.start()
+        await self._switchboard.some_open()  # what was lost before may still be on its way
         for info in self._fleet.infos:
             if not info.lent:
                 rollout.open_engine(info.id, info.pool, is_guest=False)
@@ -201,6 +202,16 @@ class RaySite:
             with contextlib.suppress(Exception):
                 await self._trainer.close()
             await self._spawner.host.close()
+
+    def _before_rollout(self, event: Event) -> None:
+        """Let an engine that replaces one serve evaluation; nobody else asks engines yet."""
+        if isinstance(event, EngineJoined):
+            self._open_here(event.engine)
+
+    def _open_here(self, info: EngineInfo) -> None:
+        if not info.lent and not self._switchboard.router.is_open(info.id):
+            self._switchboard.add(info.id, self._fleet.generators[info.id])
+            self._switchboard.open(info.id, info.pool)
 
     def _newest_version(self) -> Version:
         return self._newest()

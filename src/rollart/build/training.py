@@ -10,6 +10,7 @@ from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.config.local_pools import local_engines
+from rollart.config.placing import engine_places
 from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
 from rollart.errors import ConfigError
@@ -33,8 +34,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     saved = None if resume is None else load_saved(find_checkpoint(resume))
     if saved is not None:
         _check_temperature(config, saved)
-    if not config.ray.address:
-        local_engines(config)  # what cannot run here is said before anything is made
+    # What cannot run is said before anything is made.
+    _ = engine_places(config) if config.ray.address else local_engines(config)
     setups = make_setups(config, config.sampling)
     directory = config.run.path
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from rollart.config import Config
 from rollart.config.local_pools import refusal
+from rollart.config.placing import idle_units, refused_split
 from rollart.control.modes import Mode
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
@@ -36,6 +37,7 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
         "",
         f"mode {config.mode.name}",
         *_rows(_describe_mode(config)),
+        *_describe_idle(config),
         *_describe_refusal(config),
     ]
     return "\n".join(lines)
@@ -103,7 +105,19 @@ def _describe_engines(config: Config) -> dict[str, str]:
     return rows
 
 
+def _describe_idle(config: Config) -> list[str]:
+    ranks = config.training.ranks
+    return [
+        f"\ntraining.ranks = {ranks}: {count} of the {config.pools[name].count} units of pool "
+        f"{name} train nothing; raise it to use them."
+        for name, count in idle_units(config).items()
+    ]
+
+
 def _describe_refusal(config: Config) -> list[str]:
+    error = refused_split(config)
+    if error is not None:
+        return ["", f"`rollart train` refuses these pools: {error}"]
     error = refusal(config)
     if error is None:
         return []

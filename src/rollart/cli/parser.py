@@ -215,6 +215,11 @@ def _add_plan(commands: "Commands") -> None:
     plan.add_argument(
         "--environments", type=int, metavar="N", help="most there can be (default: no limit)"
     )
+    plan.add_argument(
+        "--no-split",
+        action="store_true",
+        help="leave prefill and decode together, as the torch engine has them",
+    )
     plan.add_argument("--explain", action="store_true", help="say why, in sentences")
     plan.add_argument("--out", metavar="FILE", help="write the config here")
     plan.add_argument("--json", action="store_true", help="last line is one JSON object")

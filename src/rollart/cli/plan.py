@@ -27,13 +27,13 @@ def run(arguments: Namespace) -> int:
         objective=arguments.objective,
         any_alpha=arguments.alpha == "auto",
         most_slots=arguments.environments,
+        may_split=not arguments.no_split,
     )
     clock = SystemClock()
     answer = search(problem, progress=lambda message: _progress(message, clock.now()))
     _progress("done", clock.now())
-    planned = apply(config, answer.plan)
     if arguments.out is not None:
-        _write(Path(arguments.out), planned)
+        _write(Path(arguments.out), apply(config, answer.plan))
     if arguments.json:
         say(json.dumps(as_json(answer)))
         return 0

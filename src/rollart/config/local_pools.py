@@ -1,6 +1,7 @@
 """Pools on this machine: which engines a config asks for, and what cannot be had here."""
 
 from rollart.config.affinity import LENT, LOCAL
+from rollart.config.placing import refused_split
 from rollart.config.schema import Config
 from rollart.errors import ConfigError
 from rollart.types import EngineId
@@ -26,6 +27,9 @@ def local_engines(config: Config) -> dict[EngineId, str]:
 
 def refusal(config: Config) -> ConfigError | None:
     """Return what this host cannot do of the pools; None if it can run them."""
+    error = refused_split(config)
+    if error is not None:
+        return error
     for name, pool in config.pools.items():
         wrong = None
         if not pool.is_cpu:
@@ -36,8 +40,6 @@ def refusal(config: Config) -> ConfigError | None:
             wrong = ("role", pool.role, "gives its trainer a process of its own, no pool")
         elif pool.tp > 1:
             wrong = ("tp", pool.tp, "runs each engine on one device")
-        elif pool.prefill:
-            wrong = ("prefill", pool.prefill, "has engines that both read and sample")
         elif pool.resource or pool.labels:
             which = "resource" if pool.resource else "labels"
             wrong = (which, getattr(pool, which), "has no nodes to choose from")

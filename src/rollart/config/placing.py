@@ -93,6 +93,9 @@ def engine_places(config: Config, *, weight_bytes: float = 0.0) -> dict[EngineId
 
     `weight_bytes` is what the model needs at least; a pool with less memory is passed by.
     """
+    error = refused_split(config)
+    if error is not None:
+        raise error
     if not config.pools:
         place = Place(preferred=(LOCAL,), needs=Needs())
         return {EngineId(f"{config.engine.name}-{n}"): place for n in range(config.engine.replicas)}
@@ -108,6 +111,31 @@ def engine_places(config: Config, *, weight_bytes: float = 0.0) -> dict[EngineId
         fix = 'no engine has room beside training: add a pool, or set role = "rollout" for one'
         raise ConfigError("pools", list(config.pools), fix)
     return places
+
+
+def refused_split(config: Config) -> ConfigError | None:
+    """Return what is said of pools whose engines only read or only sample; None without any."""
+    for name, pool in config.pools.items():
+        if pool.prefill:
+            fix = (
+                f"the engine {config.engine.name} both reads and samples: leave prefill and decode "
+                "out, or plan with --no-split; only `rollart simulate` takes a split"
+            )
+            return ConfigError(f"pools.{name}.prefill", pool.prefill, fix)
+    return None
+
+
+def idle_units(config: Config) -> dict[str, int]:
+    """Return how many units of each pool that only trains no rank is for."""
+    uses = uses_of(config)
+    if "rollout" not in uses.values():
+        return {}
+    left, idle = config.training.ranks, dict[str, int]()
+    for name in (name for name, use in uses.items() if use == "train"):
+        count = config.pools[name].count
+        idle[name] = max(0, count - left)
+        left = max(0, left - count)
+    return {name: count for name, count in idle.items() if count}
 
 
 def trainer_place(config: Config) -> Place:

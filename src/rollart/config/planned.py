@@ -16,7 +16,12 @@ _EXTRA = (0.0, 0.0625, 0.125, 0.25)
 
 
 def problem_of(
-    config: Config, *, objective: Objective, any_alpha: bool, most_slots: int | None
+    config: Config,
+    *,
+    objective: Objective,
+    any_alpha: bool,
+    most_slots: int | None,
+    may_split: bool = True,
 ) -> Problem:
     """Return what a config asks of the planner.
 
@@ -43,6 +48,7 @@ def problem_of(
         objective=objective,
         alphas=alphas,
         extra_groups=tuple(sorted(extra)),
+        may_split=may_split,
         most_slots=most_slots or 0,
         reuse_prefixes=config.routing.sticky,
         blocking_weights=config.mode.update == "idle",
@@ -93,6 +99,7 @@ def apply(config: Config, plan: Plan) -> Config:
             config.affinity.within(hosts), tasks=plan.affinity if config.mode.affinity else {}
         ),
         pools={place: training, **pools, **hosts},
+        training=replace(config.training, ranks=plan.train_gpus),
     )
 
 

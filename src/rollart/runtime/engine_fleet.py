@@ -80,8 +80,9 @@ class EngineFleet:
         self._berth_of: dict[EngineId, Berth] = {}
         self._versions: dict[EngineId, Version] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
         self.post: Callable[[Event], None] | None = None
-        """Where events go once the run has begun."""
+        """Hears which engines join and which are gone."""
         self.close_engine: Callable[[EngineId], None] | None = None
         """Sends an engine that is gone no further request."""
 
@@ -123,7 +124,7 @@ class EngineFleet:
     def lose(self, engine: EngineId, message: str) -> None:
         """Take note that an engine is gone, whoever found out, and have another made."""
         berth = self._drop(engine, message)
-        if berth is None or self.post is None:
+        if berth is None or self._is_closed:
             return
         self._ground.warn(f"engine {engine} is gone; its turns go on elsewhere")
         if berth.engine is None and not berth.is_moving:
@@ -136,7 +137,7 @@ class EngineFleet:
 
     async def close(self) -> None:
         """Replace nothing more; whoever made the engines ends them."""
-        self.post = None
+        self._is_closed, self.post = True, None
         for task in self._tasks:
             task.cancel()
         for engine in self.generators.values():

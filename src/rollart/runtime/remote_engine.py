@@ -43,6 +43,7 @@ class RemoteEngine:
     async def generate(self, request: Request) -> Completion:
         """Complete one request; cancelling the await aborts it."""
         if self._is_lost:
+            await asyncio.sleep(0)  # whoever asks again and again lets others take note of the loss
             return untouched(request)
         if request.session in self._waiting:
             raise InvariantError(f"session {request.session} asks again before it was answered")

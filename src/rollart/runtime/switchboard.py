@@ -47,6 +47,13 @@ class Switchboard:
         if self.router.is_open(engine):
             self.router.close(engine)
 
+    async def some_open(self) -> None:
+        """Wait until an engine takes requests."""
+        while not self.router.has_engines:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+
     async def complete(self, request: Request) -> Completion:
         """Complete a request; where an engine gives it back, another goes on with what there is."""
         completion = await self._ask(request)
@@ -67,8 +74,7 @@ class Switchboard:
 
     async def _ask(self, request: Request) -> Completion:
         router, now, session = self.router, self._now, request.session
-        while not router.has_engines:
-            await self._engine_opened()
+        await self.some_open()
         engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
         completion = await self._generators[engine].generate(request)
         if completion.finish == "abort":
@@ -76,8 +82,3 @@ class Switchboard:
         else:
             router.done(session, now=now(), sampled_tokens=len(completion.tokens))
         return completion
-
-    async def _engine_opened(self) -> None:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(future)
-        await future

@@ -16,9 +16,14 @@ from types import TracebackType
 from typing import Self
 
 from rollart.sandbox.attacks.attack import MARK, Target
-from rollart.types import ProgramResult
+from rollart.types import ProgramLimits, ProgramResult
 
 VARIABLE = "ROLLART_TRAP_TOKEN"
+ENDING_S = 5.0
+"""Seconds past its wall limit that killing a program and noticing its end may take.
+
+Long beside what it takes on a quiet machine: what dies has no more than a sandbox's small share.
+"""
 
 
 class Trap:
@@ -85,8 +90,8 @@ class Trap:
         assert self._target is not None
         return self._target
 
-    def findings(self, result: ProgramResult) -> list[str]:
-        """Return what a program's outputs and the host itself show it to have reached."""
+    def findings(self, result: ProgramResult, limits: ProgramLimits) -> list[str]:
+        """Return what a program's outputs, its time and the host show it to have reached."""
         output = result.stdout + result.stderr
         found: list[str] = []
         if MARK in output:
@@ -94,6 +99,8 @@ class Trap:
             found.append(output[start : start + 120].decode(errors="replace"))
         if self.secret.encode() in output:
             found.append("read the secret")
+        if result.wall_s > limits.wall_s + ENDING_S:
+            found.append(f"ran {result.wall_s:.1f} s, more than wall_s = {limits.wall_s:g}")
         return found + self.host_findings()
 
     def host_findings(self) -> list[str]:
