@@ -8,20 +8,22 @@ pays to fill itself again is the cold rate.
 Escapes: attacks drawn from `rollart.sandbox.attacks` with a seed, started in five ways, run a few
 at once beside a host that has something to steal: a file anybody may read, a variable of the
 environment, three listeners, a process to kill. An escape is anything reached, written, connected
-to or killed, or a process left at the end; `tried` counts the attacks that ran to their own end or
-to a limit, which is all of them unless the sandbox itself failed.
+to or killed, a program that ran on past its wall limit (`ENDING_S` later it must be dead and seen
+to be) or never came back, or a process left at the end; `tried` counts the attacks that ran to
+their own end or to a limit, which is all of them unless the sandbox itself failed.
 
 The host's other work is processes that compute without pause (arithmetic over a list of numbers)
 and count their rounds. Their pace is read in windows that alternate: attacks running, attacks held
-back until none runs. `host_slowdown` is one minus the ratio of the two, the median over pairs of
-neighbouring windows, with work on half of the cores while all attacks run. With work on every
-core the attacks get only what `cpu_shares` gives them and take long, so `host_slowdown_all_cores`
-is measured over a few. The benchmark's own process, which starts sandboxes and reads their
-answers, counts among what slows the work.
+back until none runs, a quarter as long. `host_slowdown` is one minus the ratio of the two, the
+median over pairs of neighbouring windows, with work on half of the cores while all attacks run.
+With work on every core the attacks get only what `cpu_shares` gives them and take long, so
+`host_slowdown_all_cores` is measured over a few. The benchmark's own process, which starts
+sandboxes and reads their answers, counts among what slows the work.
 
 - `starts_per_s_cold`, `starts_per_s_warm`: programs started and finished a second, `CONCURRENCY`
   at once; warm as a burst
 - `overhead_s`: seconds from call to result of a program that prints a line, less the plain one's
+- `longest_overrun_s`: the most that a program was seen past its wall limit
 - `escapes`, `left_processes`, `host_slowdown`, `host_slowdown_all_cores`
 - `by_kind`: attacks, escapes and ends of each kind
 """
@@ -42,7 +44,7 @@ from rollart.errors import SandboxError
 from rollart.ports import Sandbox
 from rollart.sandbox.attacks.attack import TIGHT, Attack
 from rollart.sandbox.attacks.drawing import draw
-from rollart.sandbox.attacks.trap import Trap
+from rollart.sandbox.attacks.trap import ENDING_S, Trap
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.plain import PlainSandbox
 from rollart.sandbox.pool import BubblewrapSandbox
@@ -51,19 +53,22 @@ from rollart.types import Program
 NAME = "sandbox"
 CONCURRENCY = 4
 SEED = 5
-WINDOW_S = 2.0
+WINDOW_S = 4.0
+STUCK_S = 120.0
+"""Seconds past all its limits after which a run is given up: its program cannot be ended."""
 HELLO = Program(argv=("python3", "-c", "print('hello')"))
 
 
 def run(*, quick: bool) -> dict[str, Any]:
     result = asyncio.run(measure_starts(repeats=8 if quick else 40))
     cores = os.cpu_count() or 1
-    few = asyncio.run(measure_attacks(count=16 if quick else 48, workers=cores))
+    few = asyncio.run(measure_attacks(count=16 if quick else 32, workers=cores))
     result |= asyncio.run(measure_attacks(count=60 if quick else 1000, workers=max(1, cores // 2)))
     result["host_slowdown_all_cores"] = few["host_slowdown"]
     result["escapes"] += few["escapes"]
     result["programs"] += few["programs"]
     result["tried"] += few["tried"]
+    result["longest_overrun_s"] = max(result["longest_overrun_s"], few["longest_overrun_s"])
     return result
 
 
@@ -137,6 +142,7 @@ async def measure_attacks(*, count: int, workers: int) -> dict[str, Any]:
         "left_processes": len(left),
         "host_slowdown": round(statistics.median(slowdown), 4),
         "host_slowdown_windows": len(paces),
+        "longest_overrun_s": round(tally.overrun_s, 2),
         "attack_wall_s": round(tally.wall_s, 1),
         "by_kind": {
             kind: {
@@ -159,21 +165,31 @@ class Tally:
         self.found: list[str] = []
         self.failures = 0
         self.wall_s = 0.0
+        self.overrun_s = 0.0
 
     async def attack(self, attack: Attack, way: str, sandbox: Sandbox, trap: Trap) -> None:
         """Make one attack and note what it reached."""
         self.programs[attack.kind] += 1
+        limits = attack.limits
         try:
-            result = await sandbox.run(attack.program(trap.target, way))
+            async with asyncio.timeout(limits.wall_s + ENDING_S + STUCK_S):
+                result = await sandbox.run(attack.program(trap.target, way))
+        except TimeoutError:
+            self._escaped(attack, way, f"did not end {STUCK_S:g} s after its wall limit")
+            return
         except SandboxError as error:
             self.failures += 1
             print(f"{attack.name}/{way}: {error}", file=sys.stderr)
             return
         self.ends[attack.kind, result.end] += 1
         self.wall_s += result.wall_s
-        if found := trap.findings(result):
-            self.escapes[attack.kind] += 1
-            self.found.append(f"{attack.name}/{way}: {found[0]}")
+        self.overrun_s = max(self.overrun_s, result.wall_s - limits.wall_s)
+        if found := trap.findings(result, limits):
+            self._escaped(attack, way, found[0])
+
+    def _escaped(self, attack: Attack, way: str, how: str) -> None:
+        self.escapes[attack.kind] += 1
+        self.found.append(f"{attack.name}/{way}: {how}")
 
 
 async def _windows(
@@ -194,7 +210,7 @@ async def _windows(
             busy = await work.pace(WINDOW_S)
             was_full = bool(queue)
         await sandbox.warm_up()
-        idle = await work.pace(WINDOW_S / 2)
+        idle = await work.pace(WINDOW_S / 4)
         if was_full or not paces:
             paces.append((busy, idle))
         print(f"{len(queue)} left, pace {busy / idle:.3f}", file=sys.stderr)
