@@ -64,3 +64,27 @@ def test_workers_that_did_not_get_away_are_put_back(resources, tmp_path):
     rows = json.loads((tmp_path / FILE).read_text())
     held = [row["actual"] for row in rows if row["until_s"] is None]
     assert (held, len(rows)) == (["far"], 3)
+
+
+def test_workers_with_devices_are_shown_as_many_gpus_as_they_have_units(tmp_path):
+    labelled = 'class="H800",count=4,tp=2,role="rollout",resource="GPU",labels={kind="h800"}'
+    named = 'class="H20",count=8,role="rollout",cpus=3'
+    pools = [f"pools.labelled={{{labelled}}}", f"pools.named={{{named}}}", POOLS[0]]
+    a, b, c = (letter * 56 for letter in "abc")  # as long as Ray's own
+    nodes = [
+        Node(id=a, address="1", resources={"CPU": 8, "GPU": 4}, labels={"kind": "h800"}),
+        Node(id=b, address="2", resources={"CPU": 8, "GPU": 1, "H20": 8}, labels={}),
+        Node(id=c, address="3", resources={"CPU": 8, "H20": 1, "near": 1}, labels={}),
+    ]
+    resources = Resources(load_config(QUICKSTART, pools), tmp_path, nodes)
+
+    def asked(worker, pool, units=1):
+        binding = resources.bind(worker, Place(preferred=(pool,), needs=Needs(units=units)))
+        wanted = resources.asked(binding)
+        return binding.node, wanted["num_gpus"], wanted["num_cpus"], wanted["resources"]
+
+    assert asked("engine", "labelled", 2) == (a, 2, 0, {})
+    on_named = sorted((asked("one", "named"), asked("two", "named")), key=lambda each: each[0])
+    assert on_named == [(b, 1, 3, {"H20": 1}), (c, 0, 3, {"H20": 1})]
+    assert asked("rank", "near") == (c, 0, 0, {"near": 1})
+    assert asked("more", "named") == (a, 1, 0, {})

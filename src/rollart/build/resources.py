@@ -13,8 +13,9 @@ from typing import Any
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.placing import Place, alive, capacities
+from rollart.config.pools import GPU
 from rollart.control.binding import Binding, Bindings
-from rollart.control.capacity import Needs
+from rollart.control.capacity import CPU, Needs
 from rollart.errors import PlacementError
 from rollart.on_ray.placement import on_node
 from rollart.on_ray.session import Node
@@ -31,10 +32,14 @@ class Resources:
         self._clock = SystemClock()
         self._bindings = Bindings(capacities(config))
         self._places: dict[str, Place] = {}
+        self._with_gpus: frozenset[str] = frozenset()
+        """Nodes whose devices Ray knows of."""
         self.observe(nodes)
 
     def observe(self, nodes: Iterable[Node]) -> tuple[str, ...]:
         """Take note of the nodes that are alive; return the workers whose node is gone."""
+        nodes = list(nodes)
+        self._with_gpus = frozenset(node.id for node in nodes if node.resources.get(GPU))
         self._bindings.observe(alive(self._config, nodes), now=self._clock.now())
         return self._bindings.lost()
 
@@ -92,7 +97,8 @@ class Resources:
         """Return what Ray is asked for to put a worker where it is bound.
 
         A worker without units asks for nothing: what it would share with the others of its node
-        is not counted here, so Ray might keep it waiting for it.
+        is not counted here, so Ray might keep it waiting for it. One with devices asks for as many
+        GPUs where Ray knows of them: it is shown those and no others.
         """
         place = self._places[binding.worker]
         pool = self._config.pools.get(binding.actual)
@@ -101,8 +107,10 @@ class Resources:
         wanted = dict(
             pool.request(units=place.needs.units, engine_cpus=self._config.ray.engine_cpus)
         )
-        cpus = wanted.pop("CPU", 0.0)
-        return on_node(binding.node, resources=wanted, cpus=cpus)
+        cpus, gpus = wanted.pop(CPU, 0.0), wanted.pop(GPU, 0.0)
+        if not pool.is_cpu and binding.node in self._with_gpus:
+            gpus = float(place.needs.units)
+        return on_node(binding.node, resources=wanted, cpus=cpus, gpus=gpus)
 
     def _write(self) -> None:
         rows = [asdict(binding) for binding in self._bindings.records()]

@@ -14,6 +14,9 @@ from rollart.control.capacity import CPU, PoolCapacity
 from rollart.errors import ConfigError
 from rollart.sim.hardware import Gpu, gpu_named, link_named
 
+GPU = "GPU"
+"""What Ray calls every device, of whatever class."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolOptions:
@@ -62,7 +65,7 @@ class PoolOptions:
         for name in ("price", "memory_gb", "cpus"):
             if not getattr(self, name) >= 0:
                 raise ConfigError(f"pools.{name}", getattr(self, name), "must be at least 0")
-        if self.resource == "GPU" and not self.labels:
+        if self.resource == GPU and not self.labels:
             fix = "every GPU node has it: leave it out, or say with labels which nodes are meant"
             raise ConfigError("pools.resource", self.resource, fix)
 
@@ -102,12 +105,16 @@ class PoolOptions:
     def units_on(
         self, resources: Mapping[str, float], labels: Mapping[str, str], *, engine_cpus: float
     ) -> int:
-        """Return how many units a node with these Ray resources and labels has for the pool."""
+        """Return how many units a node with these Ray resources and labels has for the pool.
+
+        Where Ray knows of a node's devices, a unit is one of them, whatever else it is called.
+        """
         if any(labels.get(key) != value for key, value in self.labels.items()):
             return 0
         asked = self.request(units=1, engine_cpus=engine_cpus)
         unit = CPU if self.is_cpu and not self.resource else self.resource or self.hardware
-        return int(resources.get(unit, 0.0) / asked[unit])
+        units = int(resources.get(unit, 0.0) / asked[unit])
+        return units if self.is_cpu or GPU not in resources else min(units, int(resources[GPU]))
 
 
 _NOT_NEGATIVE = (
