@@ -54,7 +54,13 @@ def test_what_this_host_cannot_do_is_one_message(small, override, message):
     assert str(caught.value).startswith(message)
 
 
-def test_prefill_and_decode_are_not_split_here(small):
+@pytest.mark.parametrize("where", [[], ["ray.address=local"]])
+def test_prefill_and_decode_are_split_nowhere_and_nothing_is_made(small, runs, where):
     options = ["pools.left.prefill=1", "pools.left.decode=1"]
-    with pytest.raises(ConfigError, match="engines that both read and sample"):
-        local_engines(small("none", *CPUS, *options))
+    with pytest.raises(ConfigError) as caught:
+        train(small("none", *CPUS, *options, *where))
+    assert str(caught.value) == (
+        "pools.left.prefill = 1: the engine torch both reads and samples: leave prefill and "
+        "decode out, or plan with --no-split; only `rollart simulate` takes a split"
+    )
+    assert not (runs / "none").exists()

@@ -86,6 +86,46 @@ def test_a_plan_for_this_machine_divides_its_cores_into_workers(tmp_path, capsys
     assert main(["train", str(out), "--address", "local", "--dry-run"]) == 0
 
 
+def test_every_gpu_that_is_to_train_gets_a_rank(small, tmp_path, capsys):
+    out = tmp_path / "planned.toml"
+    assert main(["plan", str(small), "--out", str(out), "--no-split"]) == 0
+    planned = load_config(out)
+    count = next(pool.count for pool in planned.pools.values() if pool.role == "train")
+    assert (count > 1, planned.training.ranks) == (True, count)
+    capsys.readouterr()
+    assert main(["pools", str(out)]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if "rank-0" in line)
+    assert row.split()[2:5] == [str(count)] * 3
+    assert main(["train", str(out), "--dry-run"]) == 0
+    assert "train nothing" not in capsys.readouterr().out
+    assert main(["train", str(out), "--dry-run", "training.ranks=1"]) == 0
+    assert f"training.ranks = 1: {count - 1} of the {count} units of pool " in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_split_is_planned_and_said_to_be_for_the_simulator_alone(small, tmp_path, capsys):
+    out = tmp_path / "planned.toml"
+    split = ["pools.wide.prefill=1", "pools.wide.decode=1"]
+    assert main(["plan", str(small), *split, "--out", str(out)]) == 0
+    said = "`rollart train` refuses these pools: pools.wide.prefill = 1: the engine torch both"
+    assert said in capsys.readouterr().out
+    assert main(["train", str(out), "--dry-run"]) == 0
+    assert said in capsys.readouterr().out
+    assert refusal(capsys, "pools", str(out)).startswith("pools.wide.prefill = 1: the engine")
+
+
+def test_without_splits_none_is_looked_for(small):
+    config = load_config(small)
+    problem = problem_of(
+        config, objective="throughput", any_alpha=False, most_slots=None, may_split=False
+    )
+    answer = search(problem, events=10_000)
+    tried = [answer.plan, *(plan for plan, _ in answer.others)]
+    assert len(tried) > 1
+    assert not any(share.is_split for plan in tried for share in plan.rollout)
+
+
 def test_a_planned_config_is_itself_a_problem_with_one_division_left(small, tmp_path, capsys):
     out = tmp_path / "planned.toml"
     assert main(["plan", str(small), "--out", str(out)]) == 0

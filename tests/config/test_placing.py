@@ -1,4 +1,4 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -10,12 +10,14 @@ from rollart.config.placing import (
     capacities,
     engine_places,
     environment_place,
+    idle_units,
     trainer_place,
     uses_of,
 )
 from rollart.config.pools import PoolOptions
 from rollart.control.capacity import Needs, PoolCapacity
 from rollart.errors import ConfigError
+from rollart.training.options import TrainingOptions
 
 TASKS = {"lake": TaskOptions(env="frozen_lake")}
 COMPUTE = PoolOptions(hardware="H800", count=2)
@@ -78,6 +80,14 @@ def test_engines_get_what_training_leaves_of_an_only_pool():
 def test_no_room_for_an_engine_is_one_message(pool):
     with pytest.raises(ConfigError, match="no engine has room beside training"):
         engine_places(make(one=pool))
+
+
+def test_units_that_train_nothing_are_counted_where_no_engine_takes_them():
+    trains = PoolOptions(hardware="H800", count=8, role="train")
+    config = make(trains=trains, wide=WIDE)
+    assert idle_units(config) == {"trains": 7}
+    assert idle_units(replace(config, training=TrainingOptions(ranks=8))) == {}
+    assert idle_units(make(one=PoolOptions(hardware="CPU", count=3))) == {}
 
 
 def test_environments_may_stay_where_the_run_is_started():

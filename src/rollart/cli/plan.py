@@ -11,6 +11,7 @@ from rich.table import Table
 from rollart.cli.printing import say
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
+from rollart.config.placing import refused_split
 from rollart.config.planned import apply, problem_of
 from rollart.errors import StorageError
 from rollart.planning.explaining import bottleneck, explain
@@ -32,8 +33,9 @@ def run(arguments: Namespace) -> int:
     clock = SystemClock()
     answer = search(problem, progress=lambda message: _progress(message, clock.now()))
     _progress("done", clock.now())
+    planned = apply(config, answer.plan)
     if arguments.out is not None:
-        _write(Path(arguments.out), apply(config, answer.plan))
+        _write(Path(arguments.out), planned)
     if arguments.json:
         say(json.dumps(as_json(answer)))
         return 0
@@ -42,6 +44,9 @@ def run(arguments: Namespace) -> int:
         say()
         for sentence in explain(answer):
             say(f"- {sentence}")
+    refused = refused_split(planned)
+    if refused is not None:
+        say(f"\n`rollart train` refuses these pools: {refused}")
     if arguments.out is not None:
         say(f"\nwritten: {arguments.out}; look at it with rollart train --dry-run {arguments.out}")
     return 0
