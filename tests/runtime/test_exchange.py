@@ -1,6 +1,7 @@
 """Many messages in few calls, none of them lost, and the end of the other side noticed."""
 
 import asyncio
+import contextlib
 import random
 
 import pytest
@@ -91,6 +92,38 @@ def test_the_end_of_the_other_side_is_told_once_and_ends_the_line():
         assert [type(error) for error in lost] == [ActorDiedError]
 
     talk(scenario)
+
+
+class Stubborn:
+    """Fails the second call, and then answers the first, though it was given up."""
+
+    def __init__(self):
+        self.is_answered = False
+
+    async def call(self, _method, _name, number, _messages):
+        if number == 1:
+            raise ActorDiedError("gone")
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.005)
+        self.is_answered = True
+        return ["too late"]
+
+
+def test_what_is_answered_after_the_loss_was_told_is_not_heard():
+    async def run():
+        heard, lost, handle = [], [], Stubborn()
+        line = Line(
+            handle, name="me", hear=heard.append, is_listening=lambda: True, lose=lost.append
+        )
+        line.send(1)
+        await asyncio.sleep(0)
+        line.send(2)
+        async with asyncio.timeout(10):
+            while not handle.is_answered:
+                await asyncio.sleep(0.001)
+        assert (heard, [str(error) for error in lost]) == ([], ["gone"])
+
+    asyncio.run(run())
 
 
 def test_a_later_call_lets_the_one_before_it_return():

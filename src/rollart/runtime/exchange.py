@@ -133,8 +133,10 @@ class Line(Generic[Sent, Told]):
             answers: list[Any] = await self._handle.call("exchange", self._name, number, messages)
         except Exception as error:
             if not self._is_closed:
-                self._is_closed = True
+                self.close()  # what other calls still bring comes too late: the loss is told now
                 self._lose(error)
+            return
+        if self._is_closed:
             return
         for answer in self._answers.take(number, answers):
             self._hear(answer)
