@@ -70,6 +70,73 @@ def test_a_file_of_statements_alone_is_one_test():
     assert scored("unit_tests", ADD, {"tests": "assert add(1, 2) == 4"}) == share(0, 1, 0.0)
 
 
+STYLES = """
+import asyncio
+
+async def test_awaited():
+    await asyncio.sleep(0)
+    assert add(1, 1) == 3
+
+class TestSums:
+    def setup_method(self): self.one = 1
+    def test_right(self): assert add(self.one, 1) == 2
+    async def test_wrong(self): assert add(self.one, 1) == 3
+    def helper(self, number): return number
+"""
+
+
+def test_coroutines_and_classes_without_a_base_are_tests_too():
+    assert scored("unit_tests", ADD, {"tests": STYLES}, mode="fraction") == share(1, 3, 1 / 3)
+
+
+CHECK = """
+METADATA = {"author": "x"}
+
+
+def check(candidate):
+    assert candidate(1, 2) == 3
+"""
+
+
+def test_a_check_is_given_the_tasks_entry_point():
+    right: dict[str, Json] = {"tests": CHECK, "entry_point": "add"}
+    assert scored("unit_tests", ADD, right) == share(1, 1, 1.0)
+    wrong = ADD.replace("a + b", "a - b")
+    assert scored("unit_tests", wrong, right) == share(0, 1, 0.0)
+    assert scored("unit_tests", ADD, right | {"entry_point": "sub"}) == share(0, 1, 0.0)
+
+
+@pytest.mark.parametrize("answer", [ADD, "```python\n)\n```"])
+@pytest.mark.parametrize(
+    ("tests", "wanted"),
+    [
+        (CHECK, "wanted a test: a function test"),
+        ([CHECK], "wanted a test: a function test"),
+        ("def verify(): assert add(1, 2) == 3", "wanted a test: a function test"),
+        ("if __name__ == '__main__': print(add)", "wanted a test: a function test"),
+        ("class TestSums:\n    def verify(self): assert add(1, 2) == 4", "wanted a test"),
+    ],
+)
+def test_a_file_without_a_test_fails_the_score_whatever_the_answer(answer, tests, wanted):
+    with pytest.raises(ScoreError, match=wanted) as caught:
+        scored("unit_tests", answer, {"tests": tests})
+    assert caught.value.is_final
+
+
+@pytest.mark.parametrize(
+    ("tests", "wanted"),
+    [
+        ("def test_all(tmp_path): pass", "tests without arguments, which test_all takes"),
+        ("class TestIt:\n    def test_all(self, x): pass", "which TestIt.test_all takes"),
+        ("class Sums:\n    def test_sum(self): pass", "wanted a test: a function test"),
+    ],
+)
+def test_tests_that_cannot_be_run_fail_the_score(tests, wanted):
+    with pytest.raises(ScoreError, match=wanted) as caught:
+        scored("unit_tests", ADD, {"tests": tests})
+    assert caught.value.is_final
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -25,6 +25,11 @@ Case: TypeAlias = tuple[str, str]
 
 _RUNNER = Path(__file__).with_name("inside.py")
 _SECRET_BYTES = 16
+ENTRY_POINT = "entry_point"
+"""The payload's key for the function that a test file's `check(candidate)` is given."""
+_TESTS = (
+    f"a test: a function test…, a class Test…, a TestCase, a statement, or check with {ENTRY_POINT}"
+)
 
 
 async def unit_tests(
@@ -38,13 +43,16 @@ async def unit_tests(
 ) -> Reward:
     """Score a Python program by the tests of its task: a test file, or a list of statements.
 
-    A file's tests are its functions `test…` and its TestCases, or, without any, the file itself.
-    Tests see the solution's names as their own and may also import `solution`.
+    A file's tests are its functions `test…`, its TestCases and the methods of its classes `Test…`;
+    without any, its `check(candidate)` if the task names an `entry_point`, else its statements.
+    Tests see the solution's names as their own and may also import `solution`. A file without a
+    test fails the score.
     """
     _check_mode(mode)
     tests = get_expected(trajectory, key)
     if not _are_tests(tests):
         raise wrong_payload(key, tests, "a test file as text, or a list of test statements")
+    entry_point = trajectory.task.payload.get(ENTRY_POINT, "")
     program = find_code(find_answer(trajectory, source=source) or "", language="python")
     secret = secrets.token_hex(_SECRET_BYTES)
     result = await _run(
@@ -53,13 +61,18 @@ async def unit_tests(
             files={
                 "run_tests.py": _RUNNER.read_bytes(),
                 "solution.py": _encode(program),
-                "tests.json": json.dumps(tests).encode(),
+                "tests.json": json.dumps({"tests": tests, "entry_point": entry_point}).encode(),
             },
             stdin=f"{secret}\n".encode(),
             limits=_read_limits(limits),
         )
     )
-    passed, total = _count(result, secret)
+    said = _said(result, secret)
+    if unfit := [words[1] for words in said if words[0] == "unfit"]:
+        raise wrong_payload(key, tests, f"tests without arguments, which {unfit[0]} takes")
+    if ["total", "0"] in said:
+        raise wrong_payload(key, tests, _TESTS)
+    passed, total = _count(said)
     return _reward(passed, max(total, len(tests) if isinstance(tests, list) else 1), mode)
 
 
@@ -117,13 +130,17 @@ async def _run(program: Program) -> ProgramResult:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
 
 
-def _count(result: ProgramResult, secret: str) -> tuple[int, int]:
-    """Return how many tests passed and how many there were, by what the runner wrote."""
+def _said(result: ProgramResult, secret: str) -> list[list[str]]:
+    """Return what the runner wrote, line by line."""
     lines = result.stdout.decode(errors="replace").splitlines()
-    said = [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
+    return [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
+
+
+def _count(said: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Return how many tests passed and how many there were."""
     totals = [int(words[1]) for words in said if words[0] == "total"]
     total = totals[0] if totals else 0
-    return min(said.count(["passed"]), total), total
+    return min(sum(words[0] == "passed" for words in said), total), total
 
 
 def _check_mode(mode: Mode) -> None:

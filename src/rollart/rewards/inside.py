@@ -9,6 +9,8 @@ instead (`stdin_stdout`), where what is expected never enters the sandbox.
 Standard library only: the sandbox may have nothing else.
 """
 
+import ast
+import asyncio
 import inspect
 import json
 import os
@@ -16,6 +18,16 @@ import sys
 import unittest
 from collections.abc import Callable
 from pathlib import Path
+
+_Check = Callable[[], object]
+_DEFINITIONS = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom),
+    *(ast.Assign, ast.AnnAssign, ast.Pass),
+)
+
+
+class _UnfitError(Exception):
+    """A test that cannot be called by itself."""
 
 
 def main() -> None:
@@ -29,7 +41,11 @@ def main() -> None:
     def say(*words: object) -> None:
         os.write(report, (" ".join(map(str, (secret, *words))) + "\n").encode())
 
-    tests = json.loads(Path("tests.json").read_text(encoding="utf-8"))
+    given = json.loads(Path("tests.json").read_text(encoding="utf-8"))
+    tests, entry_point = given["tests"], given["entry_point"]
+    if not any(_can_test(text, entry_point) for text in _texts(tests)):
+        say("total", 0)
+        return
     sys.path.insert(0, str(Path.cwd()))
     try:
         solution = __import__("solution")
@@ -37,13 +53,42 @@ def main() -> None:
         say("broken", type(error).__name__)
         return
     names = {name: value for name, value in vars(solution).items() if not name.startswith("__")}
-    checks = _collect(tests, names)
+    try:
+        checks = _collect(tests, names, entry_point)
+    except _UnfitError as error:
+        say("unfit", error)
+        return
     say("total", len(checks))
     for check in checks:
         say("passed" if _holds(check) else "failed")
 
 
-def _collect(tests: str | list[str], names: dict[str, object]) -> list[Callable[[], object]]:
+def _texts(tests: str | list[str]) -> list[str]:
+    return [tests] if isinstance(tests, str) else tests
+
+
+def _can_test(text: str, entry_point: str) -> bool:
+    """Say whether a file may have a test at all, whatever the solution is."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return True
+    names = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS[:2])}
+    is_called = bool(entry_point) and "check" in names
+    return is_called or any(name.startswith("test") for name in names) or _has_statements(tree)
+
+
+def _has_statements(tree: ast.Module) -> bool:
+    """Say whether a file does anything by itself but define."""
+    return not all(
+        isinstance(node, _DEFINITIONS)
+        or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        or (isinstance(node, ast.If) and "__main__" in ast.dump(node.test))
+        for node in tree.body
+    )
+
+
+def _collect(tests: str | list[str], names: dict[str, object], entry_point: str) -> list[_Check]:
     """Return the tests: each text of a list, or what a file defines, or the file itself."""
     if isinstance(tests, list):
         return [lambda text=text: _execute(text, names) for text in tests]
@@ -51,13 +96,49 @@ def _collect(tests: str | list[str], names: dict[str, object]) -> list[Callable[
         space = _execute(tests, names)
     except BaseException:
         return [_fail]
-    found: list[Callable[[], object]] = []
+    found: list[_Check] = []
     for name, value in space.items():
         if inspect.isfunction(value) and name.startswith("test"):
-            found.append(value)
+            found.append(_alone(value, name))
         elif inspect.isclass(value) and issubclass(value, unittest.TestCase):
             found += [lambda case=case: _run_case(case) for case in _cases(value)]
-    return found or [lambda: None]
+        elif inspect.isclass(value) and name.startswith("Test"):
+            found += _methods(value)
+    check = space.get("check")
+    if not found and entry_point and callable(check):
+        return [lambda: check(names[entry_point])]
+    return found or ([_pass] if _has_statements(ast.parse(tests)) else [])
+
+
+def _methods(kind: type) -> list[_Check]:
+    """Return the tests of a class that is no TestCase, each on an object of its own."""
+
+    def run(name: str) -> object:
+        suite = kind()
+        for each in ("setup_class", "setup_method", name, "teardown_method"):
+            if hasattr(suite, each):
+                _finish(getattr(suite, each)())
+        return None
+
+    methods = [name for name in dir(kind) if name.startswith("test")]
+    around = [name for name in ("setup_method", "teardown_method") if hasattr(kind, name)]
+    for name in (*methods, *around):
+        _alone(getattr(kind, name), f"{kind.__name__}.{name}", given=1)
+    return [lambda name=name: run(name) for name in methods]
+
+
+def _alone(function: Callable[..., object], name: str, *, given: int = 0) -> Callable[..., object]:
+    """Return a function if it wants no argument but those given."""
+    parameters = list(inspect.signature(function).parameters.values())[given:]
+    if any(each.default is each.empty and each.kind in _WANTED for each in parameters):
+        raise _UnfitError(name)
+    return function
+
+
+_WANTED = (
+    *(inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD),
+    inspect.Parameter.KEYWORD_ONLY,
+)
 
 
 def _execute(text: str, names: dict[str, object]) -> dict[str, object]:
@@ -83,9 +164,19 @@ def _fail() -> None:
     raise AssertionError
 
 
-def _holds(check: Callable[[], object]) -> bool:
+def _pass() -> None:
+    """Say that the file, which has run to its end, is the test."""
+
+
+def _finish(returned: object) -> None:
+    """Run what a test returned to its end if it is a coroutine."""
+    if inspect.iscoroutine(returned):
+        asyncio.run(returned)
+
+
+def _holds(check: _Check) -> bool:
     try:
-        check()
+        _finish(check())
     except BaseException:
         return False
     return True
