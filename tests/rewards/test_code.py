@@ -111,7 +111,7 @@ def test_a_check_is_given_the_tasks_entry_point():
     ("tests", "wanted"),
     [
         (CHECK, "wanted a test: a function test"),
-        ([CHECK], "wanted a test: a function test"),
+        ([CHECK, FILE], "wanted a test: a function test"),
         ("def verify(): assert add(1, 2) == 3", "wanted a test: a function test"),
         ("if __name__ == '__main__': print(add)", "wanted a test: a function test"),
         ("class TestSums:\n    def verify(self): assert add(1, 2) == 4", "wanted a test"),

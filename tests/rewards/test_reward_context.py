@@ -2,6 +2,8 @@
 
 import asyncio
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,43 @@ def test_the_environment_names_what_is_called_at_the_first_need(monkeypatch):
         return get_sandbox()
 
     assert isinstance(asyncio.run(one()), Quiet)
+
+
+def slowly_offer() -> None:
+    entered.set()
+    assert may_go_on.wait(10)
+    offer()
+
+
+entered, may_go_on = threading.Event(), threading.Event()
+
+
+def test_a_need_that_comes_while_the_process_is_set_up_waits(monkeypatch):
+    monkeypatch.setenv(SET_UP_VARIABLE, f"{__name__}:slowly_offer")
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(get_model, "echo")
+        assert entered.wait(10)
+        second = pool.submit(get_model, "echo")
+        with pytest.raises(TimeoutError):
+            second.result(0.05)
+        may_go_on.set()
+        assert (first.result(10), second.result(10)) == (echo, echo)
+
+
+failures = [OSError("not yet")]
+
+
+def offer_at_last() -> None:
+    if failures:
+        raise failures.pop()
+    offer()
+
+
+def test_setting_up_that_failed_is_tried_again(monkeypatch):
+    monkeypatch.setenv(SET_UP_VARIABLE, f"{__name__}:offer_at_last")
+    with pytest.raises(OSError, match="not yet"):
+        get_model("echo")
+    assert get_model("echo") is echo
 
 
 def test_what_is_not_offered_is_told_with_how_to():

@@ -9,6 +9,7 @@ the first need and belongs to the event loop it was opened on: what it runs is a
 
 import asyncio
 import os
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
@@ -23,6 +24,8 @@ Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
 SET_UP_VARIABLE = "ROLLART_REWARD_SETUP"
 """The environment variable that names the function a process calls at the first need."""
 
+_lock = threading.RLock()
+"""Held while the process is set up: calls in other threads wait until it is."""
 _done: set[str] = set()
 _opening: list[Callable[[], Sandbox]] = []
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = WeakKeyDictionary()
@@ -38,8 +41,7 @@ def get_sandbox() -> Sandbox:
     """Return the sandbox of the running event loop, opened if it is the first need."""
     loop = asyncio.get_running_loop()
     if loop not in _open:
-        if not _opening:
-            _set_up()
+        _set_up(lambda: bool(_opening))
         if not _opening:
             fix = f"name in {SET_UP_VARIABLE} a module:function that calls use_sandbox"
             raise ScoreError(
@@ -70,22 +72,26 @@ def use_model(name: str, ask: Ask | None) -> None:
 
 def get_model(name: str) -> Ask:
     """Return the chat model offered under a name."""
-    if name not in _models:
-        _set_up()
+    _set_up(lambda: name in _models)
     if name not in _models:
         known = ", ".join(sorted(_models)) or "none"
         raise ScoreError(f"no model is called {name!r} in this process: {known}", is_final=True)
     return _models[name]
 
 
-def _set_up() -> None:
-    """Call the function the environment names, once: how a process started elsewhere is told."""
+def _set_up(is_offered: Callable[[], bool]) -> None:
+    """Call the function the environment names, once: how a process started elsewhere is told.
+
+    One that fails is called again at the next need.
+    """
     target = os.environ.get(SET_UP_VARIABLE, "")
-    if not target or target in _done:
-        return
-    _done.add(target)
-    module_name, _, function_name = target.rpartition(":")
-    found = getattr(load_module(module_name, field=SET_UP_VARIABLE), function_name, None)
-    if not callable(found):
-        raise ConfigError(SET_UP_VARIABLE, target, f"{module_name} has no function {function_name}")
-    found()
+    with _lock:
+        if is_offered() or not target or target in _done:
+            return
+        module_name, _, function_name = target.rpartition(":")
+        found = getattr(load_module(module_name, field=SET_UP_VARIABLE), function_name, None)
+        if not callable(found):
+            fix = f"{module_name} has no function {function_name}"
+            raise ConfigError(SET_UP_VARIABLE, target, fix)
+        found()
+        _done.add(target)

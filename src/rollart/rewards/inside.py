@@ -43,7 +43,7 @@ def main() -> None:
 
     given = json.loads(Path("tests.json").read_text(encoding="utf-8"))
     tests, entry_point = given["tests"], given["entry_point"]
-    if not any(_can_test(text, entry_point) for text in _texts(tests)):
+    if not _can_test(tests, entry_point):
         say("total", 0)
         return
     sys.path.insert(0, str(Path.cwd()))
@@ -63,19 +63,20 @@ def main() -> None:
         say("passed" if _holds(check) else "failed")
 
 
-def _texts(tests: str | list[str]) -> list[str]:
-    return [tests] if isinstance(tests, str) else tests
-
-
-def _can_test(text: str, entry_point: str) -> bool:
-    """Say whether a file may have a test at all, whatever the solution is."""
+def _can_test(tests: str | list[str], entry_point: str) -> bool:
+    """Say whether there may be a test at all, whatever the solution is."""
+    is_file = isinstance(tests, str)
     try:
-        tree = ast.parse(text)
+        trees = [ast.parse(text) for text in ([tests] if is_file else tests)]
     except (SyntaxError, ValueError):
         return True
-    names = {node.name for node in ast.walk(tree) if isinstance(node, _DEFINITIONS[:2])}
+    if any(map(_has_statements, trees)):
+        return True
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {node.name for node in nodes if isinstance(node, functions)}
     is_called = bool(entry_point) and "check" in names
-    return is_called or any(name.startswith("test") for name in names) or _has_statements(tree)
+    return is_file and (is_called or any(name.startswith("test") for name in names))
 
 
 def _has_statements(tree: ast.Module) -> bool:
