@@ -19,7 +19,7 @@ from rollart.replay import replay
 from rollart.sim.latency import Latency
 from rollart.sim.outages import OutageOptions
 from rollart.sim.rewards import RewardOptions
-from rollart.types import Version
+from rollart.types import EngineId, Version
 
 CONFIG = """
 [run]
@@ -211,6 +211,22 @@ def test_a_model_too_large_for_one_of_the_pools_is_named_with_sizes(config, line
     assert "Qwen3-32B" in errors
 
 
+def test_the_link_of_a_pool_and_the_store_set_the_time_of_weights(config):
+    def times(*overrides: str) -> tuple[float, float]:
+        durations = world_from(load_config(config, list(overrides))).durations
+        publish_s = durations.publish_s(Version(1))
+        return publish_s, durations.update_s(Version(1), engine=EngineId("fast-0"))
+
+    links = ["pools.fast.link={0}", "pools.wide.link={0}"]
+    slow, fast = (
+        times(*(each.format(name) for each in links)) for name in ("tcp_10g", "rdma_400g")
+    )
+    assert slow[0] == pytest.approx(fast[0] * 6.2 / 1.1)
+    assert slow[1] - fast[1] == pytest.approx(1 / 1.1 - 1 / 6.2)
+    assert times("pools.fast.link=tcp_10g") == slow
+    assert times("simulation.constants.push_gb_s=0.5")[0] == pytest.approx(slow[0] * 1.1 / 0.5)
+
+
 def test_a_run_without_pools_is_told_how_to_name_them(tmp_path, lines):
     path = tmp_path / "bare.toml"
     path.write_text('[tasks.web]\nenv = "number_guess"\n')
@@ -356,6 +372,11 @@ def test_a_config_reaches_tails_failures_rewards_and_constants(config):
             "simulation.constants.memory_share=1.5",
             "simulation.constants.memory_share = 1.5: must be more than 0 and at most 1",
         ),
+        (
+            "simulation.constants.train_utilisation=1.1",
+            "train_utilisation = 1.1: must be more than",
+        ),
+        ("simulation.constants.push_gb_s=-1", "push_gb_s = -1.0: must be at least 0"),
         ("simulation.constants.bucket_gb=0", "simulation.constants.bucket_gb = 0.0: must be more"),
         ("simulation.constants.rpc_s=-1", "simulation.constants.rpc_s = -1.0: must be at least 0"),
     ],

@@ -107,12 +107,12 @@ def test_engines_have_room_for_the_weights_and_the_longest_episode():
     assert make_problem().tps(replace(H800, tp=4)) == (4,)
 
 
-def test_weights_are_pushed_over_the_slowest_link_of_the_pools_that_roll_out():
+def test_weights_cross_the_slowest_link_of_the_pools_that_roll_out():
     problem = make_problem()
     near, far = replace(H20, link="rdma_400g"), replace(H800, link="tcp_10g")
-    assert problem.push_link((near, far)) == "tcp_10g"
-    assert problem.push_link((near,)) == "rdma_400g"
-    assert problem.push_link((near, H800)) == "tcp_200g"
+    assert problem.weights_link((near, far)) == "tcp_10g"
+    assert problem.weights_link((near,)) == "rdma_400g"
+    assert problem.weights_link((near, H800)) == "tcp_200g"
 
 
 def test_the_objective_values_a_step_by_its_time_or_its_price():

@@ -66,7 +66,6 @@ def small_world(
         "make_engines": cluster.make_engines,
         "durations": ClusterDurations(cluster),
         "slots": 32,
-        "outages": cluster.outages(seed),
         "call_s": 0.02,
     }
     return World(**(given | changes))

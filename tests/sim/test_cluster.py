@@ -9,7 +9,6 @@ from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.hardware import gpu_named
 from rollart.sim.loop import Loop
 from rollart.sim.models import model_named
-from rollart.sim.outages import OutageOptions
 from rollart.types import EngineId, Version
 
 H800, H20 = gpu_named("H800"), gpu_named("H20")
@@ -76,11 +75,6 @@ def test_durations_follow_from_the_hardware():
     assert few.publish_s(Version(1)) > few.update_s(Version(1), engine=EngineId("x")) > 0
     blocking = ClusterDurations(small_cluster(blocking_weights=True))
     assert blocking.publish_s(Version(1)) == 0.0
-
-
-def test_outages_are_the_clusters_with_a_seed():
-    cluster = small_cluster(engine_mtbf_s=100.0, engine_repair_s=5.0)
-    assert cluster.outages(3) == OutageOptions(mtbf_s=100.0, repair_s=5.0, seed=3)
 
 
 @pytest.mark.parametrize(

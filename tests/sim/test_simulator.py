@@ -29,8 +29,10 @@ from rollart.events import (
 )
 from rollart.observe.encoding import encode
 from rollart.sim.cluster import Disaggregation, RolloutPool
+from rollart.sim.costs import Constants
 from rollart.sim.hardware import gpu_named
 from rollart.sim.latency import Latency
+from rollart.sim.outages import OutageOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.workload import SyntheticWorkload
 from rollart.sim.world import World
@@ -51,6 +53,10 @@ class Recording:
         self.events[type(event)] += 1
         self.commands.update(type(each) for each in commands)
         self.trains += [each for each in commands if isinstance(each, Train)]
+
+
+def dying(mtbf_s: float, repair_s: float, *, seed: int = 0) -> OutageOptions:
+    return OutageOptions(mtbf_s=mtbf_s, repair_s=repair_s, seed=seed)
 
 
 def play(world: World) -> tuple[Simulator, Recording]:
@@ -82,9 +88,9 @@ def test_every_attempt_ends_once_and_every_step_is_made(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_seed_gives_the_same_events_byte_for_byte(mode):
-    cluster = small_cluster(engine_mtbf_s=200.0, engine_repair_s=20.0)
     first, again, other = (
-        play(small_world(mode, seed=seed, cluster=cluster))[1].lines for seed in (1, 1, 2)
+        play(small_world(mode, seed=seed, outages=dying(200.0, 20.0, seed=seed)))[1].lines
+        for seed in (1, 1, 2)
     )
     assert first == again
     assert first != other
@@ -92,8 +98,7 @@ def test_the_same_seed_gives_the_same_events_byte_for_byte(mode):
 
 @pytest.mark.parametrize("mode", MODES)
 def test_engines_that_die_are_lost_and_join_again_with_the_newest_weights(mode):
-    cluster = small_cluster(engine_mtbf_s=60.0, engine_repair_s=30.0)
-    simulator, recording = play(small_world(mode, cluster=cluster))
+    simulator, recording = play(small_world(mode, outages=dying(60.0, 30.0)))
     assert simulator.outages.count > 5
     assert recording.events[EngineLost] == simulator.outages.count
     assert 0 <= recording.events[EngineLost] - recording.events[EngineJoined] <= 4
@@ -106,16 +111,15 @@ def test_engines_that_die_are_lost_and_join_again_with_the_newest_weights(mode):
 
 def test_a_run_whose_only_engine_dies_waits_for_it():
     only = (RolloutPool(name="one", gpu=gpu_named("H800"), gpus=1, tp=1),)
-    cluster = small_cluster(rollout=only, engine_mtbf_s=40.0, engine_repair_s=40.0)
-    simulator, recording = play(small_world(cluster=cluster))
+    world = small_world(cluster=small_cluster(rollout=only), outages=dying(40.0, 40.0))
+    simulator, recording = play(world)
     assert simulator.outages.count > 3
     assert len(recording.trains) == 3
 
 
 def test_an_engine_that_dies_while_it_loads_answers_nothing():
-    cluster = small_cluster(engine_mtbf_s=30.0, engine_repair_s=5.0)
-    loading = replace(cluster.constants, install_gb_s=0.5)
-    _, recording = play(small_world(cluster=replace(cluster, constants=loading)))
+    cluster = small_cluster(constants=Constants(install_gb_s=0.5))
+    _, recording = play(small_world(cluster=cluster, outages=dying(30.0, 5.0)))
     assert recording.commands[Update] > recording.events[EngineUpdated]
     assert len(recording.trains) == 3
 

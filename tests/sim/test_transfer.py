@@ -54,6 +54,15 @@ def test_a_link_slower_than_the_store_sets_the_pace_of_the_push():
     assert fast.push_s == GB / 0.5
 
 
+def test_a_store_without_a_limit_takes_what_the_link_brings():
+    free = replace(CONSTANTS, push_gb_s=0.0)
+    for name, rate in (("tcp_200g", 2.2), ("rdma_400g", 6.2)):
+        link = link_named(name)
+        weights = WeightCosts(model=SMALL, constants=free, push_link=link, pull_link=link)
+        assert (weights.push_s, weights.pull_s) == (GB / rate, GB / rate)
+        assert weights.update_s == pytest.approx(1 / rate + GB / 8, rel=1e-12)
+
+
 def test_a_blocking_broadcast_stands_still_for_all_of_it():
     weights = WeightCosts(model=SMALL, constants=CONSTANTS)
     broadcast = replace(weights, blocking=True)

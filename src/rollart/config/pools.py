@@ -37,7 +37,7 @@ class PoolOptions:
     price: float = 0.0
     """Price of one GPU hour in any currency; 0 takes the table's, relative to an H20."""
     link: str = ""
-    """The link new weights cross from the trainer, such as "rdma_400g"; empty: "tcp_200g"."""
+    """The link of new weights to a store and on to it, such as "rdma_400g"; empty: "tcp_200g"."""
     resource: str = ""
     """The Ray resource one of them is; empty: the class's name, of CPUs Ray's own CPUs."""
     labels: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -169,9 +169,11 @@ class Bounds:
         problem = self.problem
         if not problem.is_served_counted:
             return 0.0
+        link = link_named(problem.weights_link(plan.rollout_pools))
         weights = WeightCosts(
             model=problem.model,
-            push_link=link_named(problem.push_link(plan.rollout_pools)),
+            push_link=link,
+            pull_link=link,
             constants=problem.constants,
             blocking=problem.blocking_weights,
         )

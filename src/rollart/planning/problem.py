@@ -43,7 +43,7 @@ class Pool:
     price: float = 0.0
     """Price of one GPU hour; 0 takes the hardware table's, in hours of one H20."""
     link: str = ""
-    """What new weights cross to reach the store beside it; empty takes the usual one."""
+    """What new weights cross to a store and from there to it; empty takes the usual one."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -223,8 +223,8 @@ class Problem:
         members = self.rules.redundancy.members(batching.group_size)
         return round(steps * batching.groups_per_step) * members
 
-    def push_link(self, pools: tuple[Pool, ...]) -> str:
-        """Return the slowest link that new weights cross to reach some pools."""
+    def weights_link(self, pools: tuple[Pool, ...]) -> str:
+        """Return the slowest link that new weights cross to and from the store of some pools."""
         links = [pool.link or USUAL_LINK for pool in pools]
         return min(links, key=lambda link: link_named(link).weights_gb_s)
 

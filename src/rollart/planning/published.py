@@ -37,10 +37,12 @@ def production_problem() -> Problem:
 
     Only the division of its GPUs is open.
     """
+    setup = testbed("32B", "rollart")
     return Problem(
         model=shape("32B"),
         pools=(Pool(name=COMPUTE, gpu=H800, count=192, tp=TP["32B"]),),
         tasks=(PRODUCTION,),
-        rules=testbed("32B", "rollart").rules,
+        rules=setup.rules,
         may_split=False,
+        constants=setup.constants,
     )

@@ -57,6 +57,7 @@ def make_world(problem: Problem, plan: Plan, *, scale: Scale) -> World:
 def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
     lend_tp = min(problem.tps(plan.train)) if problem.rules.lending.enabled else 0
     train_gpus = max(1, lend_tp, round(plan.train_gpus * part))
+    link = problem.weights_link(plan.rollout_pools)
     return Cluster(
         model=problem.model,
         rollout=tuple(_pool(share, part) for share in plan.rollout),
@@ -65,7 +66,8 @@ def _cluster(problem: Problem, plan: Plan, part: float) -> Cluster:
         constants=problem.constants,
         reuse_prefixes=problem.reuse_prefixes,
         blocking_weights=problem.blocking_weights,
-        push_link=problem.push_link(plan.rollout_pools),
+        push_link=link,
+        pull_link=link,
         lend_tp=lend_tp,
         state_gpus=plan.train_gpus,
     )

@@ -15,7 +15,6 @@ from rollart.sim.fleet import Member
 from rollart.sim.hardware import Gpu, Link, link_named
 from rollart.sim.loop import Loop
 from rollart.sim.models import ModelShape
-from rollart.sim.outages import OutageOptions
 from rollart.sim.transfer import USUAL_LINK, LendCosts, WeightCosts
 from rollart.types import EngineId, Version
 
@@ -89,10 +88,6 @@ class Cluster:
     """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
     state_gpus: int = 0
     """GPUs that share what training keeps, of which a likeness has a part; 0: those that train."""
-    engine_mtbf_s: float = 0.0
-    """Mean time an engine serves until it dies; 0 is for ever."""
-    engine_repair_s: float = 60.0
-    """Time until a dead engine serves again."""
 
     def __post_init__(self) -> None:
         if self.train_gpus < 1:
@@ -120,10 +115,6 @@ class Cluster:
             constants=self.constants,
             blocking=self.blocking_weights,
         )
-
-    def outages(self, seed: int) -> OutageOptions:
-        """Return when engines die, drawn from a seed."""
-        return OutageOptions(mtbf_s=self.engine_mtbf_s, repair_s=self.engine_repair_s, seed=seed)
 
     def make_engines(self, loop: Loop) -> Sequence[Member]:
         """Return the engines of every pool."""

@@ -20,6 +20,17 @@ _BYTES = 2
 """Of one number in bf16."""
 
 
+_SHARES = ("prefill_utilisation", "decode_utilisation", "train_utilisation", "memory_share")
+_NOT_NEGATIVE = (
+    "step_overhead_s",
+    "train_fixed_s",
+    "push_gb_s",
+    "rpc_s",
+    "switch_s",
+    "state_bytes",
+)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
     """What the roofline cannot know."""
@@ -38,8 +49,8 @@ class Constants:
     """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
     train_fixed_s: float = 80.0
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
-    push_gb_s: float = 0.5
-    """Speed at which a trainer hands a version to the store, where no link is slower."""
+    push_gb_s: float = 0.0
+    """Most a store takes in from the trainer per second; 0: as much as the link brings."""
     install_gb_s: float = 7.2
     """Speed at which a host loads a version it has into its engines, which stand still."""
     bucket_gb: float = 1.0
@@ -52,13 +63,13 @@ class Constants:
     """Bytes that training keeps per parameter: weights, gradients and the optimizer's state."""
 
     def __post_init__(self) -> None:
-        for name in ("prefill_utilisation", "decode_utilisation", "memory_share"):
+        for name in _SHARES:
             if not 0 < getattr(self, name) <= 1:
                 raise _wrong(name, getattr(self, name), "must be more than 0 and at most 1")
-        for name in ("train_utilisation", "chunk_tokens", "push_gb_s", "install_gb_s", "bucket_gb"):
+        for name in ("chunk_tokens", "install_gb_s", "bucket_gb"):
             if not getattr(self, name) > 0:
                 raise _wrong(name, getattr(self, name), "must be more than 0")
-        for name in ("step_overhead_s", "train_fixed_s", "rpc_s", "switch_s", "state_bytes"):
+        for name in _NOT_NEGATIVE:
             if not getattr(self, name) >= 0:
                 raise _wrong(name, getattr(self, name), "must be at least 0")
 

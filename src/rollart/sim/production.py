@@ -21,6 +21,8 @@ from rollart.sim.cluster import Cluster, ClusterDurations, RolloutPool
 from rollart.sim.hardware import gpu_named
 from rollart.sim.latency import Latency
 from rollart.sim.models import model_named
+from rollart.sim.outages import OutageOptions
+from rollart.sim.paper.setup import CONSTANTS
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
@@ -94,7 +96,7 @@ class Trial:
             rollout=(RolloutPool(name="h20", gpu=gpu_named("H20"), gpus=generation, tp=tp),),
             train_gpu=gpu_named("H800"),
             train_gpus=self.gpus - generation,
-            engine_mtbf_s=CLUSTER_MTBF_S * CLUSTER_GPUS * GENERATION_SHARE / tp,
+            constants=CONSTANTS,
         )
         attempts = self.groups * GROUP_SIZE
         return World(
@@ -112,7 +114,9 @@ class Trial:
             slots=(ALPHA + 1) * attempts,
             rewards=RewardOptions(most=attempts),
             call_s=cluster.constants.rpc_s,
-            outages=cluster.outages(seed),
+            outages=OutageOptions(
+                mtbf_s=CLUSTER_MTBF_S * CLUSTER_GPUS * GENERATION_SHARE / tp, seed=seed
+            ),
         )
 
 

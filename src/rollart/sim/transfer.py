@@ -75,7 +75,8 @@ class WeightCosts:
 
     @property
     def _push_gb_s(self) -> float:
-        return min(self.constants.push_gb_s, self.push_link.weights_gb_s)
+        rate = self.push_link.weights_gb_s
+        return min(self.constants.push_gb_s or rate, rate)
 
     @property
     def _arrival_s(self) -> float:

@@ -5,7 +5,7 @@ number of environments it does not give; they are chosen here (docs/simulator.md
 are the same in every experiment that does not say otherwise.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from rollart.control.batching import Batching
 from rollart.control.modes import MODES, Mode
@@ -33,6 +33,8 @@ TP = {"8B": 1, "14B": 2, "32B": 4, "30B-A3B": 4}
 ENVIRONMENTS = 256
 """Episodes that run at once. Lock-step needs one for every attempt of its batch."""
 GROUPS, GROUP_SIZE = 64, 8
+CONSTANTS = Constants(push_gb_s=0.5)
+"""Those of the cost model, with the paper's weight store: it takes in less than its link brings."""
 REDUNDANT_GROUPS = 3
 """Groups that RollArt starts beyond a batch of 64: its redundant environments."""
 
@@ -155,7 +157,7 @@ class Setup:
     """Whether attempts take their turns together; None: as the mode has it."""
     split: tuple[int, int] | None = None
     """Prefill and decode engines of a unit; those that decode are H20. None: engines do both."""
-    constants: Constants = field(default_factory=Constants)
+    constants: Constants = CONSTANTS
     rewards: RewardOptions | None = None
 
     def __str__(self) -> str:
