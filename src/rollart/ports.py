@@ -15,6 +15,7 @@ from rollart.types import (
     Completion,
     Json,
     Program,
+    ProgramLimits,
     ProgramResult,
     Request,
     Reward,
@@ -259,6 +260,11 @@ class RewardInvoker(Protocol):
 
 class Sandbox(Protocol):
     """Runs programs nobody trusts: no network, nothing of the host to read, limits on the rest."""
+
+    @property
+    def limits(self) -> ProgramLimits:
+        """What a program may use where nobody says anything else."""
+        ...
 
     async def run(self, program: Program) -> ProgramResult:
         """Run a program to its end or its limits; cancelling the await kills it."""

@@ -246,6 +246,11 @@ class ProgramResult:
     wall_s: float
     start_s: float
     """Seconds from the call until the program ran: what the sandbox itself cost."""
+    cpu_s: float | None = None
+    """Processor seconds that all its processes used; None where nobody counts them."""
+    waited_s: float | None = None
+    """Of one that met its wall limit: the longest a thread of it was ready to run and had no
+    processor, which sleeping is not; None where nobody counts that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from rollart.rewards.outputs import are_same
 from rollart.rewards.scoring import score
 from rollart.sandbox.opening import open_sandbox
 from rollart.sandbox.options import SandboxOptions
-from rollart.types import Json, Program, ProgramResult, Reward
+from rollart.types import Json, Program, ProgramLimits, ProgramResult, Reward
 
 ADD = "Here it is:\n```python\ndef add(a, b):\n    return a + b\n```\nDone."
 TWICE = "```python\nprint(2 * int(input()))\n```"
@@ -230,6 +230,8 @@ def test_wrong_tasks_and_options_are_errors(function: str, payload, options, mes
 class Broken:
     """A sandbox that fails."""
 
+    limits = ProgramLimits()
+
     async def run(self, program: Program) -> ProgramResult:
         raise OSError("no space left")
 
@@ -263,3 +265,62 @@ def test_a_sandbox_that_cannot_be_opened_is_told():
     use_sandbox(opening)
     with pytest.raises(ScoreError, match="could not be opened: OSError: no bubblewrap"):
         scored("unit_tests", ADD, {"tests": "a"})
+
+
+class Noting:
+    """A sandbox whose programs end as it is told, and which notes their limits."""
+
+    limits = ProgramLimits(wall_s=3.0, memory_bytes=2**20)
+
+    def __init__(self, *, cpu_s: float | None = None, waited_s: float | None = None) -> None:
+        self.seen: list[ProgramLimits] = []
+        self._cpu_s = cpu_s
+        self._waited_s = waited_s
+
+    async def run(self, program: Program) -> ProgramResult:
+        self.seen.append(program.limits)
+        return ProgramResult(
+            end="wall",
+            exit_code=137,
+            stdout=b"",
+            stderr=b"",
+            is_cut=False,
+            wall_s=3.0,
+            start_s=0.0,
+            cpu_s=self._cpu_s,
+            waited_s=self._waited_s,
+        )
+
+    async def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+)
+def test_a_sandboxes_own_limits_hold_but_for_what_the_options_say(function: str, payload):
+    noting = Noting()
+    use_sandbox(lambda: noting)
+    scored(function, TWICE, payload, limits={"wall_s": 7.0})
+    assert set(noting.seen) == {ProgramLimits(wall_s=7.0, memory_bytes=2**20)}
+
+
+@pytest.mark.parametrize(
+    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+)
+def test_a_program_that_was_kept_from_a_processor_is_no_0(function: str, payload):
+    use_sandbox(lambda: Noting(cpu_s=0.3, waited_s=2.6))
+    message = r"the program had a processor for 0\.3 of 3\.0 s; raise sandbox.cpu_shares"
+    with pytest.raises(ScoreError, match=message) as caught:
+        scored(function, TWICE, payload)
+    assert not caught.value.is_final
+
+
+@pytest.mark.parametrize(
+    ("cpu_s", "waited_s"),
+    [(0.1, 0.0), (2.9, 2.0), (2.9, 0.1), (None, None), (0.1, None)],
+    ids=["slept", "crowded itself", "ran", "unknown", "no waits known"],
+)
+def test_any_other_program_that_met_its_wall_limit_passed_nothing(cpu_s, waited_s):
+    use_sandbox(lambda: Noting(cpu_s=cpu_s, waited_s=waited_s))
+    assert scored("unit_tests", TWICE, {"tests": "a"}) == share(0, 1, 0.0)

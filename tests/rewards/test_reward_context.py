@@ -13,13 +13,15 @@ from rollart.errors import ConfigError, ScoreError
 from rollart.rewards import context
 from rollart.rewards.context import SET_UP_VARIABLE, get_model, get_sandbox, use_model, use_sandbox
 from rollart.rewards.serverless.local import LocalInvoker
-from rollart.types import Program, ProgramResult, Reward, ScoreCall
+from rollart.types import Program, ProgramLimits, ProgramResult, Reward, ScoreCall
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "rewards.py"
 
 
 class Quiet:
     """A sandbox that runs nothing."""
+
+    limits = ProgramLimits()
 
     async def run(self, program: Program) -> ProgramResult:
         raise AssertionError

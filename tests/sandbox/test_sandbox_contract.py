@@ -267,3 +267,19 @@ time.sleep(30)
         ("exited", b"fits\n"),
         ("memory", b""),
     ]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="control groups want root here")
+@pytest.mark.parametrize("make", isolated[:2])
+def test_what_a_program_had_of_the_processors_is_told(make: Open) -> None:
+    sleeping, spinning = run(
+        make,
+        python("import time; time.sleep(60)", wall_s=0.3),
+        python("while True: pass", wall_s=30.0, cpu_s=0.2),
+    )
+    assert (sleeping.end, spinning.end) == ("wall", "cpu")
+    assert sleeping.waited_s is not None
+    assert spinning.waited_s is None
+    assert sleeping.cpu_s is not None
+    assert spinning.cpu_s is not None
+    assert sleeping.cpu_s < 0.2 <= spinning.cpu_s

@@ -1,7 +1,8 @@
 """Code: how many tests a program passes, run in the sandbox this process offers.
 
 What the model wrote never runs anywhere else. A program that fails, crashes or reaches a limit
-passes no test; a sandbox that fails is an error, never a 0. The value is the share of tests passed
+passes no test; a sandbox that fails, or has no processor for a program, is an error, never a 0. The
+value is the share of tests passed
 (`mode = "fraction"`), or 1 if all are and else 0 (`mode = "all"`).
 """
 
@@ -123,11 +124,27 @@ _LANGUAGES = {"py": "python", "js": "javascript", "sh": "bash", "rb": "ruby"}
 
 async def _run(program: Program) -> ProgramResult:
     try:
-        return await get_sandbox().run(program)
+        result = await get_sandbox().run(program)
     except ScoreError:
         raise
     except Exception as error:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
+    if _was_starved(result):
+        had = f"{result.cpu_s:.1f} of {result.wall_s:.1f} s"
+        fix = "raise sandbox.cpu_shares, or run fewer at once"
+        raise ScoreError(f"the host was too busy: the program had a processor for {had}; {fix}")
+    return result
+
+
+def _was_starved(result: ProgramResult) -> bool:
+    """Say whether a program met its wall limit for want of a processor, where that is known.
+
+    It had less than half of one, all its processes together, and waited for it most of the time:
+    one that sleeps waits for none, one whose processes crowd each other has more.
+    """
+    if result.end != "wall" or result.cpu_s is None or result.waited_s is None:
+        return False
+    return result.cpu_s < result.wall_s / 2 < result.waited_s
 
 
 def _said(result: ProgramResult, secret: str) -> list[list[str]]:
@@ -183,13 +200,14 @@ def _is_case(value: object) -> bool:
 
 
 def _read_limits(limits: Mapping[str, Json] | None) -> ProgramLimits:
+    """Return the sandbox's own limits with what the options say instead."""
     known = {field.name for field in fields(ProgramLimits)}
     for name, value in (limits or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         if name not in known or not is_number:
             fix = f"must be a number above 0 under one of {', '.join(sorted(known))}"
             raise ConfigError(f"reward.options.limits.{name}", value, fix)
-    return ProgramLimits(**cast("dict[str, int]", dict(limits or {})))
+    return replace(get_sandbox().limits, **cast("dict[str, int]", dict(limits or {})))
 
 
 def _encode(text: str) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from rollart.errors import SandboxError
-from rollart.sandbox.cgroups import Group
+from rollart.sandbox.cgroups import Group, Usage
 from rollart.sandbox.messages import Setting, decode_words, encode, read_frame
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
@@ -34,6 +34,10 @@ class Outcome:
     reached: ProgramEnd | None = None
     """The limit it was killed for."""
     is_cut: bool = False
+    before: Usage | None = None
+    """What the group had had when the program began."""
+    waited_s: float | None = None
+    """How long it was kept from a processor, if it met its wall limit."""
 
 
 class Cell:
@@ -125,7 +129,8 @@ class Cell:
                 match frame:
                     case b"s", _ if timer is None:
                         outcome.started_at = loop.time()
-                        timer = loop.call_later(limits.wall_s, self.kill, "wall", outcome)
+                        outcome.before = self._group.usage() if self._group else None
+                        timer = loop.call_later(limits.wall_s, self._stop, outcome)
                     case b"o", data:
                         _keep(outcome, outcome.stdout, data, limits.output_bytes)
                     case b"e", data:
@@ -140,6 +145,12 @@ class Cell:
         finally:
             if timer is not None:
                 timer.cancel()
+
+    def _stop(self, outcome: Outcome) -> None:
+        """Kill the cell at its wall limit, and note whether it could run at all until then."""
+        if self._group is not None and outcome.before is not None:
+            outcome.waited_s = self._group.usage().waited_since(outcome.before)
+        self.kill("wall", outcome)
 
     async def _watch_cpu(self, limits: ProgramLimits, outcome: Outcome) -> None:
         """Kill the cell when its processes have used their processor time together."""
@@ -174,6 +185,7 @@ class Cell:
             raise SandboxError("the sandbox was lost before its program ended")
         end, exit_code = classify(told, outcome.reached)
         started_at = outcome.started_at or called_at
+        before = outcome.before
         return ProgramResult(
             end=end,
             exit_code=exit_code,
@@ -182,6 +194,8 @@ class Cell:
             is_cut=outcome.is_cut,
             wall_s=asyncio.get_running_loop().time() - started_at,
             start_s=started_at - called_at,
+            cpu_s=self._group.cpu_s() - before.cpu_s if self._group and before else None,
+            waited_s=outcome.waited_s,
         )
 
 

@@ -12,6 +12,8 @@ import errno
 import itertools
 import os
 import signal
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 MOUNT = Path("/sys/fs/cgroup")
@@ -23,6 +25,20 @@ RUNNER_PROCESSES = 3
 REMOVAL_PAUSE_S = 0.005
 
 _numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What the processes of a group have had of the processors so far."""
+
+    cpu_s: float
+    waits_s: Mapping[int, float]
+    """How long each living thread was ready to run without running; empty where not counted."""
+
+    def waited_since(self, before: "Usage") -> float | None:
+        """Return the longest that one thread waited since; None where nobody counts."""
+        waits = (wait - before.waits_s.get(task, 0.0) for task, wait in self.waits_s.items())
+        return max(waits, default=None)
 
 
 class Group:
@@ -51,6 +67,15 @@ class Group:
     def cpu_s(self) -> float:
         """Return the processor seconds its processes used so far."""
         return int((self._directories["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
+
+    def usage(self) -> Usage:
+        """Return what its processes had so far, and how long they waited for it."""
+        waits: dict[int, float] = {}
+        for pid in (self._directories["cpuacct"] / "cgroup.procs").read_text().split():
+            for path in Path("/proc", pid, "task").glob("*/schedstat"):
+                with contextlib.suppress(OSError, IndexError):
+                    waits[int(path.parent.name)] = int(path.read_text().split()[1]) / 1e9
+        return Usage(cpu_s=self.cpu_s(), waits_s=waits)
 
     def memory_kills(self) -> int:
         """Return how many of its processes the kernel killed for want of memory."""

@@ -94,6 +94,7 @@ class KubernetesSandbox:
     """Runs each program in a pod of its own."""
 
     def __init__(self, options: SandboxOptions) -> None:
+        self.limits = options.limits
         self._options = options.kubernetes
         self._cluster = Cluster(options.kubernetes)
         self._seats = asyncio.Semaphore(options.concurrency)

@@ -68,7 +68,8 @@ class SandboxOptions:
     start_timeout_s: float = 30.0
     """Seconds a sandbox may take to start."""
     limits: ProgramLimits = field(default_factory=ProgramLimits)
-    """What warm sandboxes are made for: a program with another `files_bytes` starts cold."""
+    """What a program may use unless a reward's own `limits` say something else; one with another
+    `files_bytes` than this starts cold."""
     kubernetes: KubernetesOptions = field(default_factory=KubernetesOptions)
     """Where pods run."""
 

@@ -44,6 +44,7 @@ class PlainSandbox:
     def __init__(self, options: SandboxOptions) -> None:
         if not options.allow_plain:
             raise ConfigError("sandbox.allow_plain", options.allow_plain, "must be true")
+        self.limits = options.limits
         self._seats = asyncio.Semaphore(options.concurrency)
         self._running: set[asyncio.subprocess.Process] = set()
 

@@ -22,6 +22,7 @@ class BubblewrapSandbox:
     """Runs each program in a bubblewrap sandbox of its own."""
 
     def __init__(self, options: SandboxOptions, builder: Builder | None = None) -> None:
+        self.limits = options.limits
         self._options = options
         self._builder = builder or Builder(options)
         self._seats = asyncio.Semaphore(options.concurrency)
@@ -86,7 +87,7 @@ class BubblewrapSandbox:
 
     async def _take(self, files_bytes: int) -> Cell:
         """Return a cell: a warm one if it fits, else a new one."""
-        while self._warm and files_bytes == self._options.limits.files_bytes:
+        while self._warm and files_bytes == self.limits.files_bytes:
             cell = await self._warm.popleft()
             if cell.is_alive:
                 return cell
@@ -96,7 +97,7 @@ class BubblewrapSandbox:
     def _refill(self) -> None:
         while len(self._warm) < self._options.warm and not self._is_closed:
             start = self._builder.start(
-                files_bytes=self._options.limits.files_bytes, preload=self._options.preload
+                files_bytes=self.limits.files_bytes, preload=self._options.preload
             )
             self._warm.append(asyncio.create_task(start))
 
