@@ -1,7 +1,9 @@
 """The connection to a Ray cluster, one per process, and what the cluster has.
 
-"local" starts a Ray of our own on this machine, loopback only, and ends it with the program;
-"auto" or HOST:PORT joins one that runs and leaves it running.
+"local" starts a Ray of our own on this machine and ends it with the program: it listens on loopback
+only, to those who know a token that was drawn for it and is nowhere but in the environment of its
+processes. "auto" or HOST:PORT joins one that runs and leaves it running; who may reach that one is
+up to whoever started it.
 """
 
 import atexit
@@ -13,6 +15,7 @@ import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any
 
 from rollart.errors import UserError
@@ -67,9 +70,10 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
         if address not in (LOCAL, "auto"):
             _look_for(address)
         if address == LOCAL:
-            ray.init(
-                address="local", include_dashboard=False, resources=dict(resources or {}), **common
-            )
+            os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # else Ray leaves one in a file
+            with _on_loopback():
+                own = dict(resources or {})
+                ray.init(address="local", include_dashboard=False, resources=own, **common)
         else:
             ray.init(address=address, **common)
     except (OSError, ValueError, RuntimeError, RayError) as error:
@@ -118,6 +122,25 @@ def is_there(address: str) -> bool:
     except OSError:
         return False
     return True
+
+
+@contextmanager
+def _on_loopback() -> Generator[None]:
+    """Let a Ray that is started listen on loopback, as it does by itself where it has no clusters.
+
+    Its Python reads the setting when it is loaded, its processes when they start.
+    """
+    constants: Any = sys.modules["ray._private.ray_constants"]
+    name, before = constants.ENABLE_RAY_CLUSTERS_ENV_VAR, constants.ENABLE_RAY_CLUSTER
+    said = os.environ.get(name)
+    os.environ[name], constants.ENABLE_RAY_CLUSTER = "0", False
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = before
+        del os.environ[name]
+        if said is not None:
+            os.environ[name] = said
 
 
 def _abandon() -> None:
