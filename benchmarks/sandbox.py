@@ -62,7 +62,7 @@ HELLO = Program(argv=("python3", "-c", "print('hello')"))
 def run(*, quick: bool) -> dict[str, Any]:
     result = asyncio.run(measure_starts(repeats=8 if quick else 40))
     cores = os.cpu_count() or 1
-    few = asyncio.run(measure_attacks(count=16 if quick else 32, workers=cores))
+    few = asyncio.run(measure_attacks(count=16 if quick else 40, workers=cores))
     result |= asyncio.run(measure_attacks(count=60 if quick else 1000, workers=max(1, cores // 2)))
     result["host_slowdown_all_cores"] = few["host_slowdown"]
     result["escapes"] += few["escapes"]

@@ -129,14 +129,14 @@ async def _run(program: Program) -> ProgramResult:
         raise
     except Exception as error:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
-    if _was_starved(result):
+    if _was_starved(result, program.limits):
         had = f"{result.cpu_s:.1f} of {result.wall_s:.1f} s"
         fix = "raise sandbox.cpu_shares, or run fewer at once"
         raise ScoreError(f"the host was too busy: the program had a processor for {had}; {fix}")
     return result
 
 
-def _was_starved(result: ProgramResult) -> bool:
+def _was_starved(result: ProgramResult, limits: ProgramLimits) -> bool:
     """Say whether a program met its wall limit for want of a processor, where that is known.
 
     It had less than half of one, all its processes together, and waited for it most of the time:
@@ -144,7 +144,7 @@ def _was_starved(result: ProgramResult) -> bool:
     """
     if result.end != "wall" or result.cpu_s is None or result.waited_s is None:
         return False
-    return result.cpu_s < result.wall_s / 2 < result.waited_s
+    return result.cpu_s < limits.wall_s / 2 < result.waited_s
 
 
 def _said(result: ProgramResult, secret: str) -> list[list[str]]:
