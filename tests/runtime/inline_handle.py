@@ -7,11 +7,15 @@ from rollart.runtime.bodies import ActorDiedError
 
 
 class InlineHandle:
-    """Calls an object's methods; once killed, every call fails, those under way included."""
+    """Calls an object's methods; once killed, every call fails, those under way included.
+
+    While `hangs` is true, no call is answered that begins.
+    """
 
     def __init__(self, target):
         self.target = target
         self.calls = []
+        self.hangs = False
         self.dead = asyncio.Event()
 
     async def call(self, method, *args):
@@ -30,6 +34,8 @@ class InlineHandle:
             death.cancel()
 
     async def _run(self, method, args):
+        if self.hangs:
+            await self.dead.wait()
         result = getattr(self.target, method)(*args)
         return await result if inspect.isawaitable(result) else result
 

@@ -10,6 +10,7 @@ from rollart.control.routing import Router, Routing
 from rollart.engines.scripted import ScriptedEngine
 from rollart.errors import StorageError
 from rollart.events import EngineJoined, EngineLost
+from rollart.runtime import engine_fleet
 from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.engine_fleet import Berth, EngineFleet, Ground, Spawned
 from rollart.runtime.engine_server import EngineServer
@@ -17,11 +18,13 @@ from rollart.runtime.proxy import LLMProxy
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import EngineInfo, Request, Sampling
 
+LOST_A = "engine a is gone (the actor is gone); its turns go on elsewhere"
+
 
 class Dock:
     """Where engines are spawned; a berth is away while it is listed so."""
 
-    def __init__(self):
+    def __init__(self, patience_s):
         self.events = []
         self.warnings = []
         self.closed = []
@@ -38,6 +41,7 @@ class Dock:
             release=self.released.append,
             better=lambda berth, _engine: berth in self.away and not self.is_full,
             newest=lambda: self.newest,
+            patience_s=patience_s,
             warn=self.warnings.append,
         )
         self.is_full = False
@@ -68,9 +72,9 @@ class Dock:
             await asyncio.sleep(0.001)
 
 
-def docked(scenario):
+def docked(scenario, *, patience_s=20.0):
     async def run():
-        dock = Dock()
+        dock = Dock(patience_s)
         await dock.fleet.start()
         dock.fleet.post = dock.events.append
         try:
@@ -133,7 +137,7 @@ def test_a_killed_engine_is_told_of_once_and_another_joins_with_the_newest_weigh
         ]
         assert (dock.closed, dock.released) == (["a"], ["a"])
         assert [info.id for info in fleet.infos] == ["a.1", "b"]
-        assert dock.warnings == ["engine a is gone; its turns go on elsewhere"]
+        assert dock.warnings == [LOST_A]
 
     docked(scenario)
 
@@ -151,7 +155,7 @@ def test_an_engine_that_dies_before_anybody_listens_is_closed_and_replaced_all_t
         board.open("a.1", "home")
         assert (await asking).finish == "length"
         assert [info.id for info in fleet.infos] == ["a.1", "b"]
-        assert dock.warnings == ["engine a is gone; its turns go on elsewhere"]
+        assert dock.warnings == [LOST_A]
 
     docked(scenario)
 
@@ -238,6 +242,33 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
         assert [info.id for info in fleet.infos] == ["a.2", "b"]
 
     docked(scenario)
+
+
+def test_an_engine_that_hangs_is_ended_and_replaced(monkeypatch):
+    monkeypatch.setattr(engine_fleet, "_LOOK_S", 0.001)
+    why = "it hangs: stats was not answered within 0.3 s"
+
+    async def scenario(dock, fleet):
+        asking = asyncio.create_task(fleet.generators["a"].generate(ask(1)))
+        dock.handles[0].hangs = True
+        await dock.until(2)
+        assert (await asking).finish == "abort"
+        assert dock.handles[0].dead.is_set()
+        assert dock.events == [EngineLost(engine="a", message=why), joined("a.1")]
+        assert dock.warnings == [f"engine a is gone ({why}); its turns go on elsewhere"]
+
+    docked(scenario, patience_s=0.3)
+
+
+def test_an_engine_that_hangs_as_it_is_moved_is_ended_all_the_same():
+    async def scenario(dock, fleet):
+        dock.away = {"a"}
+        dock.handles[0].hangs = True
+        assert await fleet.mend()
+        assert dock.handles[0].dead.is_set()
+        assert [info.id for info in fleet.infos] == ["a.1", "b"]
+
+    docked(scenario, patience_s=0.3)
 
 
 @pytest.mark.parametrize("refused", [0, 1])

@@ -7,6 +7,7 @@ from inline_handle import InlineHandle
 from live_parts import ENGINE, STOP, say
 
 from rollart.engines.scripted import ScriptedEngine
+from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.engine_server import EngineServer
 from rollart.runtime.proxy import LLMProxy, RequestError
 from rollart.runtime.remote_engine import RemoteEngine
@@ -36,7 +37,11 @@ def served(scenario, *, text="go"):
         assert await handle.call("start") == 0
         lost = []
         remote = RemoteEngine(
-            handle, id=ENGINE, caller="w", lose=lambda id_, error: lost.append((id_, str(error)))
+            handle,
+            id=ENGINE,
+            caller="w",
+            lose=lambda id_, error: lost.append((id_, str(error))),
+            patience_s=0.3,
         )
         try:
             return await asyncio.wait_for(scenario(remote, handle, engine, lost), 10)
@@ -134,5 +139,27 @@ def test_whoever_asks_an_engine_that_is_gone_lets_others_run_meanwhile():
         for _ in range(3):
             assert (await remote.generate(ask(1))).finish == "abort"
         assert other.done()
+
+    served(scenario)
+
+
+def test_an_engine_that_does_not_answer_in_time_counts_as_gone():
+    async def scenario(remote, handle, engine, lost):
+        handle.hangs = True
+        with pytest.raises(ActorDiedError, match=r"it hangs: suspend was not answered within 0\.3"):
+            await remote.suspend()
+
+    served(scenario)
+
+
+def test_what_was_asked_of_an_engine_that_is_lost_meanwhile_waits_no_longer():
+    async def scenario(remote, handle, engine, lost):
+        handle.hangs = True
+        asking = asyncio.create_task(remote.evict())
+        await asyncio.sleep(0)
+        remote.lost(ConnectionError("somebody else found out"))
+        for work in (asking, remote.resume()):
+            with pytest.raises(ActorDiedError, match=f"engine {ENGINE} is gone"):
+                await work
 
     served(scenario)

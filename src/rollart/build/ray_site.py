@@ -48,6 +48,8 @@ _SAVE_EVERY = 10
 _LEAST_WORKERS = 2
 _LOOKS = 3
 """Looks in a row at which nobody must answer at the head before the cluster counts as gone."""
+_ANSWER_S = 60.0
+"""Time an engine may take to answer, beyond what weights may take to arrive."""
 _REST_S = 30.0
 """Time between two tries to move what could not be moved."""
 
@@ -101,6 +103,7 @@ class RaySite:
             release=self._resources.release,
             better=self._spawner.is_better,
             newest=self._newest_version,
+            patience_s=config.weights.wait_s + _ANSWER_S,
             warn=warn,
         )
         self._fleet = EngineFleet(ground, berths=self._spawner.berths())

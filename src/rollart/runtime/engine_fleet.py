@@ -3,9 +3,10 @@
     berth ─ spawn ─► engine ─ EngineJoined ─► serves ─ gone ─► EngineLost ─► berth ─ spawn ─► …
 
 A berth is a place for one engine and knows the pools it prefers; each engine in it has an id of
-its own. Whoever notices first that an engine is gone says so here, and it is told once. An engine
-that had to be put elsewhere is moved as soon as its own pool has room: it serves until there is
-another in its berth, and its turns go on in that one or the others.
+its own. Whoever notices first that an engine is gone says so here, and it is told once; one that
+does not answer for long counts as gone, and is ended. An engine that had to be put elsewhere is
+moved as soon as its own pool has room: it serves until there is another in its berth, and its turns
+go on in that one or the others.
 
 An engine that is gone stays among the `generators`: what was decided before its end was known may
 still be on its way to it, and is then refused as by any actor that died.
@@ -28,6 +29,8 @@ from rollart.types import EngineId, EngineInfo, Version
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
 _HAND_BACK_S = 0.2
 """Time for what was evicted to reach those who asked, before the engine counts as gone."""
+_LOOK_S = 5.0
+"""Time between two calls that show whether an engine still answers."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -66,6 +69,8 @@ class Ground:
     """Says whether a berth's engine could now be where it prefers to be."""
     newest: Callable[[], Version]
     """The newest version published."""
+    patience_s: float
+    """Seconds an engine may take to answer before it counts as gone."""
     warn: Callable[[str], None]
 
 
@@ -126,7 +131,7 @@ class EngineFleet:
         berth = self._drop(engine, message)
         if berth is None or self._is_closed:
             return
-        self._ground.warn(f"engine {engine} is gone; its turns go on elsewhere")
+        self._ground.warn(f"engine {engine} is gone ({message}); its turns go on elsewhere")
         if berth.engine is None and not berth.is_moving:
             self._run(self._replace(berth, self.generators[engine].handle))
 
@@ -204,9 +209,10 @@ class EngineFleet:
             id=id_,
             caller="controller",
             lose=lambda engine, error: self.lose(engine, str(error)),
+            patience_s=self._ground.patience_s,
         )
         try:
-            version: Version = await spawned.handle.call("start")
+            version = await engine.start()
             newest = self._ground.newest()
             if version < newest:
                 await engine.update(newest)
@@ -224,12 +230,17 @@ class EngineFleet:
         return self._info(id_)
 
     async def _watch(self, engine: RemoteEngine) -> None:
-        """Learn of an engine's end from a call that ends with it."""
+        """Learn of an engine's end from a call that ends with it, or from its silence."""
+        ended = asyncio.ensure_future(engine.handle.call("wait"))
         try:
-            await engine.handle.call("wait")
+            while not (await asyncio.wait({ended}, timeout=_LOOK_S))[0]:
+                await engine.stats()
+            ended.result()
             message = "the engine ended"
         except Exception as error:
             message = str(error)
+        finally:
+            ended.cancel()
         self.lose(engine.id, message)
 
     async def _replace(self, berth: Berth, lost: Handle) -> None:

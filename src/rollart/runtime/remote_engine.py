@@ -2,14 +2,16 @@
 
 Requests that start in one pass of the loop travel in one call, and so do the answers. When the
 engine is gone, every request it had is given back with nothing sampled, to go on elsewhere, and
-so is every later one: `lose` is told once.
+so is every later one: `lose` is told once. One that does not answer in time counts as gone.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from rollart.errors import InvariantError
 from rollart.ports import Handle
+from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.engine_server import Ended, EngineAnswer, Refused
 from rollart.runtime.exchange import Line
 from rollart.runtime.proxy import RequestError, untouched
@@ -26,11 +28,17 @@ class RemoteEngine:
         id: EngineId,  # noqa: A002
         caller: str,
         lose: Callable[[EngineId, Exception], None],
+        patience_s: float | None = None,
     ) -> None:
+        """Take how it is called, who calls and who is told of its end; `patience_s` is for calls
+        that are not requests.
+        """
         self.id = id
         self.handle = handle
         self._lose = lose
+        self._patience_s = patience_s
         self._is_lost = False
+        self._calls: set[asyncio.Future[Any]] = set()
         self._waiting: dict[TrajectoryId, tuple[Request, asyncio.Future[Completion]]] = {}
         self._line: Line[Request | Ended, EngineAnswer] = Line(
             handle,
@@ -62,21 +70,29 @@ class RemoteEngine:
         """Drop what is cached for a session that ended."""
         self._line.send(Ended(session=session))
 
+    async def start(self) -> Version:
+        """Begin to serve; return the version of the weights held."""
+        return await self._call("start")
+
     async def suspend(self) -> None:
         """Finish the step under way and take no further one."""
-        await self.handle.call("suspend")
+        await self._call("suspend")
 
     async def update(self, version: Version) -> Mapping[str, float]:
         """Fetch and load published weights while suspended; return what that took."""
-        return await self.handle.call("update", version)
+        return await self._call("update", version)
 
     async def resume(self) -> None:
         """Go on."""
-        await self.handle.call("resume")
+        await self._call("resume")
 
     async def evict(self) -> None:
         """Suspend, and give every request back with what it has."""
-        await self.handle.call("evict")
+        await self._call("evict")
+
+    async def stats(self) -> Mapping[str, float]:
+        """Return the engine's counters."""
+        return await self._call("stats")
 
     def lost(self, error: Exception) -> None:
         """Give every request back: the engine is gone."""
@@ -84,6 +100,8 @@ class RemoteEngine:
             return
         self._is_lost = True
         self._line.close()
+        for call in self._calls:
+            call.cancel()
         for request, future in self._waiting.values():
             if not future.done():
                 future.set_result(untouched(request))
@@ -92,6 +110,24 @@ class RemoteEngine:
     def close(self) -> None:
         """Ask nothing more; the engine is not concerned."""
         self._line.close()
+
+    async def _call(self, method: str, *args: object) -> Any:
+        """Run a method of the engine, unless that is gone before it answers."""
+        if self._is_lost:
+            raise ActorDiedError(f"engine {self.id} is gone")
+        call = asyncio.ensure_future(self.handle.call(method, *args))
+        self._calls.add(call)
+        try:
+            if not (await asyncio.wait({call}, timeout=self._patience_s))[0]:
+                raise ActorDiedError(
+                    f"it hangs: {method} was not answered within {self._patience_s:g} s"
+                )
+            if call.cancelled():
+                raise ActorDiedError(f"engine {self.id} is gone")
+            return call.result()
+        finally:
+            self._calls.discard(call)
+            call.cancel()
 
     def _hear(self, answer: EngineAnswer) -> None:
         waiting = self._waiting.get(answer.session)
