@@ -2,15 +2,27 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem, make_rules
+from planning_samples import (
+    H20,
+    H800,
+    NOWHERE_SPECIAL,
+    READER,
+    WRITER,
+    make_plan,
+    make_problem,
+    make_rules,
+)
 
 from rollart.control.batching import Batching
+from rollart.control.lending import Lending
+from rollart.control.redundancy import Redundancy
 from rollart.control.staleness import Staleness
 from rollart.planning.bounds import Bounds
-from rollart.planning.plan import SPLITS, Share
+from rollart.planning.plan import SPLITS, Plan, Share
 from rollart.planning.trials import Bench
 from rollart.planning.worlds import Scale
-from rollart.sim.costs import TrainCosts
+from rollart.sim.costs import Constants, TrainCosts
+from rollart.sim.latency import Latency
 
 SCALE = Scale(attempts=32, steps=6, skip=2)
 PLANS = {
@@ -25,16 +37,90 @@ PLANS = {
 }  # fmt: skip
 
 
+LITTLE = Constants(train_fixed_s=0.1, train_utilisation=0.9)
+"""Training so quick that it hides no other part."""
+NOISE = 1.05
+"""What a search allows for: the mean batch is drawn, and so are the ones simulated."""
+
+
+def parts_over_step(bench: Bench, plan: Plan, *scales: Scale) -> dict[str, float]:
+    """Return the parts of a plan's bound, each over its simulated step."""
+    trial = bench.trial(plan)
+    step_s = bench.run(trial, *scales).step_s
+    return {name: part_s / step_s for name, part_s in trial.bound.parts.items()}
+
+
 @pytest.mark.parametrize("name", PLANS)
 @pytest.mark.parametrize("mode", ["rollart", "sync_plus"])
-def test_no_simulated_step_is_shorter_than_its_bound(name, mode):
+@pytest.mark.parametrize("constants", [Constants(), LITTLE])
+def test_no_simulated_step_is_shorter_than_any_part_of_its_bound(name, mode, constants):
     alpha = 1 if mode == "rollart" else 0
-    problem = make_problem(rules=make_rules(mode))
+    problem = make_problem(rules=make_rules(mode), constants=constants)
     bounds = Bounds(problem)
-    bench = Bench(bounds, events=0)
-    trial = bench.trial(replace(PLANS[name], alpha=alpha))
-    assert trial.bound.step_s <= bench.run(trial, SCALE).step_s * (1 + 1e-9)
-    assert bounds.estimate_s(trial.plan, trial.bound) >= trial.bound.step_s
+    plan = replace(PLANS[name], alpha=alpha)
+    over = parts_over_step(Bench(bounds, events=0), plan, SCALE)
+    assert max(over.values()) <= 1 + 1e-9, over
+    bound = bounds.of(plan)
+    assert bounds.estimate_s(plan, bound) >= bound.step_s
+
+
+NARROW = make_plan(
+    train_gpus=16,
+    rollout=(Share(pool=H800, gpus=1, tp=1),),
+    serves={"reader": "h800", "writer": "h800"},
+    alpha=4,
+    slots=64,
+)
+"""One engine for all attempts."""
+
+
+@pytest.mark.parametrize(
+    ("part", "plan"),
+    [("generation", NARROW), ("slots", make_plan(slots=4, alpha=4)), ("window", make_plan())],
+)
+def test_each_part_is_the_tightest_somewhere_and_close_to_the_step(part, plan):
+    rules = make_rules(alpha=plan.alpha)
+    bench = Bench(Bounds(make_problem(rules=rules, constants=LITTLE)), events=0)
+    over = parts_over_step(bench, plan, replace(SCALE, steps=12, skip=4))
+    assert max(over, key=over.__getitem__) == part
+    assert 0.5 < over[part] < NOISE
+
+
+TAILED = replace(READER, reset=Latency(kind="lognormal", mean_s=60, spread=1.5))
+LONG = replace(WRITER, samples=20_000, samples_spread=0.0, max_tokens=32_768)
+NEAR = (replace(H800, link="nvlink"), replace(H20, link="nvlink", count=1))
+ALONE = make_plan(serves={"reader": "h800"})
+LENT = make_plan(
+    train=NEAR[0],
+    train_gpus=24,
+    rollout=(Share(pool=NEAR[1], gpus=1, tp=1),),
+    serves={"writer": "h20"},
+)
+QUICK_TO_LEND = replace(LITTLE, switch_s=0.0, install_gb_s=1e3)
+BEYOND = {
+    "extra members": (ALONE, {"redundancy": Redundancy(extra_members=4)}, {"tasks": (TAILED,)}),
+    "hedging": (ALONE, {"redundancy": Redundancy(hedge_after=1.0)}, {"tasks": (TAILED,)}),
+    "adaptive": (make_plan(), {"redundancy": Redundancy(adaptive=True, max_extra_groups=8)}, {}),
+    "lending": (
+        LENT,
+        {"lending": Lending(enabled=True, min_idle_s=0.0, min_switches=0.0)},
+        {"tasks": (LONG,), "pools": NEAR, "constants": QUICK_TO_LEND},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BEYOND)
+def test_bounds_hold_where_groups_keep_their_first_or_training_gpus_serve(name):
+    plan, changes, more = BEYOND[name]
+    rules = replace(make_rules(alpha=plan.alpha), **changes)
+    bounds = Bounds(make_problem(rules=rules, **{"constants": LITTLE, **more}))
+    over = parts_over_step(Bench(bounds, events=0), plan, replace(SCALE, steps=12, skip=4))
+    assert max(over.values()) < NOISE, over
+    own_s = bounds.of(plan).step_s
+    relaxed, assignment = bounds.relax(plan, keep=4)
+    assert max(relaxed.step_s, bounds.least_s(plan, enough_s=inf)) <= own_s * (1 + 1e-9)
+    homes = {home for table in assignment.tables for home in table.values()}
+    assert homes <= {share.pool.name for share in plan.rollout}
 
 
 @pytest.mark.parametrize("window", ["served", "ahead"])

@@ -5,6 +5,7 @@ from planning_samples import H800, make_problem
 from rollart.planning.published import paper_problem, production_problem
 from rollart.planning.report import FULL, QUICK, Effort, badly_divided, paper_split, study
 from rollart.planning.worlds import Scale
+from rollart.sim.costs import Constants
 from rollart.sim.paper.setup import SIZES
 
 
@@ -44,7 +45,8 @@ def test_the_bad_start_is_where_the_trainer_waits_as_long_as_the_papers_did():
 def test_the_study_in_small_has_every_figure_and_the_same_ones_again():
     run = Scale(attempts=16, steps=3, skip=1, seed=10)
     effort = Effort(events=5_000, comparing=(run,), probing=replace(run, seed=9))
-    shape = make_problem(pools=(replace(H800, count=32, tp=1),))
+    constants = Constants(push_gb_s=0.5)
+    shape = make_problem(pools=(replace(H800, count=32, tp=1),), constants=constants)
     said: list[str] = []
     result = study(effort, sizes=("8B",), shape=shape, progress=said.append)
     assert said[0] == "planning 8B on 96 H800 and 32 H20"

@@ -9,6 +9,7 @@ from rollart.planning.explaining import bottleneck, explain
 from rollart.planning.search import search
 from rollart.planning.trials import Bench
 from rollart.planning.worlds import Scale
+from rollart.sim.costs import Constants
 
 EVENTS = 60_000
 SHORT = Scale(attempts=128, steps=5, skip=2)
@@ -95,7 +96,12 @@ def test_idle_gpus_are_told():
 
 def test_few_environments_are_named_as_the_bottleneck():
     answer = search(
-        make_problem(pools=(H800, replace(H20, role="rollout")), most_slots=4), events=1
+        make_problem(
+            pools=(H800, replace(H20, role="rollout")),
+            most_slots=4,
+            constants=Constants(train_fixed_s=10.0),
+        ),
+        events=1,
     )
     assert answer.plan.slots == 4
     assert bottleneck(answer) == "slots"

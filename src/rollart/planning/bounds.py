@@ -14,18 +14,21 @@ ones, live at once. And from counting: when a batch is taken, either the weights
 `alpha` steps before are served; or the last places came free together, with those of the batch
 before that, and of the groups that then started all but the redundant ones are complete. The parts
 hold for batches that have the mix of the workload; a schedule that drops long work trains on a
-shorter mix.
+shorter mix. Where groups keep their first members alone (extra members, hedging), what is kept is
+quicker than the mean by an amount nobody knows beforehand, so what follows from lives and from work
+is left out. Training GPUs that are lent count as a pool that serves every task all the time.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from math import floor
+from math import ceil
 
 from rollart.planning.assignment import Assignment, assign, busiest
 from rollart.planning.demand import Demand, measure
 from rollart.planning.estimate import estimate_s
+from rollart.planning.lives import Lives, late_life_s, mean_life_s
 from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
 from rollart.planning.problem import Problem
+from rollart.sim.cluster import TRAINING
 from rollart.sim.costs import EngineCosts, TrainCosts
 from rollart.sim.hardware import link_named
 from rollart.sim.transfer import WeightCosts
@@ -129,30 +132,60 @@ class Bounds:
         Generation is looked at only if the other parts are below `enough_s`.
         """
         beside_s = self._bound(plan, 0.0, self._shortest(plan)).step_s
-        if beside_s >= enough_s:
+        if beside_s >= enough_s or self._keeps_the_first:
             return beside_s
         options = self.options(plan.rollout, slots=plan.slots, any_split=True)
-        return max(beside_s, assign(options, keep=1).bound_s)
+        return max(beside_s, assign(self._with_lent(plan, options), keep=1).bound_s)
 
     def relax(self, plan: Plan, *, keep: int) -> tuple[Bound, Assignment]:
         """Bound a plan whatever its routing table, and return the tables worth trying."""
-        assignment = assign(self.options(plan.rollout, slots=plan.slots), keep=keep)
-        return self._bound(plan, assignment.bound_s, self._shortest(plan)), assignment
+        options = self.options(plan.rollout, slots=plan.slots)
+        assignment = assign(options, keep=keep)
+        least_s = assignment.bound_s
+        if self._lent(plan) is not None:
+            least_s = assign(self._with_lent(plan, options), keep=1).bound_s
+        return self._bound(plan, least_s, self._shortest(plan)), assignment
 
     def of(self, plan: Plan) -> Bound:
         """Bound a plan."""
-        options = self.options(plan.rollout, slots=plan.slots)
+        options = self._with_lent(plan, self.options(plan.rollout, slots=plan.slots))
         allowed = {
-            task: pools
-            if plan.serves[task] == ANYWHERE
-            else {plan.serves[task]: pools[plan.serves[task]]}
+            task: {
+                name: loads
+                for name, loads in pools.items()
+                if plan.serves[task] in (ANYWHERE, name) or name == TRAINING
+            }
             for task, pools in options.items()
         }
-        if ANYWHERE in plan.serves.values():
-            generation_s = assign(allowed, keep=1).bound_s
+        if all(len(pools) == 1 for pools in allowed.values()):
+            generation_s = busiest(allowed, {task: next(iter(allowed[task])) for task in allowed})
         else:
-            generation_s = busiest(options, plan.serves)
+            generation_s = assign(allowed, keep=1).bound_s
         return self._bound(plan, generation_s, self._shortest(plan))
+
+    @property
+    def _keeps_the_first(self) -> bool:
+        """Whether groups have more attempts than they keep."""
+        rule = self.problem.rules.redundancy
+        return bool(rule.extra_members or rule.hedge_after)
+
+    def _lent(self, plan: Plan) -> Share | None:
+        """Return the training GPUs as the engines they can be lent as, a part of one as a whole."""
+        if not self.problem.rules.lending.enabled:
+            return None
+        tp = min(self.problem.tps(plan.train))
+        engines = ceil(plan.train_gpus / tp)
+        return Share(pool=replace(plan.train, name=TRAINING), gpus=engines * tp, tp=tp)
+
+    def _with_lent(
+        self, plan: Plan, options: dict[str, dict[str, dict[str, float]]]
+    ) -> dict[str, dict[str, dict[str, float]]]:
+        """Return options to which training GPUs are added, if they are lent."""
+        lent = self._lent(plan)
+        if lent is None:
+            return options
+        beside = self.options((lent,), slots=plan.slots)
+        return {task: {**pools, **beside[task]} for task, pools in options.items()}
 
     def estimate_s(self, plan: Plan, bound: Bound) -> float:
         """Guess the step of a plan; the guess orders plans and prunes none."""
@@ -179,7 +212,7 @@ class Bounds:
         )
         return training_s + weights.publish_s + weights.update_s
 
-    def _bound(self, plan: Plan, generation_s: float, group_s: Mapping[str, list[float]]) -> Bound:
+    def _bound(self, plan: Plan, generation_s: float, group_s: Lives) -> Bound:
         problem = self.problem
         training_s = TrainCosts(
             model=problem.model,
@@ -187,6 +220,9 @@ class Bounds:
             gpus=plan.train_gpus,
             constants=problem.constants,
         ).step_s(self.batch_tokens)
+        window_s = self._window_s(plan, group_s, served_s=self.served_s(plan, training_s))
+        if self._keeps_the_first:
+            return Bound(training_s=training_s, generation_s=0, window_s=window_s, slots_s=0)
         stay_s = sum(
             demand.share * min(demand.mean.alone_s(costs) for costs in self._homes(plan, demand))
             for demand in self.demands
@@ -194,54 +230,30 @@ class Bounds:
         return Bound(
             training_s=training_s,
             generation_s=generation_s,
-            window_s=self._window_s(plan, group_s, served_s=self.served_s(plan, training_s)),
+            window_s=window_s,
             slots_s=problem.attempts * stay_s / plan.slots,
         )
 
-    def _window_s(
-        self, plan: Plan, group_s: Mapping[str, list[float]], *, served_s: float
-    ) -> float:
+    def _window_s(self, plan: Plan, group_s: Lives, *, served_s: float) -> float:
         problem, alpha = self.problem, plan.alpha
-        steps = problem.window_steps(alpha=alpha, extra_groups=plan.extra_groups)
+        extra = problem.most_extra_groups(plan.extra_groups)
+        steps = problem.window_steps(alpha=alpha, extra_groups=extra)
         kept = problem.window_steps(alpha=alpha, extra_groups=0) / steps
-        least_s = (self._mean_life_s(group_s, kept=kept) + served_s) / steps
-        late_s = self._late_life_s(group_s, extra_groups=plan.extra_groups)
+        least_s = (mean_life_s(self.demands, group_s, kept=kept) + served_s) / steps
+        groups = problem.rules.batching.groups_per_step
+        late_s = late_life_s(self.demands, group_s, groups=groups, extra_groups=extra)
         if problem.is_served_counted:
             complete_s = (late_s + served_s) / (alpha + 1)
             return max(least_s, min(complete_s, served_s / alpha) if alpha else complete_s)
         return max(least_s, late_s) if alpha == 1 else least_s
 
-    def _late_life_s(self, group_s: Mapping[str, list[float]], *, extra_groups: int) -> float:
-        """Return a life that some group of a batch has at least, on average.
+    def _shortest(self, plan: Plan) -> Lives:
+        """Return each task's group lives, each on the pool where it is shortest.
 
-        Of a batch's worth of groups that start together all must complete but as many as there are
-        redundant ones. Two more are left out, for the next quickest live a little less on average.
+        Nothing is known of them where groups keep their first members alone.
         """
-        lives = sorted(
-            (life_s, demand.share / len(group_s[demand.task]))
-            for demand in self.demands
-            for life_s in group_s[demand.task]
-        )
-        level = 1 - (extra_groups + 2) / self.problem.rules.batching.groups_per_step
-        level = level if extra_groups else max(0.5, level)
-        reached = 0.0
-        for life_s, share in lives:
-            reached += share
-            if reached >= level:
-                return life_s
-        return lives[-1][0]
-
-    def _mean_life_s(self, group_s: Mapping[str, list[float]], *, kept: float) -> float:
-        """Return the mean life of groups, the quickest share of each task only."""
-        mean_s = 0.0
-        for demand in self.demands:
-            lives = sorted(group_s[demand.task])
-            lives = lives[: max(1, floor(kept * len(lives)))]
-            mean_s += demand.share * sum(lives) / len(lives)
-        return mean_s
-
-    def _shortest(self, plan: Plan) -> dict[str, list[float]]:
-        """Return each task's group lives, each on the pool where it is shortest."""
+        if self._keeps_the_first:
+            return {demand.task: [0.0] for demand in self.demands}
         lives: dict[str, list[float]] = {}
         for demand in self.demands:
             homes = [self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)]
@@ -250,12 +262,10 @@ class Bounds:
 
     def _homes(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
         """Return the engines that may serve a task."""
-        home = plan.serves[demand.task]
-        return [
-            self.problem.engine_costs(share.pool.gpu, share.tp)
-            for share in plan.rollout
-            if home in (ANYWHERE, share.pool.name)
-        ]
+        home, lent = plan.serves[demand.task], self._lent(plan)
+        shares = [each for each in plan.rollout if home in (ANYWHERE, each.pool.name)]
+        shares += [lent] if lent is not None else []
+        return [self.problem.engine_costs(share.pool.gpu, share.tp) for share in shares]
 
     def _group_s(self, costs: EngineCosts) -> dict[str, list[float]]:
         key = (costs.gpu.name, costs.tp)

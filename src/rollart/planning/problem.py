@@ -256,6 +256,13 @@ class Problem:
         """Return the redundancy rule with so many extra groups."""
         return replace(self.rules.redundancy, extra_groups=extra_groups)
 
+    def most_extra_groups(self, extra_groups: int) -> int:
+        """Return what so many extra groups may become while a run adapts them."""
+        rule = self.rules.redundancy
+        groups = self.rules.batching.groups_per_step
+        most = rule.most_extra_groups(groups) if rule.adaptive else 0
+        return max(extra_groups, most)
+
     def _fits(self, gpu: Gpu, tp: int) -> bool:
         room = tp * gpu.memory_bytes * self.constants.memory_share - self.model.weight_bytes
         return room >= self.longest_tokens * self.model.kv_bytes_per_token
