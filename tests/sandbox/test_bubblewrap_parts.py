@@ -13,9 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, SandboxError
 from rollart.sandbox.attacks.trap import contained_processes
 from rollart.sandbox.bubblewrap import Builder
+from rollart.sandbox.cell import Cell
 from rollart.sandbox.cgroups import open_groups, own_groups
 from rollart.sandbox.opening import open_sandbox
 from rollart.sandbox.options import SandboxOptions
@@ -52,6 +53,29 @@ def test_a_filter_is_whole_steps_and_none_is_made_for_an_unknown_machine() -> No
         assert made is not None
         assert len(made) % 8 == 0
     assert build_filter("vax") is None
+
+
+class NeverWarm(Builder):
+    """A builder whose warm sandboxes do not start."""
+
+    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> Cell:
+        if preload:
+            raise SandboxError("a sandbox did not start within 30 s")
+        return await super().start(files_bytes=files_bytes)
+
+
+@needs_bubblewrap
+def test_a_warm_start_that_failed_is_made_up_for_by_a_cold_one() -> None:
+    async def run_one() -> bytes:
+        options = SandboxOptions(warm=2)
+        sandbox = BubblewrapSandbox(options, NeverWarm(options))
+        await sandbox.warm_up()
+        try:
+            return (await sandbox.run(Program(argv=("echo", "here")))).stdout
+        finally:
+            await sandbox.close()
+
+    assert asyncio.run(run_one()) == b"here\n"
 
 
 def test_plain_processes_are_refused_unless_the_options_allow_them() -> None:

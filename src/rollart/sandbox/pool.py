@@ -88,7 +88,11 @@ class BubblewrapSandbox:
     async def _take(self, files_bytes: int) -> Cell:
         """Return a cell: a warm one if it fits, else a new one."""
         while self._warm and files_bytes == self.limits.files_bytes:
-            cell = await self._warm.popleft()
+            try:
+                cell = await self._warm.popleft()
+            except (SandboxError, OSError):
+                # Nobody waited for that start; this program may be luckier.
+                continue
             if cell.is_alive:
                 return cell
             await self._builder.discard(cell)

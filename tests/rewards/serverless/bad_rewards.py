@@ -106,3 +106,22 @@ def eats_memory(trajectory: Trajectory) -> float:
 
 
 BAD = {"leaves": leaves, "never_returns": never_returns, "raises": raises}
+
+
+_left: list[asyncio.Task[None]] = []
+
+
+async def leaves_work(trajectory: Trajectory) -> float:
+    """Score whether what the first call left in the event loop has been done since."""
+
+    async def work() -> None:
+        for _ in range(2000):
+            await asyncio.sleep(0)
+
+    if not _left:
+        _left.append(asyncio.create_task(work()))
+    return float(_left[0].done())
+
+
+async def interrupts(trajectory: Trajectory) -> float:
+    raise KeyboardInterrupt

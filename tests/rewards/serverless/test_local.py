@@ -75,6 +75,25 @@ async def test_one_instance_runs_as_many_calls_at_once_as_it_may():
         assert invoker.stats()["cold_starts"] == 1
 
 
+async def test_what_a_function_left_to_be_done_is_done_between_calls():
+    async with opened(Scaling(max_instances=1)) as invoker:
+        assert await invoker.invoke(call("leaves_work")) == (Reward(value=0.0),)
+        for _ in range(40):
+            await asyncio.sleep(0.05)
+            (reward,) = await invoker.invoke(call("leaves_work"))
+            if reward.value:
+                return
+        pytest.fail("the event loop stands still between calls")
+
+
+@pytest.mark.parametrize("concurrency", [1, 2])
+async def test_a_function_that_breaks_its_event_loop_ends_its_instance(concurrency: int):
+    async with opened(Scaling(max_instances=1, concurrency=concurrency)) as invoker:
+        with pytest.raises(ScoreError, match="KeyboardInterrupt"):
+            await invoker.invoke(call("interrupts"))
+        assert await invoker.invoke(call("turns")) == (Reward(value=1.0),)
+
+
 @pytest.mark.parametrize(
     ("function", "reason", "is_final"),
     [

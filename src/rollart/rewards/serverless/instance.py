@@ -1,9 +1,11 @@
 """The process that runs reward functions: `python -m rollart.rewards.serverless.instance FD PID`.
 
 It reads calls from its socket and writes one answer for each, until the socket ends. A call runs
-in the main thread if the instance takes one at a time, else in one of as many threads. It does not
-outlive its parent: idle, it sees the end of its socket; busy, the kernel kills it. What a function
-prints to the two standard outputs goes to a pipe that the parent drains.
+in the main thread if the instance takes one at a time, else in one of as many threads. Each has an
+event loop that runs on between calls, so that what a function keeps there (clients, warm sandboxes)
+lives on; another thread waits for the next call meanwhile. The process does not outlive its parent:
+idle, it sees the end of its socket; busy, the kernel kills it. What a function prints to the two
+standard outputs goes to a pipe that the parent drains.
 """
 
 import asyncio
@@ -15,9 +17,11 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from queue import SimpleQueue
 from typing import BinaryIO, cast
 
 from rollart.errors import ScoreError
@@ -58,28 +62,42 @@ class _Server:
         self._stream = stream
         self._settings = settings
         self._lock = threading.Lock()
-        self._lanes = threading.local()
 
     def run(self) -> None:
-        """Answer calls until the socket ends."""
-        if self._settings.concurrency == 1:
-            self._read(self._answer)
-            return
-        with ThreadPoolExecutor(self._settings.concurrency) as pool:
-            self._read(lambda frame: pool.submit(self._answer, frame))
-            # Threads that never end must not keep a process whose parent is gone.
-            os._exit(0)
-
-    def _read(self, take: Callable[[Frame], object]) -> None:
+        """Answer calls until the socket ends, and with it the process."""
         self._write(Frame(kind=Kind.READY))
+        if self._settings.concurrency == 1:
+            asyncio.run(self._work(lambda: read_frame(self._stream)))
+            return
+        frames: SimpleQueue[Frame | None] = SimpleQueue()
+        for _ in range(self._settings.concurrency):
+            work = self._work(frames.get)
+            threading.Thread(target=asyncio.run, args=(work,), daemon=True).start()
         while (frame := read_frame(self._stream)) is not None:
-            take(frame)
+            frames.put(frame)
+        os._exit(0)
 
-    def _answer(self, frame: Frame) -> None:
+    async def _work(self, take: Callable[[], Frame | None]) -> None:
+        """Answer one call after another; whatever else ends this ends the process."""
+        loop = asyncio.get_running_loop()
+        # Not one of the loop's own threads, which functions may all use.
+        waiting = ThreadPoolExecutor(1)
+        code = 0
+        try:
+            while (frame := await loop.run_in_executor(waiting, take)) is not None:
+                await self._answer(frame)
+        except BaseException:
+            traceback.print_exc()
+            code = 1
+        finally:
+            # At once: what functions left running need not end, and nobody is there to wait.
+            os._exit(code)
+
+    async def _answer(self, frame: Frame) -> None:
         is_out_of_memory = False
         try:
             call = decode_call(frame.payload, limit_bytes=self._settings.payload_bytes)
-            payload = encode_rewards(self._runner().run(score(call)))
+            payload = encode_rewards(await score(call))
             kind = Kind.REWARDS
         except (ScoreError, MemoryError) as error:
             is_out_of_memory = MemoryError in (type(error), type(error.__cause__))
@@ -95,12 +113,6 @@ class _Server:
     def _out_of_memory(self, message: str) -> str:
         mib = self._settings.memory_bytes / 2**20
         return f"{message}: more memory than the {mib:g} MiB an instance may hold"
-
-    def _runner(self) -> asyncio.Runner:
-        """Return this thread's event loop: one for all its calls, so that clients can be kept."""
-        if not hasattr(self._lanes, "runner"):
-            self._lanes.runner = asyncio.Runner()
-        return self._lanes.runner
 
     def _write(self, frame: Frame) -> None:
         with self._lock:
