@@ -134,6 +134,12 @@ async def test_a_call_is_refused_when_too_many_wait_or_when_it_waits_too_long():
         await running
 
 
+async def test_a_burst_beyond_the_places_waits_longer_than_a_deadline_and_is_scored():
+    invoker, _ = wrap(ScriptedInvoker(1.0, delay_s=0.08), places=1, deadline_s=0.5)
+    asked = [invoker.invoke(call("turns")) for _ in range(8)]
+    assert await asyncio.gather(*asked) == [ONE] * 8
+
+
 async def test_a_deadline_ends_a_call_whatever_it_waits_for():
     inner = ScriptedInvoker(BROKEN, None)
     invoker, _ = wrap(inner, deadline_s=0.05)

@@ -47,9 +47,9 @@ class Reliability:
     jitter: float = 0.5
     """Waits vary by this fraction, so that calls that failed together do not return together."""
     deadline_s: float = 600.0
-    """Seconds after which a call has failed, whatever it waits for."""
-    queue_wait_s: float = 600.0
-    """Seconds a call may wait for a place."""
+    """Seconds after its first place, or first stop at an open circuit, that a call has failed."""
+    queue_wait_s: float = 0.0
+    """Seconds a call may wait for a place; 0: as long as it takes."""
     hedge: Literal["never", "p95", "after"] = "never"
     """When a call is delivered a second time beside the first: later than most take, or a time."""
     hedge_after_s: float = 1.0
@@ -71,10 +71,16 @@ class Reliability:
             raise ConfigError(f"{section}.attempts", self.attempts, "must be at least 1")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"{section}.jitter", self.jitter, "must lie between 0 and 1")
-        for name in ("deadline_s", "queue_wait_s", "hedge_after_s", "breaker_rest_s"):
+        for name in ("deadline_s", "hedge_after_s", "breaker_rest_s"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{section}.{name}", getattr(self, name), "must be more than 0")
-        for name in ("backoff_s", "breaker_failures", "price_per_call", "price_per_s"):
+        for name in (
+            "queue_wait_s",
+            "backoff_s",
+            "breaker_failures",
+            "price_per_call",
+            "price_per_s",
+        ):
             if getattr(self, name) < 0:
                 raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 0")
         if self.backoff_max_s < self.backoff_s:

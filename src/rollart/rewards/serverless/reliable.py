@@ -4,7 +4,8 @@ A call waits for a place (as many as instances can run at once), then it is deli
 a failure, with growing jittered waits; a second time beside the first when that one is late; not at
 all while the function's circuit is open. Nothing of that gives two scores: a call under a key that
 is on its way joins it, of two deliveries the first answer is taken, and whoever asked gets exactly
-one answer or one ScoreError with the last reason, at the latest at its deadline.
+one answer or one ScoreError with the last reason, at the latest at its deadline. That begins with
+the first place, or at an open circuit: a burst larger than the places waits and is not dropped.
 """
 
 import asyncio
@@ -129,8 +130,8 @@ class ReliableInvoker:
         account = Account()
         failure = "given up"
         try:
-            async with asyncio.timeout(self._options.deadline_s):
-                rewards = await self._retry(call, account)
+            async with asyncio.timeout(None) as limit:
+                rewards = await self._retry(call, account, limit)
             failure = ""
             return rewards
         except TimeoutError:
@@ -157,14 +158,17 @@ class ReliableInvoker:
         if self._on_call is not None:
             self._on_call(line)
 
-    async def _retry(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
+    async def _retry(
+        self, call: ScoreCall, account: Account, limit: asyncio.Timeout
+    ) -> tuple[Reward, ...]:
         for attempt in range(1, self._options.attempts + 1):
             if attempt > 1:
                 self._counts["retries"] += 1
                 await self._clock.sleep(self._backoff_s(attempt - 1))
-            breaker = await self._pass(call.function, account)
+            breaker = await self._pass(call.function, account, limit)
             try:
                 async with self._place(call.function):
+                    self._begin(limit)
                     rewards = await self._hedge(call, account)
             except _NoPlaceError:
                 breaker.abandoned()
@@ -188,7 +192,12 @@ class ReliableInvoker:
         wait_s = min(options.backoff_max_s, options.backoff_s * 2.0 ** min(failures - 1, 60))
         return wait_s * (1 + options.jitter * (2 * self._random.random() - 1))
 
-    async def _pass(self, function: str, account: Account) -> Breaker:
+    def _begin(self, limit: asyncio.Timeout) -> None:
+        """Let a call's deadline run, once."""
+        if limit.when() is None:
+            limit.reschedule(asyncio.get_running_loop().time() + self._options.deadline_s)
+
+    async def _pass(self, function: str, account: Account, limit: asyncio.Timeout) -> Breaker:
         """Wait until the function's circuit lets a call through."""
         options = self._options
         breaker = self._breakers.get(function)
@@ -196,6 +205,7 @@ class ReliableInvoker:
             breaker = Breaker(failures=options.breaker_failures, rest_s=options.breaker_rest_s)
             self._breakers[function] = breaker
         while not breaker.try_pass(now=self._clock.now()):
+            self._begin(limit)
             account.last = f"its circuit is open since: {breaker.reason}"
             await self._clock.sleep(breaker.rest_s(now=self._clock.now()))
         return breaker
@@ -207,7 +217,7 @@ class ReliableInvoker:
             raise _NoPlaceError(f"{function}: {self._queued} calls wait already")
         self._queued += 1
         try:
-            async with asyncio.timeout(self._options.queue_wait_s):
+            async with asyncio.timeout(self._options.queue_wait_s or None):
                 await self._places.acquire()
         except TimeoutError:
             limit_s = self._options.queue_wait_s
