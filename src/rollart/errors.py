@@ -5,6 +5,7 @@
     │   ├── ConfigError      a config field: names the field, the value and the fix
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
     │   ├── PlacementError   a worker that no pool can take
+    │   ├── GroupError       one of several workers that need each other failed, and all were ended
     │   └── StorageError     a disk or directory that refuses
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
     ├── ScoreError           a reward function or what runs it failed; never a score
@@ -39,6 +40,10 @@ class ModelError(UserError):
 
 class PlacementError(UserError):
     """A worker that no pool can take: the message says what it needs and what there is."""
+
+
+class GroupError(UserError):
+    """Workers that need each other were ended because one failed: made again, they may go on."""
 
 
 class StorageError(UserError):

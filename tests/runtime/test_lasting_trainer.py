@@ -45,6 +45,10 @@ class Desk:
     async def kill(self):
         os.kill(await self.trainer.call("pid"), signal.SIGKILL)
 
+    def plain_warnings(self):
+        """What was warned of, without the words of the operating system."""
+        return [warning.split(": the process ")[0] for warning in self.warnings]
+
     def published(self):
         return (self.path / "published").read_text().split()
 
@@ -68,7 +72,7 @@ def test_killed_between_two_steps_it_repeats_the_batches_and_goes_on(tmp_path):
         await desk.kill()
         assert await desk.step(4) == (3, 7.0)
         assert desk.trainer.deaths == 1
-        assert desk.warnings == ["the trainer is gone; making it again (3 steps to repeat)"]
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (3 steps to repeat)"]
 
     with_trainer(tmp_path, scenario)
 
@@ -96,7 +100,7 @@ def test_it_saves_for_itself_and_repeats_only_what_came_later(tmp_path):
         assert sorted(each.name for each in (tmp_path / "own").iterdir()) == ["0", "1"]
         await desk.kill()
         assert await desk.step(32) == (6, 63.0)
-        assert desk.warnings == ["the trainer is gone; making it again (2 steps to repeat)"]
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
 
     with_trainer(tmp_path, scenario, save_every=2)
     assert not (tmp_path / "own").exists()
@@ -132,7 +136,7 @@ def test_it_moves_with_its_state_between_two_steps(tmp_path):
         assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
         await desk.kill()
         assert await desk.step(4) == (3, 7.0)
-        assert desk.warnings == ["the trainer is gone; making it again (2 steps to repeat)"]
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
 
     with_trainer(tmp_path, scenario)
 

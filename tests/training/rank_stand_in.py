@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from pathlib import Path
 
 from rollart.cluster import Worker, register
 from rollart.errors import ConfigError, InvariantError
@@ -13,8 +14,11 @@ FOR_EVER_S = 60
 class StandIn(Worker):
     """Waits, as a rank does that others keep waiting, unless it is the one that fails."""
 
-    def __init__(self, *, rank: int, world_size: int, address: str, failing: int = -1) -> None:
+    def __init__(
+        self, *, rank: int, world_size: int, address: str, failing: int = -1, failed: str = ""
+    ) -> None:
         self._rank = rank
+        self._failed = Path(failed)
         self._place = [rank, world_size, address]
         self._heard: list[str] = []
         if failing == rank:
@@ -49,6 +53,14 @@ class StandIn(Worker):
         if rank == self._rank:
             raise InvariantError(f"rank {rank} alone")
         time.sleep(FOR_EVER_S)
+
+    @register("together")
+    def step(self, batch: str) -> str:
+        """Fail alone, the first time any rank of these is asked."""
+        if self._rank == 1 and not self._failed.exists():
+            self._failed.touch()
+            raise InvariantError("connection reset by peer")
+        return batch
 
     @register("together")
     def die(self, rank: int) -> None:

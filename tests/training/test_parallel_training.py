@@ -15,8 +15,8 @@ from rank_actor import RankActor
 from training_samples import random_groups, write_checkpoint
 from transformers import AutoModelForCausalLM
 
-from rollart.errors import ConfigError, InvariantError, ModelError, StorageError
-from rollart.runtime.host import ActorDiedError, EmbeddedHost, thread_env
+from rollart.errors import ConfigError, GroupError, InvariantError, ModelError, StorageError
+from rollart.runtime.host import EmbeddedHost, thread_env
 from rollart.training.addresses import LOOPBACK
 from rollart.training.batch import encode
 from rollart.training.ranks import RankGroup, RankPlan
@@ -303,7 +303,7 @@ def test_a_killed_rank_ends_the_step_and_the_group_goes_on_from_its_checkpoint(
         victim.kill()
         await step
 
-    with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
+    with pytest.raises(GroupError, match="was killed by SIGKILL"):
         two.runner.run(kill_amid_step())
     assert two.runner.run(two.group.restart(str(tmp_path / "second"))) == 2
     check_same(train(two, batches[2:]), expected[2:])

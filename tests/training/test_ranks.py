@@ -9,8 +9,9 @@ import pytest
 from rank_stand_in import StandIn
 
 from rollart.cluster import Registered
-from rollart.errors import ConfigError, InvariantError
-from rollart.runtime.host import ActorDiedError, EmbeddedHost
+from rollart.errors import ConfigError, GroupError, InvariantError
+from rollart.runtime.host import EmbeddedHost
+from rollart.runtime.lasting_trainer import LastingTrainer
 from rollart.training.addresses import LOOPBACK
 from rollart.training.ranks import Rank, RankGroup, RankPlan
 from rollart.training.trainer import TorchTrainer
@@ -90,7 +91,7 @@ def test_what_all_ranks_refuse_alike_breaks_nothing():
 def test_what_one_rank_refuses_ends_them_all():
     async def use(group: RankGroup) -> None:
         for _ in range(2):
-            with pytest.raises(InvariantError, match="rank 1 alone"):
+            with pytest.raises(GroupError, match="failed and all were ended: rank 1 alone"):
                 await group.call("refuse_alone", 1)
         assert await group.restart("7") == 7
         assert (await group.call("place"))[0][0] == 0
@@ -101,9 +102,9 @@ def test_what_one_rank_refuses_ends_them_all():
 @pytest.mark.parametrize("dying", [0, 1])
 def test_a_rank_that_dies_is_named_and_the_group_made_anew(dying):
     async def use(group: RankGroup) -> None:
-        with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
+        with pytest.raises(GroupError, match="was killed by SIGKILL"):
             await group.call("die", dying)
-        with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
+        with pytest.raises(GroupError, match="was killed by SIGKILL"):
             await group.call("place")
         assert await group.restart("7") == 7
         assert await group.call("hear", "again", 0.0) == ["again"]
@@ -126,3 +127,32 @@ def test_a_group_that_was_closed_says_so():
             await group.call("place")
 
     run(use)
+
+
+def test_a_lasting_trainer_makes_ranks_again_that_broke_without_a_death(tmp_path):
+    warnings: list[str] = []
+
+    async def go() -> None:
+        host = EmbeddedHost(grace_s=0.3)
+        failed = str(tmp_path / "failed")
+        plan = RankPlan(
+            options={"failed": failed}, addresses=[LOOPBACK] * 2, worker=StandIn, grace_s=0.3
+        )
+        trainer = LastingTrainer(
+            lambda: RankGroup.start(host, plan),
+            directory=tmp_path / "own",
+            save_every=9,
+            warn=warnings.append,
+        )
+        try:
+            await trainer.start()
+            assert await trainer.call("step", "a batch") == "a batch"
+        finally:
+            await trainer.close()
+            await host.close()
+
+    asyncio.run(go())
+    assert warnings == [
+        "the trainer is gone; making it again (1 steps to repeat): "
+        "a training rank failed and all were ended: connection reset by peer"
+    ]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rollart.clock import SystemClock
-from rollart.errors import PlacementError, StorageError, UserError
+from rollart.errors import GroupError, PlacementError, StorageError, UserError
 from rollart.ports import Handle
 from rollart.runtime.bodies import ActorDiedError, ActorError
 
@@ -140,7 +140,7 @@ class LastingTrainer:
                         return last
                 self._handle = handle
                 return await work(handle)
-            except ActorDiedError as error:
+            except (ActorDiedError, GroupError) as error:
                 deaths += 1
                 self.deaths += 1
                 await _end(handle)  # what seems gone but lives would keep its place
@@ -150,7 +150,8 @@ class LastingTrainer:
                         f"the trainer died {deaths} times in a row; the last: {error}"
                     ) from error
                 steps = len(self._journal)
-                self._warn(f"the trainer is gone; making it again ({steps} steps to repeat)")
+                why = str(error).split("\n", 1)[0]
+                self._warn(f"the trainer is gone; making it again ({steps} steps to repeat): {why}")
 
     async def _take_over(self, handle: Handle) -> None:
         """Bring a successor to where the trainer is and end that."""
@@ -184,7 +185,7 @@ class LastingTrainer:
                     return await self._spawn()
                 successor, made = None, successor
                 return await made
-            except (PlacementError, ActorError) as error:  # or a rank died as they met
+            except (PlacementError, ActorError, GroupError) as error:  # or a rank died early
                 if clock.now() >= _PATIENCE_S:
                     raise
                 if said != (said := f"the trainer cannot be made now: {error}"):

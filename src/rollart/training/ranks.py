@@ -7,8 +7,8 @@
 Ranks wait for each other inside a call, so a call once begun is heard by all of them, whatever
 becomes of whoever made it. If one fails, the others get a little time to say the same: a mistake
 they all made alike (a bad batch, a full disk) leaves the group as it was. Anything else, above all
-a rank that died, breaks it: all ranks are ended, every later call repeats the reason, and
-`restart` makes the group anew from a checkpoint.
+a rank that died, breaks it: all ranks are ended, this call and every later one raise a GroupError
+with the reason, and `restart` makes the group anew from a checkpoint.
 
 Knows only hosts and clusters: where ranks run is the host's affair. One rank is a group too.
 """
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollart.cluster import Cluster, Registered, Worker, register
-from rollart.errors import InvariantError, RollartError, UserError
+from rollart.errors import GroupError, InvariantError, RollartError, UserError
 from rollart.ports import Array, Host
 from rollart.training.addresses import LOOPBACK
 from rollart.types import Json, StepReport, Version
@@ -185,12 +185,13 @@ class RankGroup:
         answers = self.cluster.spread(method, *args)
         try:
             return method.sharing.collect(await self._all(answers))
-        except BaseException as error:
-            if len(self.cluster.members) > 1 and not _is_shared(answers):
-                self._failure = error
-                await self._end()
-                await asyncio.gather(*answers, return_exceptions=True)
-            raise
+        except Exception as error:
+            if len(self.cluster.members) < 2 or _is_shared(answers):
+                raise
+            self._failure = GroupError(f"a training rank failed and all were ended: {error}")
+            await self._end()
+            await asyncio.gather(*answers, return_exceptions=True)
+            raise self._failure from error
 
     async def _all(self, answers: Sequence["asyncio.Future[Any]"]) -> list[Any]:
         """Await all; on a failure, wait a little for the rest and raise the plainest reason."""
