@@ -157,7 +157,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
         (["pools.fast.class=H900"], "pools.fast.class = 'H900': not known; nearest: H"),
         (["run.environments=0"], "run.environments = 0: must be at least 1"),
         (["model.path=Qwen/Qwen9"], "model.path = 'Qwen/Qwen9': its shape is not known"),
-        (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B"),
+        (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B cannot be trained on any pool"),
         (["pools.fast.tp=1", "model.shape=Qwen3-72B"], "model.shape = 'Qwen3-72B': not known"),
         (["pools.fast.role=any"], "pools.fast.role = 'any': say what it does"),
         (["pools.trainers.role=rollout"], "no GPU is left for training"),
@@ -204,11 +204,26 @@ def test_a_wrong_request_is_one_message(lines, argv, message):
     assert message in errors
 
 
-def test_a_model_too_large_for_one_of_the_pools_is_named_with_sizes(config, lines):
-    changes = ["model.shape=Qwen3-32B", "pools.trainers.count=64", "pools.wide.tp=4"]
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["pools.wide.tp=4"], "pools.wide.tp = 4: the pool has 2 GPUs: raise count or lower tp"),
+        (
+            ["model.shape=Qwen3-235B-A22B", "pools.trainers.count=64", "pools.wide.count=8"],
+            "Qwen3-235B-A22B does not fit on pool fast: an engine needs 470 GB for weights and "
+            "room for an episode of 8192 tokens; with tp = 2 it has 160 GB, a whole node 160 GB",
+        ),
+        (
+            ["model.shape=Qwen3-235B-A22B", "pools.trainers.count=64"],
+            "Qwen3-235B-A22B fits on no pool: an engine needs 470 GB for weights and room for an "
+            "episode of 8192 tokens, and a node of fast has 160 GB, a node of wide has 192 GB; "
+            "take larger GPUs",
+        ),
+    ],
+)
+def test_a_model_or_an_engine_too_large_is_named_with_sizes(config, lines, changes, message):
     code, _, errors = lines("simulate", str(config), *changes)
-    assert code == 2
-    assert "Qwen3-32B" in errors
+    assert (code, errors.strip()) == (2, f"error: {message}")
 
 
 def test_the_link_of_a_pool_and_the_store_set_the_time_of_weights(config):

@@ -107,6 +107,14 @@ def test_engines_have_room_for_the_weights_and_the_longest_episode():
     assert make_problem().tps(replace(H800, tp=4)) == (4,)
 
 
+def test_heads_that_several_gpus_hold_take_room_more_than_once():
+    long = replace(READER, max_tokens=4_000_000)
+    few = replace(model_named("Qwen3-8B"), kv_heads=2)
+    tight = make_problem(model=few, tasks=(long,), pools=(replace(H800, count=16), H20))
+    assert tight.tps(H800) == ()
+    assert tight.tps(H20) == (2, 4, 8)
+
+
 def test_weights_cross_the_slowest_link_of_the_pools_that_roll_out():
     problem = make_problem()
     near, far = replace(H20, link="rdma_400g"), replace(H800, link="tcp_10g")

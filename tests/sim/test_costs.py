@@ -68,6 +68,14 @@ def test_what_the_weights_leave_of_the_memory_holds_the_caches():
     assert costs(tp=2).capacity_tokens == int(room / SMALL.kv_bytes_per_token)
 
 
+def test_more_gpus_than_key_heads_hold_some_of_them_twice():
+    wide = replace(SMALL, kv_heads=2)
+    room = 8 * H800.memory_gb * 1e9 * 0.9 - SMALL.weight_bytes
+    assert costs(wide, tp=8).capacity_tokens == int(room / (4 * wide.kv_bytes_per_token))
+    assert costs(wide, tp=8).cache_token_s == costs(wide, tp=2).cache_token_s
+    assert costs(wide, tp=2).cache_token_s == costs(wide, tp=1).cache_token_s / 2
+
+
 def test_a_gpu_without_nvlink_reduces_over_pcie():
     card = replace(H800, nvlink_gb_s=0.0)
     slow, fast = costs(gpu=card, tp=2), costs(tp=2)

@@ -109,6 +109,9 @@ class Problem:
     def _check_heads(self) -> None:
         heads = self.model.heads
         for pool in self.pools:
+            if pool.role != "train" and pool.tp > pool.count:
+                fix = f"the pool has {pool.count} GPUs: raise count or lower tp"
+                raise ConfigError(f"pools.{pool.name}.tp", pool.tp, fix)
             if pool.tp and heads % pool.tp:
                 sizes = ", ".join(str(tp) for tp in _TPS if heads % tp == 0)
                 fix = f"must divide the {heads} attention heads of {self.model.name}: take {sizes}"
@@ -265,7 +268,7 @@ class Problem:
 
     def _fits(self, gpu: Gpu, tp: int) -> bool:
         room = tp * gpu.memory_bytes * self.constants.memory_share - self.model.weight_bytes
-        return room >= self.longest_tokens * self.model.kv_bytes_per_token
+        return room >= self.longest_tokens * self.model.kv_bytes_over(tp)
 
     def _trains(self, gpu: Gpu, count: int) -> bool:
         room = count * gpu.memory_bytes * self.constants.memory_share

@@ -2,9 +2,9 @@
 
 A roofline with few constants. Prefill is bound by arithmetic: two operations per active parameter
 and token, plus attention. A decode step is bound by memory: it reads the weights once and every
-running sequence's keys and values. Tensor parallelism divides both and pays two all-reduces per
-layer over NVLink, or PCIe where there is none. Training is arithmetic at a stated utilisation.
-How weights move is in `transfer`.
+running sequence's keys and values. Tensor parallelism divides both, but for keys and values that
+several GPUs must hold, and pays two all-reduces per layer over NVLink, or PCIe where there is
+none. Training is arithmetic at a stated utilisation. How weights move is in `transfer`.
 
 Constants that were fitted, and on which figures, are listed in docs/simulator.md.
 """
@@ -120,8 +120,9 @@ class EngineCosts:
         set_(self, "_fixed_s", [])
         set_(self, "prefill_token_s", model.flops_per_token / flops + self._reduce_token_s)
         set_(self, "attention_s", model.attention_flops_per_token(1) / flops)
-        set_(self, "cache_token_s", model.kv_bytes_per_token / bandwidth)
-        set_(self, "capacity_tokens", int(room / model.kv_bytes_per_token))
+        cached_bytes = model.kv_bytes_over(self.tp)
+        set_(self, "cache_token_s", cached_bytes / bandwidth)
+        set_(self, "capacity_tokens", int(room / cached_bytes))
 
     def prefill_s(self, tokens: float, *, cached: float) -> float:
         """Return the time to read `tokens` that follow `cached` ones."""

@@ -52,6 +52,13 @@ class ModelShape:
         """Bytes of keys and values that one token leaves in the cache, in bf16."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BF16_BYTES
 
+    def kv_bytes_over(self, tp: int) -> float:
+        """Return the bytes one token leaves in all caches of an engine of `tp` GPUs.
+
+        Where there are more GPUs than heads, several hold the same head.
+        """
+        return self.kv_bytes_per_token * max(1.0, tp / self.kv_heads)
+
     @property
     def flops_per_token(self) -> float:
         """Operations of one token in the forward pass, but for attention to its context."""
