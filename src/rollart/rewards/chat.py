@@ -3,7 +3,8 @@
 A judge has its own place to ask and its own limit on how many questions are open at once, apart
 from rollout's, so that neither starves the other. Whatever keeps an answer from coming is a
 ScoreError; it is final only if asking again is vain. Nothing is asked twice here: retries are the
-invoker's.
+invoker's. In a process that answers a network, whoever calls may name only the addresses and keys
+it was started with (`ROLLART_JUDGES`): no key goes where its owner did not send it.
 """
 
 import asyncio
@@ -17,12 +18,17 @@ from typing import Any, TypeVar, cast
 import httpx
 
 from rollart.errors import ConfigError, ScoreError
+from rollart.rewards.addresses import may_carry_secrets
 from rollart.rewards.context import get_model
+from rollart.rewards.loading import is_pinned
 from rollart.rewards.seats import Seats
 from rollart.types import Json
 
 T = TypeVar("T")
 
+JUDGES_VARIABLE = "ROLLART_JUDGES"
+"""The environment variable that names what a served function may ask: URL or URL=KEY_VARIABLE,
+with spaces between."""
 _FIELD = "reward.options.judge"
 _ANSWER_BYTES = 2**20
 _SHOWN = 200
@@ -62,6 +68,10 @@ class Judge:
             # Options may come over the network: no other secret of this process can be asked for.
             fix = "must end with _API_KEY"
             raise ConfigError(f"{_FIELD}.api_key_variable", self.api_key_variable, fix)
+        is_shown = bool(self.api_key_variable and self.base_url)
+        if is_shown and not may_carry_secrets(self.base_url):
+            fix = f"would carry {self.api_key_variable} in the clear: use https"
+            raise ConfigError(f"{_FIELD}.base_url", self.base_url, fix)
         for name in ("max_tokens", "timeout_s", "concurrency"):
             if getattr(self, name) <= 0:
                 raise ConfigError(f"{_FIELD}.{name}", getattr(self, name), "must be above 0")
@@ -150,7 +160,23 @@ def read_judge(options: Mapping[str, Json]) -> Judge:
         if kind is None or not (is_number or type(value) is kind):
             fix = f"a judge has {', '.join(f'{n} ({k.__name__})' for n, k in kinds.items())}"
             raise ConfigError(f"{_FIELD}.{name}", value, fix)
-    return Judge(**cast("dict[str, Any]", dict(options)))
+    judge = Judge(**cast("dict[str, Any]", dict(options)))
+    if is_pinned() and judge.base_url:
+        _check_allowed(judge)
+    return judge
+
+
+def _check_allowed(judge: Judge) -> None:
+    """Refuse an address, or a key for it, that this process was not started with."""
+    url, wanted = judge.base_url.rstrip("/"), judge.api_key_variable
+    entries = [entry.partition("=") for entry in os.environ.get(JUDGES_VARIABLE, "").split()]
+    keys = {key for address, _, key in entries if address.rstrip("/") == url}
+    if not keys:
+        fix = f"is not asked from here: the server's {JUDGES_VARIABLE} must name it"
+        raise ConfigError(f"{_FIELD}.base_url", judge.base_url, fix)
+    if wanted and wanted not in keys:
+        fix = f"is not for {url}: the server's {JUDGES_VARIABLE} must say {url}={wanted}"
+        raise ConfigError(f"{_FIELD}.api_key_variable", wanted, fix)
 
 
 async def ask_all(questions: Iterable[Coroutine[None, None, T]]) -> list[T]:

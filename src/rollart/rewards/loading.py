@@ -46,6 +46,11 @@ def pin(functions: Iterable[str]) -> None:
     _pinned[:] = [frozenset(functions)]
 
 
+def is_pinned() -> bool:
+    """Say whether this process answers a network, so that options come from whoever calls."""
+    return bool(_pinned)
+
+
 def load_function(name: str) -> Callable[..., Any]:
     """Return the function called `name`; a class or an object that can be called is one too."""
     if _pinned and name not in _pinned[0]:

@@ -74,3 +74,13 @@ async def test_an_invoker_is_opened_with_what_makes_it_reliable_around_it(option
 def test_the_ray_invoker_is_opened_where_ray_is():
     with pytest.raises(ConfigError, match=r"make a rollart\.on_ray\.reward_tasks\.RayInvoker"):
         open_invoker(InvokerOptions(kind="ray", scaling=Scaling()))
+
+
+def test_a_token_is_not_sent_in_the_clear(monkeypatch):
+    url = "http://example.test/"
+    assert InvokerOptions(kind="http", url=url).token == ""
+    monkeypatch.setenv("ROLLART_FUNCTION_TOKEN", "secret")
+    with pytest.raises(ConfigError, match="would carry ROLLART_FUNCTION_TOKEN in the clear"):
+        InvokerOptions(kind="http", url=url)
+    for options in ({"url": "http://127.0.0.1:8080/"}, {"url": url, "token_env": ""}):
+        InvokerOptions(kind="http", **options)

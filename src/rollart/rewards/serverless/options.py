@@ -8,6 +8,7 @@ from typing import Literal
 
 from rollart.control.scaling import Scaling
 from rollart.errors import ConfigError
+from rollart.rewards.addresses import may_carry_secrets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,6 +121,9 @@ class InvokerOptions:
     def __post_init__(self) -> None:
         if self.kind == "http" and not self.url.startswith(("http://", "https://")):
             raise ConfigError("invoker.url", self.url, "must start with http:// or https://")
+        if self.kind == "http" and self.token and not may_carry_secrets(self.url):
+            fix = f'would carry {self.token_env} in the clear: use https, or token_env = ""'
+            raise ConfigError("invoker.url", self.url, fix)
         if self.kind == "lambda" and not self.function_name:
             fix = "must name the deployed function"
             raise ConfigError("invoker.function_name", self.function_name, fix)
