@@ -142,7 +142,20 @@ def test_attempts_may_be_compared_with_a_reference_of_the_task():
     assert [reward.value for reward in got] == [0.0, 0.5, 1.0]
 
 
-def test_one_malformed_comparison_fails_the_group():
+def test_a_malformed_comparison_is_asked_for_again_alone():
+    group = [attempt("a"), attempt("bb"), attempt("ccc")]
+    slips = ["hard to say", "Better: neither"]
+
+    def answer(messages: Messages) -> str:
+        return slips.pop() if slips and part(messages, "FIRST") == "ccc" else longer(messages)
+
+    with answering(answer) as asked:
+        got = scored(call("pairwise", *group, is_group=True, judge=HERE))
+    assert [reward.value for reward in got] == [0.0, 0.5, 1.0]
+    assert len(asked) == 8, "six comparisons, two of them again"
+
+
+def test_a_comparison_that_stays_malformed_fails_the_group():
     group = [attempt("a"), attempt("bb"), attempt("ccc")]
 
     def answer(messages: Messages) -> str:

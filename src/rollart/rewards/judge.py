@@ -2,7 +2,8 @@
 
 Pointwise, it gives one attempt a grade. Pairwise, it compares attempts at the same task, each pair
 in both orders so that a liking for the first or the second place cancels. The judge must end with
-a line in the form it was told; any other answer is an error, never a 0. What the model under
+a line in the form it was told; any other answer is an error, never a 0. A comparison that failed is
+asked for again here, for a retry by the invoker would ask for all of the group's again. What the model under
 training wrote stands between marks the judge is told of, and cannot be mistaken for its verdict:
 only the judge's own answer is read.
 """
@@ -22,6 +23,8 @@ _SHOWN = 120
 _LOOSE = r"[ \t*_`]*"
 _GRADE = re.compile(rf"{_LOOSE}grade{_LOOSE}:{_LOOSE}(-?\d+(?:\.\d+)?){_LOOSE}\.?", re.I)
 _VERDICT = re.compile(rf"{_LOOSE}better{_LOOSE}:{_LOOSE}(first|second|tie){_LOOSE}\.?", re.I)
+_QUESTIONS = 3
+"""How often one comparison is asked for: a group asks many, and fails with any of them."""
 _SHARES = {"first": 1.0, "tie": 0.5, "second": 0.0}
 
 
@@ -106,8 +109,16 @@ async def _ask_better(where: Judge, rubric: str, task: str, answers: tuple[str, 
         "Better: first\nor Better: second, or Better: tie."
     )
     parts = [("TASK", task), ("FIRST", answers[0]), ("SECOND", answers[1])]
-    said = await where.ask(_conversation(system, parts))
-    return _SHARES[_read_last(_VERDICT, said, where, "Better: first, second or tie").lower()]
+    questions = _QUESTIONS
+    while True:
+        questions -= 1
+        try:
+            said = await where.ask(_conversation(system, parts))
+            verdict = _read_last(_VERDICT, said, where, "Better: first, second or tie")
+            return _SHARES[verdict.lower()]
+        except ScoreError as error:
+            if error.is_final or not questions:
+                raise
 
 
 def _conversation(system: str, parts: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
