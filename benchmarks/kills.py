@@ -1,9 +1,9 @@
-"""Kills in one run: engines, environment workers, trainer and whole nodes, with SIGKILL.
+"""Kills in one run: engines, environment workers, training ranks and whole nodes, with SIGKILL.
 
 The quickstart on a simulated cluster: a head, a node for the compute class, one for the bandwidth
-class and one for trainer and environments. At random times something that runs is killed. The run
-must finish, replay must prove that nothing was lost or trained twice, and it must have learned what
-the same run learns when nothing is killed.
+class and one for two training ranks and environments. At random times something that runs is
+killed. The run must finish, replay must prove that nothing was lost or trained twice, and it must
+have learned what the same run learns when nothing is killed.
 """
 
 import contextlib
@@ -47,6 +47,7 @@ def make_config(directory: Path, address: str, *, steps: int) -> Config:
             "retry.give_up_after=100000",
             f"ray.address={address!r}",
             "ray.environment_workers=2",
+            "training.ranks=2",
             *pools,
         ],
     )
