@@ -295,7 +295,10 @@ def test_a_recorded_run_is_asked_what_another_schedule_would_take(config, tmp_pa
         ("staleness.alpha=-1", "staleness.alpha = -1: must be at least 0"),
         ("model.path=x", "model = {'path': 'x'}: unknown key; a config has batching"),
         ("run.mode=synk", "run.mode = 'synk': must be"),
-        ("run.steps=0", "run.steps = 0: must be at least 1"),
+        ("run.steps=0", "run.steps = 0: must be at least 2"),
+        ("run.steps=1", "run.steps = 1: must be at least 2: the first fills the pipeline, no time"),
+        ("run.environments=0", "run.environments = 0: must be at least 1"),
+        ("lending.enabled=true", "lending.enabled = True: the run lent no engine, so its log does"),
     ],
 )
 def test_what_a_log_cannot_answer_is_one_message(config, tmp_path, lines, override, message):
@@ -376,9 +379,23 @@ def test_a_config_reaches_tails_failures_rewards_and_constants(config):
     assert quick == pytest.approx(slow * 0.15 / 0.4)
 
 
+def test_a_profile_may_be_constant_normal_or_lognormal(config):
+    changes = [
+        "tasks.web.profile.reset_kind=constant", "tasks.web.profile.step_kind=normal",
+        "tasks.web.profile.step_s=10", "tasks.web.profile.step_spread=0.7",
+        "tasks.math.profile.step_spread=0.3", "tasks.math.profile.reset_s=2",
+    ]  # fmt: skip
+    web, math = profiles_of(load_config(config, changes))
+    assert (web.reset.kind, web.reset.mean_s) == ("constant", 15.0)
+    assert web.step == Latency(kind="normal", mean_s=10.0, spread=0.7)
+    assert math.step == Latency(kind="lognormal", mean_s=0.5, spread=0.3)
+    assert math.reset == Latency(kind="lognormal", mean_s=2.0, spread=0.5)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("tasks.web.profile.step_kind=poisson", "tasks.web.profile.step_kind = 'poisson': must"),
         ("tasks.web.profile.reset_tail=[2, 3]", "tasks.web.profile.reset_tail = (2.0, 3.0): must"),
         ("tasks.web.profile.step_spread=-1", "profile.step_spread = -1.0: must be at least 0"),
         ("simulation.engine_repair_s=-1", "simulation.engine_repair_s = -1.0: must be at least 0"),

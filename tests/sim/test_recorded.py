@@ -23,13 +23,13 @@ from rollart.observe.log import EventLog, LogHeader
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import Member
 from rollart.sim.outages import OutageOptions
-from rollart.sim.recorded import ask, compare, load
+from rollart.sim.recorded import ask, compare, load, unchanged
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.sim.world import World
-from rollart.types import EngineId, GroupId, SlotId, TrajectoryId
+from rollart.types import EngineId, GroupId, SlotId, TrajectoryId, Version
 
 MIX = TaskMix([TaskKind(name="short", domain="s"), TaskKind(name="long", domain="l")], seed=4)
 FIGURES = ("step_s", "staleness_mean", "staleness_max")
@@ -182,6 +182,21 @@ def _seconds(world: World, task: int, member: int) -> float:
 
 def changed_to(mode: str, slots: int = 12):
     return lambda rules, _: (replace(rules, mode=MODES[mode]), slots)
+
+
+def test_a_larger_batch_takes_longer_to_train(tmp_path):
+    run = record(tmp_path, "sync_plus")
+
+    def doubled(rules: Rules, slots: int) -> tuple[Rules, int]:
+        groups = 2 * rules.batching.groups_per_step
+        return replace(rules, batching=replace(rules.batching, groups_per_step=groups)), slots
+
+    version = Version(1)
+    once, twice = (
+        load(run, change=change).durations.train_s(0, version=version)
+        for change in (unchanged, doubled)
+    )
+    assert twice == 2 * once > 0
 
 
 def test_a_recorded_run_can_be_asked_what_if(tmp_path):

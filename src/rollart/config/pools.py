@@ -13,6 +13,7 @@ from rollart.config.keys import named
 from rollart.control.capacity import CPU, PoolCapacity
 from rollart.errors import ConfigError
 from rollart.sim.hardware import Gpu, gpu_named, link_named
+from rollart.sim.latency import Kind
 
 GPU = "GPU"
 """What Ray calls every device, of whatever class."""
@@ -146,14 +147,18 @@ class ProfileOptions:
     """How completions differ: standard deviation of the logarithm."""
     reset_s: float | None = None
     """Mean time of a reset, its tail apart."""
+    reset_kind: Kind | None = None
+    """How resets are distributed; none: as the profile's, lognormal if only a mean is given."""
     reset_spread: float | None = None
-    """How resets differ: standard deviation of the logarithm."""
+    """How resets differ: standard deviation of the logarithm, or if normal over the mean."""
     reset_tail: tuple[float, float] | None = None
     """Share of resets that take longer, and how many times as long."""
     step_s: float | None = None
     """Mean time of a step, its tail apart."""
+    step_kind: Kind | None = None
+    """How steps are distributed, as for resets."""
     step_spread: float | None = None
-    """How steps differ: standard deviation of the logarithm."""
+    """How steps differ, as for resets."""
     step_tail: tuple[float, float] | None = None
     """Share of steps that take longer, and how many times as long."""
     score_s: float | None = None

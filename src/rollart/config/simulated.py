@@ -6,7 +6,7 @@ from typing import Any
 from rollart.config.pools import ProfileOptions
 from rollart.config.schema import Config, TaskOptions
 from rollart.errors import ConfigError
-from rollart.sim.latency import Latency
+from rollart.sim.latency import Kind, Latency
 from rollart.sim.models import MODEL_NAMES, ModelShape, model_named
 from rollart.sim.paper.setup import TASKS
 from rollart.sim.workload import TaskProfile
@@ -90,13 +90,21 @@ def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Laten
             known = replace(known, mean_s=mean_s)
         else:
             known = _about(mean_s)
+    kind: Kind | None = getattr(options, f"{name}_kind", None)
+    if known is not None and kind is not None:
+        known = replace(known, kind=kind)
     spread: float | None = getattr(options, f"{name}_spread", None)
     if known is not None and spread is not None:
-        known = replace(known, kind="lognormal", spread=spread)
+        known = replace(known, kind=kind or _spreading(known.kind), spread=spread)
     tail: tuple[float, float] | None = getattr(options, f"{name}_tail", None)
     if known is not None and tail is not None:
         known = replace(known, tail_share=tail[0], tail_factor=tail[1])
     return known
+
+
+def _spreading(kind: Kind) -> Kind:
+    """Return the distribution that a spread is given of."""
+    return "lognormal" if kind == "constant" else kind
 
 
 def _about(mean_s: float) -> Latency:

@@ -22,6 +22,8 @@ from rollart.control.syncing import Syncing
 from rollart.errors import ConfigError
 from rollart.sim.recorded import Change
 
+_FEWEST_STEPS = 2
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
@@ -30,9 +32,11 @@ class _Run:
     environments: int
 
     def __post_init__(self) -> None:
-        for name in ("steps", "environments"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"run.{name}", getattr(self, name), "must be at least 1")
+        if self.environments < 1:
+            raise ConfigError("run.environments", self.environments, "must be at least 1")
+        if self.steps < _FEWEST_STEPS:
+            fix = f"must be at least {_FEWEST_STEPS}: the first fills the pipeline, no time counts"
+            raise ConfigError("run.steps", self.steps, fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

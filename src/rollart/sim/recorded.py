@@ -19,7 +19,7 @@ from typing import Any
 from rollart.control.recording import decode_domains, decode_rules
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
-from rollart.errors import RollartError, UserError
+from rollart.errors import ConfigError, RollartError, UserError
 from rollart.events import RunStarted
 from rollart.observe.log import LogPart, read_log
 from rollart.sim.fleet import Member
@@ -150,6 +150,13 @@ def _world(
     length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
     stretches = Stretches(seed=seed, length=length, count=steps // length)
     changed, slots = change(replace(rules, steps=steps), started.slots)
+    if changed.lending.enabled and not (
+        rules.lending.enabled or any(engine.lent for engine in started.engines)
+    ):
+        fix = (
+            "the run lent no engine, so its log does not tell what that takes: record one that did"
+        )
+        raise ConfigError("lending.enabled", True, fix)
     if rules.mode.lockstep:  # waiting for each other is in the attempts' times
         changed = replace(changed, mode=replace(changed.mode, lockstep=False))
     world = World(
@@ -160,13 +167,19 @@ def _world(
             stretches=stretches.longer(rules.batching.groups_per_step),
         ),
         make_engines=lambda loop: _engines(started, loop),
-        durations=RecordedDurations(measured, stretches=stretches),
+        durations=RecordedDurations(
+            measured, stretches=stretches, batch=_attempts(changed) / _attempts(rules)
+        ),
         slots=slots,
         routing=_routing(directory / CONFIG),
         rewards=RewardOptions(kind="dedicated", most=1 << 30),
         goes_on=rules.steps > steps,
     )
     return world, stretches
+
+
+def _attempts(rules: Rules) -> int:
+    return rules.batching.groups_per_step * rules.batching.group_size
 
 
 def _engines(started: RunStarted, loop: Loop) -> Sequence[Member]:
