@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from rollart.config import check_names, dump_toml, load_config
-from rollart.config.rewards import RewardPart, are_compared, judge_pool
+from rollart.config.rewards import RewardPart, are_compared, judge_pools
 from rollart.errors import ConfigError
 
 CONFIG = """
@@ -117,8 +117,36 @@ def test_a_judge_is_checked_and_its_pool_told_apart(load):
         check_names(load(*nowhere))
     assert str(caught.value).startswith(f"{part}.options.judge.base_url = '': give one")
     options = {"judge": {"base_url": "http://127.0.0.1:1/v1", "concurrency": 2}}
-    assert judge_pool(options) == "judge http://127.0.0.1:1/v1, 2 questions at once in each process"
-    assert judge_pool({}) == ""
+    pool = "judge http://127.0.0.1:1/v1, 2 questions at once in each process"
+    assert judge_pools("judge", options) == (pool,)
+    assert judge_pools("rollart.rewards.judge:pairwise", options) == (pool,)
+    assert judge_pools("exact", {}) == ()
+    term = {"function": "judge", "options": options}
+    assert judge_pools("weighted", {"terms": [{"function": "exact"}, term]}) == (pool,)
+
+
+@pytest.mark.parametrize(
+    ("judge", "wanted"),
+    [
+        ("{ base_url = 'ftp://a' }", "judge.base_url = 'ftp://a': must begin with http"),
+        ("'http://a'", "judge = 'http://a': must be a table that says where to ask"),
+    ],
+)
+def test_a_judge_within_a_sum_is_checked_too(load, judge, wanted):
+    part = "tasks.lake.rewards.sum"
+    terms = f"{{ terms = [{{ function = 'judge', options = {{ judge = {judge} }} }}] }}"
+    with pytest.raises(ConfigError) as caught:
+        check_names(load(f"{part}.function=weighted", f"{part}.options={terms}"))
+    assert str(caught.value).startswith(f"{part}.options.{wanted}")
+
+
+def test_a_function_of_the_users_own_may_call_its_options_as_it_likes(load, tmp_path):
+    file = tmp_path / "own_rewards.py"
+    file.write_text("def score(trajectory, *, judge, terms):\n    return 1.0\n")
+    part = "tasks.lake.rewards.own"
+    options = "{ judge = { name = 'Ada' }, terms = 3 }"
+    check_names(load(f"{part}.function='{file}:score'", f"{part}.options={options}"))
+    assert judge_pools(f"{file}:score", {"judge": {"name": "Ada"}, "terms": 3}) == ()
 
 
 def test_a_part_that_compares_makes_all_attempts_wait_for_the_last():

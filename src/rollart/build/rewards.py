@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import IO
 
 from rollart.config import Config
-from rollart.config.rewards import RewardPart, judge_pool
+from rollart.config.rewards import RewardPart, judge_engine, judge_pools, walk
 from rollart.errors import ConfigError, ScoreError, StorageError
 from rollart.offering import OPTIONS_VARIABLE, sandbox_environment
 from rollart.ports import RewardInvoker
 from rollart.rewards.combining import combine
 from rollart.rewards.context import SET_UP_VARIABLE
-from rollart.rewards.loading import is_group_function
+from rollart.rewards.loading import is_group_function, shipped_name
 from rollart.rewards.serverless.accounts import CallLine
 from rollart.rewards.serverless.opening import make_reliable, open_invoker
 from rollart.rewards.serverless.options import InvokerOptions
+from rollart.rewards.serverless.reliable import ReliableInvoker
 from rollart.runtime.scoring import Scored
 from rollart.sandbox.opening import open_sandbox
 from rollart.types import Json, Reward, ScoreCall, Trajectory
@@ -142,6 +143,7 @@ async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGen
     if not any(task.rewards for task in config.tasks.values()):
         yield Rewards(config)
         return
+    _check_engines(config)
     await _check_sandbox(config)
     with _variables(config), _call_log(directory / CALLS) as write, _joined(config):
         rewards: Rewards
@@ -158,6 +160,7 @@ async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGen
         for part, pool in rewards.pools.items():
             say(f"reward {part}: {pool}")
         try:
+            await invoker.warm()
             yield rewards
         finally:
             await invoker.close()
@@ -179,7 +182,7 @@ def _joined(config: Config) -> Generator[None]:
         yield
 
 
-def _open_invoker(options: InvokerOptions, on_call: Callable[[CallLine], None]) -> RewardInvoker:
+def _open_invoker(options: InvokerOptions, on_call: Callable[[CallLine], None]) -> ReliableInvoker:
     if options.kind != "ray":
         return open_invoker(options, on_call=on_call)
     from rollart.on_ray.reward_tasks import RayInvoker  # noqa: PLC0415 loads ray
@@ -195,7 +198,7 @@ def _parts(config: Config, parts: Mapping[str, RewardPart]) -> dict[str, _Part]:
         name: _Part(
             options=part,
             is_group=is_group_function(part.function),
-            pool=f"{kind}, asks {pool}" if (pool := judge_pool(part.options)) else kind,
+            pool=", asks ".join((kind, *judge_pools(part.function, part.options))),
         )
         for name, part in parts.items()
     }
@@ -210,10 +213,31 @@ def _combine(weights: Mapping[str, float], outcomes: Mapping[str, Scored]) -> Sc
 
 async def _check_sandbox(config: Config) -> None:
     """See that there is a sandbox here if a shipped function is to run programs here."""
-    functions = {part.function for task in config.tasks.values() for part in task.rewards.values()}
+    functions = {shipped_name(function) for _, function, _ in _functions(config)}
     is_ours = config.rewards.kind == "local" and SET_UP_VARIABLE not in os.environ
     if is_ours and functions & _IN_SANDBOX:
         await open_sandbox(config.sandbox).close()
+
+
+def _check_engines(config: Config) -> None:
+    """Refuse judges that ask an engine by a name which the processes of functions do not know."""
+    if config.rewards.kind not in ("local", "ray") or SET_UP_VARIABLE in os.environ:
+        return
+    for key, function, options in _functions(config):
+        if engine := judge_engine(function, options):
+            fix = (
+                "a run offers judges no engine: give judge.base_url, or name in "
+                f"{SET_UP_VARIABLE} a module:function that calls use_model"
+            )
+            raise ConfigError(f"{key}.options.judge.engine", engine, fix)
+
+
+def _functions(config: Config) -> Generator[tuple[str, str, Mapping[str, Json]]]:
+    """Give all functions that score, those that others add up too, each with its part's key."""
+    for task, options in config.tasks.items():
+        for name, part in options.rewards.items():
+            for function, given in walk(part.function, part.options):
+                yield f"tasks.{task}.rewards.{name}", function, given
 
 
 @contextmanager

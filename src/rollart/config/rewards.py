@@ -6,13 +6,19 @@ checked, before a run starts (`check_rewards`); what is wrong is named by its ke
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rollart.errors import ConfigError
-from rollart.rewards.loading import check_options, is_group_function
+from rollart.rewards.loading import check_options, is_group_function, shipped_name
 from rollart.rewards.weighted import read_terms
+
+if TYPE_CHECKING:
+    from rollart.rewards.chat import Judge
+
+_SUMS = ("weighted", "weighted_group")
+_JUDGES = ("judge", "pairwise")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,12 +55,9 @@ def check_rewards(task: str, parts: Mapping[str, RewardPart]) -> None:
     """Find a task's functions and see that they take their options."""
     for name, part in parts.items():
         try:
-            check_options(part.function, part.options)
-            if "terms" in part.options:
-                for term in read_terms(part.options["terms"]):
-                    check_options(term.function, term.options)
-            if isinstance(part.options.get("judge"), Mapping):
-                judge_pool(part.options)
+            for function, options in walk(part.function, part.options):
+                check_options(function, options)
+                judge_pool(function, options)
         except ConfigError as error:
             key = error.field.removeprefix("reward.")
             raise ConfigError(
@@ -62,18 +65,44 @@ def check_rewards(task: str, parts: Mapping[str, RewardPart]) -> None:
             ) from None
 
 
+def walk(function: str, options: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Give a function with its options, then those it adds up, if it is a shipped sum."""
+    yield function, options
+    if shipped_name(function) in _SUMS:
+        for term in read_terms(options.get("terms")):
+            yield from walk(term.function, term.options)
+
+
 def are_compared(parts: Mapping[str, RewardPart]) -> bool:
     """Say whether any part compares the attempts at a task, so that all wait for the last."""
     return any(is_group_function(part.function) for part in parts.values())
 
 
-def judge_pool(options: Mapping[str, Any]) -> str:
-    """Return the pool in which a function with these options asks its judge; "" if it has none."""
+def judge_pools(function: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the pools in which a function, and those it adds up, ask their judges."""
+    pools = [judge_pool(*each) for each in walk(function, options)]
+    return tuple(dict.fromkeys(filter(None, pools)))
+
+
+def judge_pool(function: str, options: Mapping[str, Any]) -> str:
+    """Return the pool in which a shipped judge asks; "" for any other function."""
+    if shipped_name(function) not in _JUDGES:
+        return ""
+    where = _read_judge(options)
+    return f"{where.pool}, {where.concurrency} questions at once in each process"
+
+
+def judge_engine(function: str, options: Mapping[str, Any]) -> str:
+    """Return the name of the engine that a shipped judge asks; "" if it asks none."""
+    return _read_judge(options).engine if shipped_name(function) in _JUDGES else ""
+
+
+def _read_judge(options: Mapping[str, Any]) -> "Judge":
     judge = options.get("judge")
     if not isinstance(judge, Mapping):
-        return ""
+        fix = "must be a table that says where to ask: base_url or engine"
+        raise ConfigError("reward.options.judge", judge, fix)
     from rollart.rewards.chat import read_judge  # noqa: PLC0415 loads httpx
 
     described: Mapping[str, Any] = judge
-    where = read_judge(described)
-    return f"{where.pool}, {where.concurrency} questions at once in each process"
+    return read_judge(described)

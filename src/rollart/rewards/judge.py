@@ -3,9 +3,9 @@
 Pointwise, it gives one attempt a grade. Pairwise, it compares attempts at the same task, each pair
 in both orders so that a liking for the first or the second place cancels. The judge must end with
 a line in the form it was told; any other answer is an error, never a 0. A comparison that failed is
-asked for again here, for a retry by the invoker would ask for all of the group's again. What the model under
-training wrote stands between marks the judge is told of, and cannot be mistaken for its verdict:
-only the judge's own answer is read.
+asked for again here, for a retry by the invoker would ask for all of the group's again. What the
+model under training wrote stands between marks the judge is told of, and cannot be mistaken for its
+verdict: only the judge's own answer is read.
 """
 
 import hashlib

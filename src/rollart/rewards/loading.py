@@ -34,6 +34,7 @@ SHIPPED = {
     "weighted_group": "rollart.rewards.weighted:weighted_group",
 }
 """The shipped functions by name."""
+_SHORT = {target: name for name, target in SHIPPED.items()}
 GROUP_PARAMETER = "trajectories"
 """What the first parameter of a function is called that scores a whole group."""
 _FIELD = "reward.function"
@@ -66,6 +67,11 @@ def load_function(name: str) -> Callable[..., Any]:
         near = f"; it has {', '.join(functions)}" if functions else ""
         raise ConfigError(_FIELD, name, f"{module_name} has no function {function_name}{near}")
     return found
+
+
+def shipped_name(name: str) -> str:
+    """Return the short name of a shipped function; "" for one of the user's own."""
+    return name if name in SHIPPED else _SHORT.get(name, "")
 
 
 def is_group_function(name: str) -> bool:

@@ -66,7 +66,7 @@ class LocalInvoker:
         self._is_closed = False
 
     async def warm(self) -> None:
-        """Start the fewest instances there must be."""
+        """Begin to start the fewest instances there must be; their first calls wait for them."""
         self._obey(self._scaler.tick(now=self._clock.now()))
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:

@@ -17,7 +17,7 @@ def open_invoker(
     *,
     clock: Clock | None = None,
     on_call: Callable[[CallLine], None] | None = None,
-) -> RewardInvoker:
+) -> ReliableInvoker:
     """Return the invoker the options name, with all that makes it reliable around it."""
     return make_reliable(_open(options, clock), options, clock=clock, on_call=on_call)
 

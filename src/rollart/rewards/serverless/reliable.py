@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from random import Random
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from rollart.clock import Clock, SystemClock
 from rollart.errors import ScoreError
@@ -37,6 +37,13 @@ class _Flight:
     call: ScoreCall
     task: asyncio.Task[tuple[Reward, ...]]
     listeners: int = 0
+
+
+@runtime_checkable
+class _Warmed(Protocol):
+    """An invoker that holds instances before the first call."""
+
+    async def warm(self) -> None: ...
 
 
 class ReliableInvoker:
@@ -93,6 +100,11 @@ class ReliableInvoker:
             if not flight.listeners and not flight.task.done():
                 flight.task.cancel()
                 await asyncio.wait({flight.task})
+
+    async def warm(self) -> None:
+        """Begin to start the fewest instances there must be, where the inner one has any."""
+        if isinstance(self._inner, _Warmed):
+            await self._inner.warm()
 
     def stats(self) -> Mapping[str, float]:
         """Return counters and gauges since the start, by metric name."""
