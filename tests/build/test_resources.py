@@ -10,6 +10,7 @@ from rollart.config import load_config
 from rollart.config.placing import Place
 from rollart.control.capacity import Needs
 from rollart.errors import PlacementError
+from rollart.on_ray.placement import PACKED, Packed
 from rollart.on_ray.session import Node
 
 QUICKSTART = Path(__file__).parents[2] / "examples" / "quickstart.toml"
@@ -78,12 +79,14 @@ def test_workers_with_devices_are_shown_as_many_gpus_as_they_have_units(tmp_path
     ]
     resources = Resources(load_config(QUICKSTART, pools), tmp_path, nodes)
 
-    def asked(worker, pool, units=1):
-        binding = resources.bind(worker, Place(preferred=(pool,), needs=Needs(units=units)))
+    def asked(worker, pool):
+        binding = resources.bind(worker, Place(preferred=(pool,), needs=Needs()))
         wanted = resources.asked(binding)
         return binding.node, wanted["num_gpus"], wanted["num_cpus"], wanted["resources"]
 
-    assert asked("engine", "labelled", 2) == (a, 2, 0, {})
+    place = Place(preferred=("labelled",), needs=Needs(units=2))
+    packed = resources.asked(resources.bind("engine", place))[PACKED]
+    assert packed == Packed(node=a, units=({"GPU": 1}, {"GPU": 1}))
     on_named = sorted((asked("one", "named"), asked("two", "named")), key=lambda each: each[0])
     assert on_named == [(b, 1, 3, {"H20": 1}), (c, 0, 3, {"H20": 1})]
     assert asked("rank", "near") == (c, 0, 0, {"near": 1})

@@ -12,6 +12,7 @@ from rollart.config.placing import (
     environment_place,
     idle_units,
     trainer_place,
+    unused_units,
     uses_of,
 )
 from rollart.config.pools import PoolOptions
@@ -95,3 +96,13 @@ def test_environments_may_stay_where_the_run_is_started():
         tasks=TASKS, pools={"wide": WIDE}, affinity=AffinityOptions(environments="local")
     )
     assert environment_place(config) is None
+
+
+def test_units_that_the_engine_does_not_use_are_named():
+    ranks = PoolOptions(hardware="H800", count=1)
+    assert unused_units(make(wide=WIDE, ranks=ranks)) == [
+        "pools.wide.tp = 2: an engine of it holds so many units of one node, but torch is one "
+        "process and computes on the first of them only"
+    ]
+    assert unused_units(make(narrow=PoolOptions(hardware="H20", count=4), ranks=ranks)) == []
+    assert unused_units(make()) == []

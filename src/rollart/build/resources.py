@@ -17,7 +17,7 @@ from rollart.config.pools import GPU
 from rollart.control.binding import Binding, Bindings
 from rollart.control.capacity import CPU, Needs
 from rollart.errors import PlacementError
-from rollart.on_ray.placement import on_node
+from rollart.on_ray.placement import on_node, together_on_node
 from rollart.on_ray.session import Node
 
 FILE = "bindings.json"
@@ -98,18 +98,22 @@ class Resources:
 
         A worker without units asks for nothing: what it would share with the others of its node
         is not counted here, so Ray might keep it waiting for it. One with devices asks for as many
-        GPUs where Ray knows of them: it is shown those and no others.
+        GPUs where Ray knows of them: it is shown those and no others. Several units are reserved
+        together.
         """
         place = self._places[binding.worker]
         pool = self._config.pools.get(binding.actual)
-        if pool is None or not place.needs.units:
+        units = place.needs.units
+        if pool is None or not units:
             return on_node(binding.node, resources={}, cpus=0)
-        wanted = dict(
-            pool.request(units=place.needs.units, engine_cpus=self._config.ray.engine_cpus)
-        )
+        wanted = dict(pool.request(units=units, engine_cpus=self._config.ray.engine_cpus))
         cpus, gpus = wanted.pop(CPU, 0.0), wanted.pop(GPU, 0.0)
         if not pool.is_cpu and binding.node in self._with_gpus:
-            gpus = float(place.needs.units)
+            gpus = float(units)
+        if units > 1 and (wanted or gpus):
+            return together_on_node(
+                binding.node, units=units, resources=wanted, cpus=cpus, gpus=gpus
+            )
         return on_node(binding.node, resources=wanted, cpus=cpus, gpus=gpus)
 
     def _write(self) -> None:

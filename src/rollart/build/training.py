@@ -10,7 +10,7 @@ from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.config.local_pools import local_engines
-from rollart.config.placing import engine_places
+from rollart.config.placing import engine_places, unused_units
 from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
 from rollart.errors import ConfigError
@@ -53,6 +53,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         steps=config.run.steps,
         resume_step=None if saved is None else saved.scheduler["version"],
     )
+    for unused in unused_units(config) if config.ray.address else ():
+        recorder.progress.warn(unused)
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
     if (

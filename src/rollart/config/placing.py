@@ -138,6 +138,18 @@ def idle_units(config: Config) -> dict[str, int]:
     return {name: count for name, count in idle.items() if count}
 
 
+def unused_units(config: Config) -> list[str]:
+    """Say of which pools engines hold units that the engine, one process, does not use."""
+    if not config.pools:
+        return []
+    return [
+        f"pools.{name}.tp = {config.pools[name].tp}: an engine of it holds so many units of one "
+        f"node, but {config.engine.name} is one process and computes on the first of them only"
+        for name in _rollout_units(config)
+        if config.pools[name].tp > 1
+    ]
+
+
 def trainer_place(config: Config) -> Place:
     """Return where one training rank would like to be."""
     return Place(preferred=config.preferences.train, needs=Needs())

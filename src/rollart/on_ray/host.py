@@ -12,14 +12,17 @@ import contextlib
 import inspect
 import os
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup, remove_placement_group
 
 from rollart.errors import PlacementError, StorageError
 from rollart.on_ray.fullness import FULL, explain
+from rollart.on_ray.placement import PACKED, Packed
 from rollart.runtime.bodies import ActorDiedError, told_error
 from rollart.runtime.host import Lane
 from rollart.runtime.worker import Actor, describe
@@ -87,6 +90,8 @@ class RayHandle:
         self._target = target
         self._is_gone = False
         self.pid = pid
+        self.group: PlacementGroup | None = None
+        """What was reserved for the actor and ends with it; known where it was made."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayHandle, (self._actor, self._target, self.pid)
@@ -115,11 +120,18 @@ class RayHandle:
         """End the actor at once."""
         # In a thread: Ray waits a minute for a cluster that is gone, which the loop has to notice.
         lane = Lane("ray-kill")
-        ended = lane.submit(lambda: ray.kill(self._actor))
+        ended = lane.submit(self._kill)
         lane.stop()
         with contextlib.suppress(RayError, RuntimeError, TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 await ended
+
+    def _kill(self) -> None:
+        try:
+            ray.kill(self._actor)
+        finally:
+            if self.group is not None:
+                remove_placement_group(self.group)
 
     async def _await(self, ref: Any, method: str) -> Any:
         try:
@@ -170,10 +182,16 @@ class RayHost:
         del own_process  # on Ray every actor has one
         wanted: dict[str, Any] = {"num_cpus": 0, "max_concurrency": _CALLS_AT_ONCE}
         wanted |= self._place(pool) if asked is None else asked
+        packed: Packed | None = wanted.pop(PACKED, None)
+        group: PlacementGroup | None = None
+        if packed is not None:
+            group = packed.reserve()
+            wanted |= packed.inside(group)
         shell = _SHELL.options(**wanted)
         variables = self._env | dict(env or {})
         actor = shell.remote(target, options, sys.path, variables)
         handle = RayHandle(actor, target)
+        handle.group = group
         self._handles.append(handle)
         try:
             async with asyncio.timeout(self._placing_s):
@@ -183,7 +201,7 @@ class RayHost:
                 self._handles.remove(handle)
             await handle.kill()
             if isinstance(error, TimeoutError):
-                raise PlacementError(_unplaced(target, wanted, self._placing_s)) from error
+                raise PlacementError(_unplaced(target, wanted, packed, self._placing_s)) from error
             raise
         return handle
 
@@ -197,11 +215,19 @@ def _anywhere(_pool: str) -> Mapping[str, Any]:
     return {}
 
 
-def _unplaced(target: str, wanted: Mapping[str, Any], waited_s: float) -> str:
-    asked = {"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0.0)}
-    asked |= wanted.get("resources", {})
+def _unplaced(
+    target: str, wanted: Mapping[str, Any], packed: Packed | None, waited_s: float
+) -> str:
+    asked: Counter[str] = Counter()
+    if packed is None:
+        asked.update({"CPU": wanted["num_cpus"], "GPU": wanted.get("num_gpus", 0.0)})
+        asked.update(wanted.get("resources", {}))
+        node = getattr(wanted.get("scheduling_strategy"), "node_id", None)
+    else:
+        for unit in packed.units:
+            asked.update(unit)
+        node = packed.node
     text = ", ".join(f"{amount:g} {name}" for name, amount in asked.items() if amount) or "nothing"
-    node = getattr(wanted.get("scheduling_strategy"), "node_id", None)
     where = "a node" if node is None else f"node {node[:12]}"
     return (
         f"{target}: Ray did not start it within {waited_s:g} s on {where} with {text}: something "
