@@ -40,6 +40,8 @@ class Server(ThreadingHTTPServer):
         self.logs: dict[str, bytes] = {}
         self.verdict: dict[str, Any] | None = None
         self.deleted = threading.Event()
+        self.may_make = threading.Event()
+        self.may_make.set()
 
     def run_pod(self, name: str) -> bytes:
         """Do what a node does with a pod."""
@@ -69,6 +71,8 @@ class Handler(BaseHTTPRequestHandler):
         if kind == "networkpolicies" and "networkpolicies/" in "".join(self.server.objects):
             self.answer(409, b"{}")
             return
+        if kind == "secrets":
+            self.server.may_make.wait(20)
         self.server.objects[f"{kind}/{body['metadata']['name']}"] = body
         self.answer(201, b"{}")
 
@@ -199,6 +203,24 @@ def test_cancelling_a_run_deletes_its_pod(tmp_path: Path) -> None:
 
     with cluster() as server:
         server.verdict = {"phase": "Hanging"}
+        assert asyncio.run(cancel(server))
+        assert list(server.objects) == ["networkpolicies/rollart-sandbox-deny-all"]
+
+
+def test_cancelling_a_run_while_its_secret_is_made_leaves_none(tmp_path: Path) -> None:
+    async def cancel(server: Server) -> bool:
+        sandbox = KubernetesSandbox(options(server, tmp_path))
+        running = asyncio.create_task(sandbox.run(Program(argv=("true",))))
+        while ("POST", "secrets") not in server.calls:
+            await asyncio.sleep(0.01)
+        running.cancel()
+        await asyncio.wait({running}, timeout=0.1)
+        server.may_make.set()
+        await asyncio.wait({running})
+        return running.cancelled()
+
+    with cluster() as server:
+        server.may_make.clear()
         assert asyncio.run(cancel(server))
         assert list(server.objects) == ["networkpolicies/rollart-sandbox-deny-all"]
 

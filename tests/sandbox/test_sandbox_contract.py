@@ -283,3 +283,22 @@ def test_what_a_program_had_of_the_processors_is_told(make: Open) -> None:
     assert sleeping.cpu_s is not None
     assert spinning.cpu_s is not None
     assert sleeping.cpu_s < 0.2 <= spinning.cpu_s
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_process_that_leaves_and_keeps_the_outputs_holds_up_nobody(make: Open) -> None:
+    source = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(15)
+    os._exit(0)
+print('left', flush=True)
+if len(sys.argv) > 1: time.sleep(60)
+"""
+    short, long = python(source), python(source, "stay", wall_s=0.5)
+    results = run(make, short, long)
+    assert [seen(result)[:3] for result in results] == [
+        ("exited", 0, b"left\n"),
+        ("wall", 137, b"left\n"),
+    ]

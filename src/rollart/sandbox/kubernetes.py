@@ -7,6 +7,7 @@ deleted whatever happens; a pod whose owner died ends by its own deadline.
 
 import asyncio
 import binascii
+import contextlib
 import http.client
 import json
 import os
@@ -162,7 +163,17 @@ class KubernetesSandbox:
         self._has_policy = True
 
     async def _create(self, kind: str, manifest: Mapping[str, Any]) -> None:
-        await asyncio.to_thread(self._cluster.call, "POST", f"{self._base}/{kind}", manifest)
+        """Make an object; cancelled, only once it is there and can be deleted."""
+        path = f"{self._base}/{kind}"
+        making = asyncio.create_task(asyncio.to_thread(self._cluster.call, "POST", path, manifest))
+        try:
+            await asyncio.shield(making)
+        except asyncio.CancelledError:
+            while not making.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait({making})
+            making.exception()  # Seen: the object is deleted whether it was made or not.
+            raise
 
     async def _delete(self, kind: str, name: str) -> None:
         """Delete an object; one that was never made is not there."""

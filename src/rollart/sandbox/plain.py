@@ -3,7 +3,7 @@
 For machines without bubblewrap and programs one would run oneself; the options refuse it unless
 `allow_plain` is true. A program sees the host's files and network. Memory, processor time and the
 size of files are limited for each process by itself; a process that leaves its session outlives
-the program.
+the program, but a run does not wait for it, whatever it holds open.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollart.errors import ConfigError
@@ -28,14 +28,35 @@ LIMIT = (
 )
 BLOCK_BYTES = 512
 CHUNK = 65536
+GRACE_S = 1.0
+"""Seconds after a program's end in which its outputs must end too, or somebody else holds them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, kw_only=True)
 class Kept:
     """What is kept of one output, and how much there was."""
 
-    data: bytes
-    total: int
+    limit: int
+    data: bytearray = field(default_factory=bytearray)
+    total: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether there was more than is kept."""
+        return self.total > len(self.data)
+
+
+class Watched(asyncio.subprocess.SubprocessStreamProtocol):
+    """Tells the end of a process itself: asyncio's own wait waits for its outputs too."""
+
+    def __init__(self) -> None:
+        super().__init__(limit=CHUNK, loop=asyncio.get_running_loop())
+        self.has_exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        """Take the end."""
+        super().process_exited()
+        self.has_exited.set()
 
 
 class PlainSandbox:
@@ -78,7 +99,8 @@ class PlainSandbox:
 
     async def _run_in(self, folder: str, program: Program, called_at: float) -> ProgramResult:
         loop = asyncio.get_running_loop()
-        process = await asyncio.create_subprocess_exec(
+        transport, watched = await loop.subprocess_exec(
+            Watched,
             *_limited(program.limits),
             *program.argv,
             stdin=asyncio.subprocess.PIPE,
@@ -88,31 +110,36 @@ class PlainSandbox:
             env=_environment(folder),
             start_new_session=True,
         )
+        process = asyncio.subprocess.Process(transport, watched, loop)
         self._running.add(process)
         started_at = loop.time()
         reached: ProgramEnd | None = None
+        out, err = (Kept(limit=program.limits.output_bytes) for _ in range(2))
+        reading = asyncio.create_task(_communicate(process, program.stdin, out, err))
         try:
-            reading = asyncio.create_task(_communicate(process, program))
             try:
                 async with asyncio.timeout(program.limits.wall_s):
-                    await process.wait()
+                    await watched.has_exited.wait()
             except TimeoutError:
                 reached = "wall"
             ended_at = loop.time()
             _kill(process)
-            out, err = await reading
+            is_whole = bool((await asyncio.wait({reading}, timeout=GRACE_S))[0])
         finally:
             _kill(process)
-            await process.wait()
+            reading.cancel()
+            await watched.has_exited.wait()
+            await asyncio.wait({reading})
+            transport.close()
             self._running.discard(process)
         code = process.returncode or 0
         end, exit_code = classify({"signal" if code < 0 else "code": str(abs(code))}, reached)
         return ProgramResult(
             end=end,
             exit_code=exit_code,
-            stdout=out.data,
-            stderr=err.data,
-            is_cut=out.total > len(out.data) or err.total > len(err.data),
+            stdout=bytes(out.data),
+            stderr=bytes(err.data),
+            is_cut=out.is_cut or err.is_cut or not is_whole,
             wall_s=ended_at - started_at,
             start_s=started_at - called_at,
         )
@@ -135,16 +162,16 @@ def _write_files(folder: Path, program: Program) -> None:
         target.write_bytes(data)
 
 
-async def _communicate(process: asyncio.subprocess.Process, program: Program) -> tuple[Kept, Kept]:
+async def _communicate(
+    process: asyncio.subprocess.Process, stdin: bytes, out: Kept, err: Kept
+) -> None:
     """Feed a program and read its outputs to their ends."""
     assert process.stdout is not None
     assert process.stderr is not None
-    limit = program.limits.output_bytes
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_feed(process, program.stdin))
-        out = tasks.create_task(_read(process.stdout, limit))
-        err = tasks.create_task(_read(process.stderr, limit))
-    return out.result(), err.result()
+        tasks.create_task(_feed(process, stdin))
+        tasks.create_task(_read(process.stdout, out))
+        tasks.create_task(_read(process.stderr, err))
 
 
 async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
@@ -155,14 +182,11 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     process.stdin.close()
 
 
-async def _read(stream: asyncio.StreamReader, limit: int) -> Kept:
+async def _read(stream: asyncio.StreamReader, kept: Kept) -> None:
     """Read an output to its end, keep its beginning, throw away the rest."""
-    kept = bytearray()
-    total = 0
     while data := await stream.read(CHUNK):
-        kept += data[: limit - len(kept)]
-        total += len(data)
-    return Kept(bytes(kept), total)
+        kept.data += data[: kept.limit - len(kept.data)]
+        kept.total += len(data)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
