@@ -5,6 +5,7 @@
     │   ├── ConfigError      a config field: names the field, the value and the fix
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
     │   ├── PlacementError   a worker that no pool can take
+    │   ├── ClusterError     the cluster under a run is gone, and with it all that is not on disk
     │   ├── GroupError       one of several workers that need each other failed, and all were ended
     │   └── StorageError     a disk or directory that refuses
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
@@ -40,6 +41,10 @@ class ModelError(UserError):
 
 class PlacementError(UserError):
     """A worker that no pool can take: the message says what it needs and what there is."""
+
+
+class ClusterError(UserError):
+    """The cluster under a run is gone: nothing can be saved any more."""
 
 
 class GroupError(UserError):

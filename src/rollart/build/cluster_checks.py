@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from rollart.config import Config
-from rollart.errors import ConfigError, UserError
+from rollart.errors import ClusterError, ConfigError
 from rollart.runtime.checkpointing import checkpoints
 
 
@@ -30,15 +30,15 @@ def check_cluster(config: Config, nodes: Iterable[Machine]) -> None:
         raise ConfigError("weights.store", store, fix)
 
 
-def cluster_gone(address: str, directory: Path) -> UserError:
+def cluster_gone(address: str, directory: Path) -> ClusterError:
     """Return what is said when a cluster disappears under a run."""
     kept = checkpoints(directory / "checkpoints")
     if not kept:
-        return UserError(
+        return ClusterError(
             f"the Ray cluster at {address} is gone, and there was no checkpoint yet: "
             "run.checkpoint_every says how often one is written"
         )
-    return UserError(
+    return ClusterError(
         f"the Ray cluster at {address} is gone; {kept[-1]} is kept. When there is a cluster "
         f"again, go on with: rollart train --resume {directory} --address HOST:PORT"
     )

@@ -16,13 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from rollart.build.last_save import save_and_raise
 from rollart.build.parts import make_buffer, make_scheduler
 from rollart.build.rewards import Rewards, open_rewards
 from rollart.build.site import Site, open_embedded
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.control.scheduler import Scheduler
-from rollart.errors import StorageError
+from rollart.errors import StorageError, UserError
 from rollart.events import EngineUpdated, Event, StepFinished
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
@@ -140,13 +141,19 @@ class Run:
         gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
         self.recorder.progress.start()
         timer = SystemClock()
+        failure = unsaved = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)
+        except UserError as error:
+            failure = error
         finally:
             self.controller = None
             self.seconds["training"] = timer.now()
             self.recorder.progress.stop()
-            unsaved = await self._save_last(checkpointer, scheduler)
+            if failure is None:
+                unsaved = await self._save_last(checkpointer, scheduler)
+        if failure is not None:
+            await save_and_raise(failure, controller, checkpointer, self.directory)
         after = await self._evaluate_last(evaluator, scheduler.optimizer)
         figures: dict[str, Json] = {
             "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},

@@ -7,16 +7,20 @@
 Launches and cancels go to the environment worker; Train, Publish, scores and the weight syncs run
 as tasks beside the rollout, and none is waited for here. Back-pressure: nothing but the scheduler's
 own window decides how much runs, so the inbox stays short.
+
+A run that ends with an error the trainer has no part in takes in the step under way first: what the
+scheduler knows is then what the trainer holds, and can be saved.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never, cast
 
 from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
-from rollart.errors import UserError
+from rollart.errors import ClusterError, UserError
 from rollart.events import (
     Adapt,
     Admit,
@@ -50,6 +54,7 @@ from rollart.ports import Array, Generator, Handle
 from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.scoring import Scorer, Scoring
+from rollart.runtime.stepping import Stepping
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
@@ -117,6 +122,7 @@ class Controller:
         self._inbox: asyncio.Queue[Event | UserError] = asyncio.Queue()
         self._halted: str | None = None
         self._timers: set[asyncio.Task[None]] = set()
+        self.stepping = Stepping()
 
     def post(self, event: Event) -> None:
         """Queue an event."""
@@ -136,11 +142,17 @@ class Controller:
         self._pools = {engine.id: engine.pool for engine in engines}
         self.post(RunStarted(engines=engines, slots=slots))
         try:
-            await self._drive()
+            with closing(parts.worker):
+                await self._drive()
         except BaseExceptionGroup as group:
-            raise _root(group) from group
+            error = _root(group)
+            if isinstance(error, UserError) and not isinstance(error, ClusterError):
+                finished = await self.stepping.finish()
+                if finished is not None:
+                    self._take_in(finished)
+            raise error from group
         finally:
-            parts.worker.close()
+            self.stepping.cancel()
         if self._halted is not None:
             raise UserError(self._halted)
 
@@ -152,18 +164,24 @@ class Controller:
                 event = await self._inbox.get()
                 if isinstance(event, UserError):
                     raise event
-                now = self._clock.now()
                 if isinstance(event, EngineJoined):
                     self._pools[event.engine.id] = event.engine.pool
-                commands = self.scheduler.handle(event, now)
-                for observer in self._observers:
-                    observer(now, event, commands)
+                commands = self._take_in(event)
                 self._parts.after_event(event, tasks)
                 self._execute(commands, tasks)
                 self._parts.worker.settle(event)
             self._scoring.close()
             for timer in self._timers:
                 timer.cancel()
+
+    def _take_in(self, event: Event) -> list[Command]:
+        now = self._clock.now()
+        if isinstance(event, StepFinished):
+            self.stepping.settle()
+        commands = self.scheduler.handle(event, now)
+        for observer in self._observers:
+            observer(now, event, commands)
+        return commands
 
     def _execute(  # noqa: PLR0912
         self, commands: Sequence[Command], tasks: asyncio.TaskGroup
@@ -184,7 +202,8 @@ class Controller:
                 case Train():
                     # Taken now: a later event may move the versions its age is counted by.
                     groups = self._parts.buffer.take(command.groups)
-                    tasks.create_task(self._train(groups))
+                    self.stepping.begin(self._train(groups))
+                    tasks.create_task(self._tell_step())
                 case Publish():
                     tasks.create_task(self._publish(command))
                 case Score():
@@ -207,10 +226,12 @@ class Controller:
                 case _ as never:
                     assert_never(never)
 
-    async def _train(self, groups: list[list[Trajectory]]) -> None:
+    async def _train(self, groups: list[list[Trajectory]]) -> StepReport:
         self._parts.on_train(groups)
-        report: StepReport = await self._parts.trainer.call("step", self._parts.encode(groups))
-        self.post(StepFinished(version=report.version, metrics=report.metrics))
+        return await self._parts.trainer.call("step", self._parts.encode(groups))
+
+    async def _tell_step(self) -> None:
+        self.post(await self.stepping.ended())
 
     async def _publish(self, command: Publish) -> None:
         start_s = self._clock.now()
