@@ -3,17 +3,28 @@
 python examples/cluster_workers.py            # processes here
 python examples/cluster_workers.py local      # actors of a Ray on this machine
 python examples/cluster_workers.py auto       # actors of the cluster this machine is part of
+
+One method is a function's instead of a worker's; a server on loopback stands for its platform.
 """
 
 import asyncio
+import hmac
+import json
 import os
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from secrets import token_hex
 
-from rollart.cluster import Cluster, Sharing, Worker, hw_mapping, register
+from rollart.cluster import Cluster, Sharing, Worker, hw_mapping, register, serverless
+from rollart.errors import UserError
 from rollart.ports import Host
+from rollart.rewards.serverless.methods import TOKEN_VARIABLE, HttpMethods, answer
 from rollart.runtime.host import EmbeddedHost
+
+MOST_BYTES = 2**20
 
 
 class Solver(Worker):
@@ -34,16 +45,33 @@ class Solver(Worker):
         """Say how many numbers this worker has seen."""
         return self.seen
 
+    @register("together")
+    def see(self, number: int) -> str:
+        """See a number, all workers the same; the first speaks for all."""
+        self.seen += 1
+        return f"all have seen {number}"
+
     @register("rank_zero")
     def process(self) -> int:
         """Return the first worker's process id."""
         return os.getpid()
+
+    @register("one")
+    def halve(self, number: int) -> int:
+        """Halve a number, on the worker that has the least to do."""
+        return number // 2
 
     @hw_mapping({"maze": "compute", "default": "bandwidth"})
     @register("one")
     def who(self) -> int:
         """Say which worker answered: one of the pool that the call's tag prefers."""
         return self.rank
+
+    @serverless("/digits")
+    @register("one")
+    def digits(self, number: int) -> list[int]:
+        """Take a number apart: pure, so a function does it instead of a worker."""
+        return [int(digit) for digit in str(number)]
 
     @register(
         Sharing(
@@ -54,6 +82,45 @@ class Solver(Worker):
     def largest(self, numbers: list[int]) -> int:
         """Find the largest number: dealt out in turns, and of the answers the largest."""
         return max(numbers)
+
+
+class Served(BaseHTTPRequestHandler):
+    """The function: answers calls of those who know the token."""
+
+    def do_POST(self) -> None:
+        """Answer one call."""
+        token = f"Bearer {os.environ[TOKEN_VARIABLE]}"
+        if not hmac.compare_digest(self.headers.get("Authorization", ""), token):
+            return self.reply(401, b'{"error": "a bearer token is wanted"}')
+        body = self.rfile.read(min(int(self.headers["Content-Length"]), MOST_BYTES))
+        try:
+            return self.reply(200, answer(Solver(rank=0), body))
+        except UserError as error:
+            return self.reply(400, json.dumps({"error": str(error)}).encode())
+
+    def reply(self, status: int, body: bytes) -> None:
+        """Send an answer."""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_args: object) -> None:
+        """Say nothing of each call."""
+
+
+@contextmanager
+def serve() -> Generator[str]:
+    """Serve the function on loopback; yield its address."""
+    os.environ.setdefault(TOKEN_VARIABLE, token_hex(16))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
 
 
 @asynccontextmanager
@@ -79,21 +146,29 @@ async def open_host(address: str) -> AsyncGenerator[Host]:
 
 async def main(address: str = "") -> dict[str, object]:
     """Make three workers in two pools and call them in every way there is."""
-    async with open_host(address) as host:
-        cluster = await Cluster.open(
-            host,
-            Solver,
-            pools=["compute", "bandwidth", "bandwidth"],
-            options=lambda rank: {"rank": rank},
-        )
-        squares = cluster.call(Solver.squares, list(range(7)))  # has begun; awaited below
-        return {
-            "here": os.getpid() == await cluster.call(Solver.process),
-            "squares": await squares,
-            "count": await cluster.call(Solver.count),
-            "maze": await cluster.call_tagged("maze", Solver.who),
-            "largest": await cluster.call(Solver.largest, [3, 1, 4, 1, 5, 9, 2, 6]),
-        }
+    with serve() as url:
+        functions = HttpMethods(base=url)
+        async with open_host(address) as host:
+            cluster = await Cluster.open(
+                host,
+                Solver,
+                pools=["compute", "bandwidth", "bandwidth"],
+                options=lambda rank: {"rank": rank},
+                invoke=functions,
+            )
+            squares = cluster.call(Solver.squares, list(range(7)))  # has begun; awaited below
+            results = {
+                "here": os.getpid() == await cluster.call(Solver.process),
+                "squares": await squares,
+                "see": await cluster.call(Solver.see, 7),
+                "count": await cluster.call(Solver.count),
+                "halve": await cluster.call(Solver.halve, 12),
+                "maze": await cluster.call_tagged("maze", Solver.who),
+                "digits": await cluster.call(Solver.digits, 365),
+                "largest": await cluster.call(Solver.largest, [3, 1, 4, 1, 5, 9, 2, 6]),
+            }
+        await functions.close()
+        return results
 
 
 if __name__ == "__main__":

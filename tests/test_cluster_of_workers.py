@@ -2,11 +2,13 @@
 
 import asyncio
 import os
+import signal
 
 import pytest
 
 from rollart.cluster import Cluster, Sharing, Worker, hw_mapping, register, serverless
 from rollart.errors import UserError
+from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.host import EmbeddedHost
 
 
@@ -130,16 +132,42 @@ def test_a_tagged_call_goes_to_the_hardware_its_task_prefers_and_elsewhere_if_th
     assert with_cluster(scenario, pools=("L40S",)) == [0, 0, 0]
 
 
-def test_a_serverless_method_leaves_for_its_function_if_functions_can_be_reached():
+def test_a_serverless_method_leaves_for_its_function_and_for_nothing_else():
     async def invoke(function, name, args):
         return [function.url, name, *args]
 
     async def scenario(cluster):
         return await cluster.call(Counter.score, "12345")
 
-    assert with_cluster(scenario, pools=("a",)) == 0.5
+    with pytest.raises(UserError) as caught:
+        with_cluster(scenario, pools=("a",))
+    assert str(caught.value) == (
+        "score is a function at http://127.0.0.1:1/score: give Cluster.open an invoke, such as "
+        "HttpMethods()"
+    )
     told = with_cluster(scenario, pools=("a",), invoke=invoke)
     assert told == ["http://127.0.0.1:1/score", "score", "12345"]
+
+
+def test_a_worker_that_is_gone_is_called_once_and_others_join_and_leave():
+    async def scenario(cluster):
+        lost, left, *_ = cluster.members
+        os.kill(await lost.handle.call("process"), signal.SIGKILL)
+        with pytest.raises(ActorDiedError):
+            await cluster.call(Counter.process)
+        pids = {await cluster.call(Counter.process) for _ in range(3)}
+        assert pids == {await left.handle.call("process")}
+        with pytest.raises(ActorDiedError):
+            await cluster.call(Counter.hello, "all")
+        cluster.remove(lost)
+        assert await cluster.call(Counter.hello, "all") == ["all from 1"]
+        cluster.remove(left)
+        with pytest.raises(UserError, match="process: no worker is left; 0 are gone"):
+            cluster.call(Counter.process)
+        again = cluster.add(left.handle, pool="b")
+        assert (await cluster.call(Counter.where), again.pool, again.in_flight) == (1, "b", 0)
+
+    with_cluster(scenario, pools=("a", "a"))
 
 
 def test_one_worker_that_fails_fails_the_call_after_all_have_answered():

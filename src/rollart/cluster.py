@@ -5,7 +5,8 @@
 
 Workers are made by any `Host`: in this process, in others or on a machine far away. What one call
 on the cluster becomes is written on the worker's method (`sharing`). Calls start at once and return
-awaitables. Workers may join and leave; a call is shared among those there when it starts.
+awaitables. Workers may join and leave; a call is shared among those there when it starts. One whose
+process is gone fails the call that finds out, and every later one that is not any worker's to take.
 """
 
 import asyncio
@@ -46,7 +47,9 @@ T = TypeVar("T")
 C = TypeVar("C")
 
 Invoke: TypeAlias = "Callable[[Function, str, Sequence[Json]], Awaitable[Json]]"
-"""Calls a function by its method's name and arguments."""
+"""Calls a function by its method's name and arguments; `HttpMethods` is one, over HTTP."""
+_GONE = "ActorDiedError"
+"""What hosts, which are above this layer, raise for an actor that is gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -56,6 +59,8 @@ class Member:
     handle: Handle
     pool: str = ""
     in_flight: int = 0
+    is_gone: bool = False
+    """Whether a call found its process gone: no further call that any worker can take is its."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -64,7 +69,7 @@ class Cluster(Generic[W]):
 
     members: list[Member]
     invoke: "Invoke | None" = None
-    """What reaches functions; without it a serverless method runs on a worker."""
+    """What reaches functions."""
     _tasks: "set[asyncio.Future[Any]]" = field(default_factory=set["asyncio.Future[Any]"])
 
     @classmethod
@@ -103,6 +108,16 @@ class Cluster(Generic[W]):
         ]
         return cls(members=members, invoke=invoke)
 
+    def add(self, handle: Handle, *, pool: str = "") -> Member:
+        """Let a worker join."""
+        member = Member(handle=handle, pool=pool)
+        self.members.append(member)
+        return member
+
+    def remove(self, member: Member) -> None:
+        """Let a worker leave; whoever removes it ends it."""
+        self.members.remove(member)
+
     def call(
         self, method: "Registered[W, P, T, C]", *args: P.args, **kwargs: P.kwargs
     ) -> "Awaitable[C]":
@@ -114,11 +129,15 @@ class Cluster(Generic[W]):
     ) -> "Awaitable[C]":
         """Start a call of a task domain, which may prefer a pool."""
         _check_positional(method, kwargs)
-        if method.function is not None and self.invoke is not None:
+        if method.function is not None:
+            if self.invoke is None:
+                fix = "give Cluster.open an invoke, such as HttpMethods()"
+                raise UserError(f"{method.name} is a function at {method.function.url}: {fix}")
             work = self.invoke(method.function, method.name, cast("Sequence[Json]", args))
             return self._start(cast("Awaitable[C]", work))
         if method.is_single:
-            member = self._choose(method.affinity.get(tag, method.affinity.get("default", "")))
+            pool = method.affinity.get(tag, method.affinity.get("default", ""))
+            member = self._choose(method.name, pool)
             return self._start(cast("Awaitable[C]", _call(member, method.name, args)))
         return self._start(_collected(method, self.spread(method, *args, **kwargs)))
 
@@ -159,9 +178,12 @@ class Cluster(Generic[W]):
         if not task.cancelled():
             task.exception()  # whoever made the call was told, or is gone
 
-    def _choose(self, pool: str) -> Member:
-        preferred = [member for member in self.members if member.pool == pool]
-        return min(preferred or self.members, key=lambda member: member.in_flight)
+    def _choose(self, method: str, pool: str) -> Member:
+        alive = [member for member in self.members if not member.is_gone]
+        if not alive:
+            raise UserError(f"{method}: no worker is left; {len(self.members)} are gone")
+        preferred = [member for member in alive if member.pool == pool]
+        return min(preferred or alive, key=lambda member: member.in_flight)
 
 
 async def _collected(
@@ -189,6 +211,9 @@ def _call(member: Member, name: str, args: Arguments) -> Awaitable[Any]:
     async def call() -> Any:
         try:
             return await member.handle.call(name, *args)
+        except Exception as error:
+            member.is_gone |= type(error).__name__ == _GONE
+            raise
         finally:
             member.in_flight -= 1
 
