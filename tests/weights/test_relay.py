@@ -129,6 +129,32 @@ def test_a_relay_that_was_killed_and_started_again_is_found_again(tmp_path):
     relay.communicate()
 
 
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_relay_that_was_started_again_elsewhere_is_found_by_those_who_read_its_files(end):
+    relay, address = start()
+    writer = BucketStore(RelayBlobs(address, token="right"))
+    blobs = RelayBlobs(address, token="right")
+    reader = BucketStore(blobs)
+    writer.publish(Version(1), {"w": np.zeros(10)})
+    assert (reader.latest(), blobs.is_near) == (1, True)
+    first = blobs._near._directory
+    relay.send_signal(end)
+    relay.communicate()
+    relay, again = start("--port", address.split(":")[1])
+    assert again == address
+    assert reader.latest() is None
+    assert blobs.is_near
+    assert blobs._near._directory != first
+    writer.publish(Version(2), {"w": np.ones(10)})
+    assert reader.fetch(Version(2))["w"].tolist() == [1.0] * 10
+    writer.close()
+    reader.close()
+    relay.terminate()
+    relay.communicate()
+    with pytest.raises(StorageError, match=r"the weight relay at .* does not answer"):
+        reader.latest()
+
+
 def test_a_relay_removes_what_it_kept_in_shared_memory_when_it_is_ended():
     relay, address = start()
     blobs = RelayBlobs(address, token="right")

@@ -149,6 +149,7 @@ class RelayBlobs:
         self._owed = 0
         """Answers to deletions not read yet."""
         self._near: FileBlobs | None = None
+        self._marker = Path()
         with self._lock:
             self._connect()
 
@@ -169,7 +170,13 @@ class RelayBlobs:
     def get(self, key: str) -> bytes | memoryview:
         """Return the bytes under a key; raises KeyError if there are none."""
         if self._near is not None:
-            return self._near.get(key)
+            try:
+                return self._near.get(key)
+            except KeyError:
+                if self._marker.exists():
+                    raise
+            with self._lock:
+                self._hang_up()  # if a relay is at the address, it has other files
         header, body = self._ask({"do": "get", "key": key})
         if header.get("missing"):
             raise KeyError(key)
@@ -237,6 +244,7 @@ class RelayBlobs:
             raise StorageError(f"{self.place} refuses: is {TOKEN_VARIABLE} the same there?")
         connection.settimeout(ANSWER_S)
         self._near = _near_files(answer[0])
+        self._marker = Path(str(answer[0].get("directory"))) / _MARKER
         self._connection = connection
         return connection
 
