@@ -7,8 +7,7 @@ shared memory. A client on the same machine reads those files itself; only clien
 over TCP. Whoever connects must say the token first; connections are not encrypted, so a link
 nobody should listen to wants a tunnel.
 
-Start one with `python -m rollart.weights.relay --port 7070` and the token in the environment
-variable ROLLART_WEIGHTS_TOKEN.
+Start one with `python -m rollart.weights.relay --port 7070`; ROLLART_WEIGHTS_TOKEN is the token.
 """
 
 import argparse
