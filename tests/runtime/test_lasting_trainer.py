@@ -128,7 +128,7 @@ def test_it_moves_with_its_state_between_two_steps(tmp_path):
         await desk.step(1)
         await desk.trainer.call("publish")
         first = await desk.trainer.call("pid")
-        await desk.trainer.move()
+        assert await desk.trainer.move(desk.spawn)
         assert await desk.trainer.call("pid") != first
         with pytest.raises(ProcessLookupError):
             os.kill(first, 0)
@@ -141,16 +141,60 @@ def test_it_moves_with_its_state_between_two_steps(tmp_path):
     with_trainer(tmp_path, scenario)
 
 
+def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path, monkeypatch):
+    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
+
+    async def scenario(desk):
+        door = asyncio.Event()
+
+        async def refuse():
+            await door.wait()
+            raise PlacementError("gone again")
+
+        moving = asyncio.create_task(desk.trainer.move(refuse))
+        await asyncio.sleep(0.01)
+        await desk.kill()
+        stepping = asyncio.create_task(desk.step(2))
+        while not desk.trainer.deaths:
+            await asyncio.sleep(0.005)
+        door.set()
+        assert await stepping == (1, 2.0)
+        assert not await moving
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_where_there_is_no_room_for_two_it_ends_before_another_is_made_from_its_save(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        await desk.trainer.call("publish")
+        first = await desk.trainer.call("pid")
+        spawn = desk.trainer._spawn
+
+        async def spawn_alone():
+            with pytest.raises(ProcessLookupError):
+                os.kill(first, 0)
+            return await spawn()
+
+        desk.trainer._spawn = spawn_alone
+        await desk.trainer.restart()
+        assert await desk.trainer.call("pid") != first
+        assert await desk.step(2) == (2, 3.0)
+        assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
+
+    with_trainer(tmp_path, scenario)
+
+
 def test_where_it_cannot_move_it_stays(tmp_path):
     async def scenario(desk):
         await desk.step(1)
         first = await desk.trainer.call("pid")
         desk.unplaced = 1
         with pytest.raises(PlacementError, match="every pool is full"):
-            await desk.trainer.move()
+            await desk.trainer.move(desk.spawn)
         (tmp_path / "unreadable").touch()
         with pytest.raises(ActorError, match="unreadable"):
-            await desk.trainer.move()
+            await desk.trainer.move(desk.spawn)
         (tmp_path / "unreadable").unlink()
         assert await desk.step(2) == (2, 3.0)
         assert await desk.trainer.call("pid") == first
@@ -162,7 +206,7 @@ def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path)
     async def scenario(desk):
         await desk.step(1)
         desk.door.clear()
-        moving = asyncio.create_task(desk.trainer.move())
+        moving = asyncio.create_task(desk.trainer.move(desk.spawn))
         await asyncio.sleep(0.01)
         await desk.kill()
         stepping = asyncio.create_task(desk.step(2))
@@ -170,7 +214,7 @@ def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path)
             await asyncio.sleep(0.005)
         desk.door.set()
         assert await stepping == (2, 3.0)
-        await moving
+        assert await moving
         assert desk.spawned == 2
 
     with_trainer(tmp_path, scenario)

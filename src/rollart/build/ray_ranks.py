@@ -11,6 +11,7 @@ from rollart.build.resources import Resources
 from rollart.config import Config
 from rollart.config.placing import trainer_place
 from rollart.control.binding import Binding
+from rollart.errors import PlacementError
 from rollart.on_ray.host import RayHandle, RayHost
 from rollart.on_ray.session import nodes
 from rollart.ports import Handle
@@ -23,12 +24,27 @@ RANK = "trainer-"
 """What the names of all ranks begin with."""
 
 
-async def spawn_trainer(
-    config: Config, host: RayHost, resources: Resources, *, options: Mapping[str, Json]
-) -> Handle:
-    """Make the trainer at its first version."""
+def bind_ranks(config: Config, resources: Resources, *, prefix: str = RANK) -> list[Binding]:
+    """Bind every rank to the best place there is now; none if there is not one for each."""
+    names = [f"{prefix}{rank}" for rank in range(config.training.ranks)]
     place = trainer_place(config)
-    bindings = [resources.bind(f"{RANK}{rank}", place) for rank in range(config.training.ranks)]
+    try:
+        return [resources.bind(name, place) for name in names]
+    except PlacementError:
+        for name in names:
+            resources.release(name)
+        raise
+
+
+async def spawn_trainer(
+    config: Config,
+    host: RayHost,
+    resources: Resources,
+    *,
+    bindings: Sequence[Binding],
+    options: Mapping[str, Json],
+) -> Handle:
+    """Make the trainer at its first version, each rank where it is bound."""
     known = {node.id: node.address for node in nodes()}
     ranks = _RankHost(host, resources, bindings)
     ranks.env = thread_env(config.training.threads)

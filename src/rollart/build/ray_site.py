@@ -10,7 +10,7 @@ goes back when its pool has room.
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -19,13 +19,13 @@ from typing import Any
 from rollart.build.assembly import open_weights
 from rollart.build.cluster_checks import check_cluster, cluster_gone
 from rollart.build.parts import evaluator_over
+from rollart.build.ray_moving import TrainerMover
 from rollart.build.ray_ranks import RANK
 from rollart.build.ray_spawning import Spawner, Start
 from rollart.build.resources import Resources
 from rollart.build.site import Site
 from rollart.clock import SystemClock
 from rollart.config import Config
-from rollart.config.placing import trainer_place
 from rollart.control.routing import Router
 from rollart.events import EngineJoined, Event
 from rollart.models.renderer import ChatRenderer
@@ -90,6 +90,7 @@ class RaySite:
         self._newest: Callable[[], Version] = lambda: start.version
         self._tasks: set[asyncio.Task[None]] = set()
         self._mending: asyncio.Task[None] | None = None
+        self._moving: asyncio.Task[None] | None = None
         self._rollout: _Rollout | None = None
         self._head = head_address()
         self._directory = directory
@@ -112,6 +113,9 @@ class RaySite:
             directory=directory / "trainer",
             save_every=_SAVE_EVERY,
             warn=warn,
+        )
+        self._mover = TrainerMover(
+            config, self._resources, self._trainer, spawn=self._spawner.trainer, warn=warn
         )
         rule = config.routing if config.mode.affinity else replace(config.routing, affinity={})
         self._switchboard = Switchboard(
@@ -240,25 +244,16 @@ class RaySite:
                 continue
             if any(worker.startswith(RANK) for worker in lost):
                 self._run(self._remake_trainer())
-            elif self._mending is None or self._mending.done():
-                self._mending = self._run(self._mend())
+            elif self._mover.is_due and _is_over(self._moving):
+                self._moving = self._run(_tried(self._mover.move))
+            if _is_over(self._mending):
+                self._mending = self._run(_tried(self._mend))
         controller.fail(cluster_gone(self._head, self._directory))
 
-    async def _mend(self) -> None:
-        """Move engines, environment workers and trainer to where they belong, if they now can."""
+    async def _mend(self) -> bool:
+        """Move engines and environment workers home, if they now can; say whether all could."""
         assert self._rollout is not None
-        is_mended = all(await asyncio.gather(self._fleet.mend(), self._rollout.mend()))
-        ranks = self._resources.bindings(RANK)
-        if any(self._resources.is_better(rank.worker) for rank in ranks):
-            self._warn("the trainer moves to where it belongs")
-            try:
-                await self._trainer.move()
-            except Exception as error:
-                self._resources.put_back(ranks, trainer_place(self._config))
-                self._warn(f"the trainer cannot move: {error}")
-                is_mended = False
-        if not is_mended:
-            await asyncio.sleep(_REST_S)
+        return all(await asyncio.gather(self._fleet.mend(), self._rollout.mend()))
 
     async def _remake_trainer(self) -> None:
         with contextlib.suppress(Exception):  # the next call of it tries again and tells why
@@ -269,6 +264,16 @@ class RaySite:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+def _is_over(task: "asyncio.Task[None] | None") -> bool:
+    return task is None or task.done()
+
+
+async def _tried(move: Callable[[], Awaitable[bool]]) -> None:
+    """Move something; if that could not be, rest before it is tried again."""
+    if not await move():
+        await asyncio.sleep(_REST_S)
 
 
 class _Rollout(RemoteEnvWorkers):

@@ -1,14 +1,15 @@
 """What a run puts on a Ray cluster: each actor is bound to a node, then started there."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollart.build.ray_ranks import RANK, spawn_trainer
+from rollart.build.ray_ranks import RANK, bind_ranks, spawn_trainer
 from rollart.build.resources import Resources
 from rollart.config import Config, dump_toml
 from rollart.config.local_pools import TRAINING
 from rollart.config.placing import Place, engine_places, environment_place
+from rollart.control.binding import Binding
 from rollart.on_ray.host import RayHost
 from rollart.on_ray.placement import on_node
 from rollart.on_ray.session import here
@@ -100,10 +101,14 @@ class Spawner:
         options: dict[str, Json] = {"config": self._text, "name": name, "model": model}
         return await self.host.spawn(ENVIRONMENTS, options, asked=asked)
 
-    async def trainer(self) -> Handle:
-        """Make the trainer at its first version."""
+    async def trainer(self, bindings: Sequence[Binding] | None = None) -> Handle:
+        """Make the trainer at its first version, where its ranks are bound or fit best now."""
         options: dict[str, Json] = {
             "model": str(self.start.model),
             "store": dict(self.start.store),
         }
-        return await spawn_trainer(self.config, self.host, self.resources, options=options)
+        if bindings is None:
+            bindings = bind_ranks(self.config, self.resources)
+        return await spawn_trainer(
+            self.config, self.host, self.resources, bindings=bindings, options=options
+        )

@@ -8,7 +8,8 @@ It saves for itself every few steps, beside the run's checkpoints, which are not
 What it had published it publishes again: the store may have been on the machine it was on.
 
 It can move: a successor is made beside the trainer, which works meanwhile, and takes its state over
-between two calls. Should the trainer die first, the successor is the one that is made again.
+between two calls. Should the trainer die first, the successor is the one that is made again. Where
+there is no room for both, the trainer saves and ends before another is made.
 """
 
 import asyncio
@@ -94,19 +95,28 @@ class LastingTrainer:
                 lost, self._handle = self._handle, None
                 await asyncio.gather(_end(lost), self._lasting(_nothing))
 
-    async def move(self) -> None:
-        """Go on in a trainer that is made where there is now a better place.
+    async def move(self, spawn: Callable[[], Awaitable[Handle]]) -> bool:
+        """Go on in a trainer that is made elsewhere; say whether it does.
 
         Raises what kept it from being made; then the old one goes on.
         """
-        successor = self._successor = asyncio.ensure_future(self._spawn())
+        successor = self._successor = asyncio.ensure_future(spawn())
         try:
             await asyncio.wait({successor})
             async with self._turn:
                 if self._take_successor() is not None:  # else the old one died meanwhile
                     await self._take_over(await successor)
+                return not successor.exception() and self._handle is successor.result()
         finally:
             successor.cancel()
+
+    async def restart(self) -> None:
+        """Save, end the trainer and make it again where it now fits best."""
+        async with self._turn:
+            await self._save()
+            old, self._handle = self._handle, None
+            await _end(old)
+            await self._lasting(_nothing)
 
     async def close(self) -> None:
         """End the trainer and forget its saves."""
