@@ -8,7 +8,7 @@ import re
 import pytest
 
 from benchmarks.fallback import NODE, lose_and_return
-from benchmarks.ray_runs.watched import WatchedRun, steps
+from benchmarks.ray_runs.watched import WatchedRun, served_since, steps
 from rollart.cli import main
 from rollart.observe.log import read_log
 from rollart.replay import replay, turns_served
@@ -31,6 +31,9 @@ def test_a_run_keeps_to_its_pools_falls_back_returns_and_outlives_its_cluster(ru
 
     took = lose_and_return(run, cluster)
     assert took.keys() == {"continued_s", "stepped_s", "returned_s", "all_home_s"}
+    served = served_since(run.records(), 0.0, domain_of=run.domain_of())
+    pools = iter([pool for domain, pool, _ in served if domain == "left"])
+    assert all(pool in pools for pool in ("compute", "bandwidth", "compute"))  # in this order
 
     cluster.remove_head()
     code, said = run.finish()
