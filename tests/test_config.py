@@ -1,4 +1,5 @@
 import re
+import shlex
 import tomllib
 from pathlib import Path
 
@@ -180,6 +181,21 @@ def test_a_wrong_override_is_said_to_be_on_the_command_line(write):
         "run = 3: is a section: write [run] and keys below it (on the command line)"
     )
     assert "run.steps = {'x': 1}: must be a whole number" in refusal(path, "run.steps.x=1")
+    assert refusal(path, "run.steps=many") == (
+        "run.steps = 'many': must be a whole number (on the command line)"
+    )
+    assert refusal(path, "tasks.lake.options=3") == (
+        "tasks.lake.options = 3: must be a table (on the command line)"
+    )
+
+
+@pytest.mark.parametrize("typed", ["nan", "1_000", "true", "2026-01-01"])
+def test_an_override_taken_for_another_type_is_told_how_to_be_text(write, typed):
+    path = write(LAKE)
+    said = refusal(path, f"run.name={typed}")
+    advice = re.search(r"must be text; as text: (\S+) \(on the command line\)", said)
+    assert advice is not None, said
+    assert load_config(path, shlex.split(advice[1])).run.name == typed
 
 
 def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
@@ -236,8 +252,15 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
     assert explain("tasks.lake.env", config).endswith('now      "frozen_lake"')
     assert explain("tasks.weight").endswith("default  1.0")
     assert explain("engine.torch").startswith("[engine.torch]")
-    with pytest.raises(UserError, match=r"no key 'run.stepz'; there is name, directory"):
-        explain("run.stepz")
+    for key, said in (
+        ("run.stepz", "run.stepz: unknown key; did you mean run.steps?"),
+        ("staleness.alhpa", "staleness.alhpa: unknown key; did you mean staleness.alpha?"),
+        ("xyzzy", "xyzzy: unknown key; a config has affinity, batching"),
+        ("tasks.lake.envv", "tasks.envv: unknown key; did you mean tasks.env?"),
+        ("run.steps.x", "run.steps.x: no such key; run.steps is a whole number"),
+    ):
+        with pytest.raises(UserError, match=re.escape(said)):
+            explain(key)
     with pytest.raises(UserError, match="no task 'pond'; there is lake"):
         explain("tasks.pond.env", config)
 

@@ -150,7 +150,7 @@ def only_error(said: str) -> str:
         ),
         (
             ["train", "small.toml", "run.steps=many"],
-            "run.steps = 'many': must be a whole number, without quotes (on the command line)",
+            "run.steps = 'many': must be a whole number (on the command line)",
         ),
         (["train", "smal.toml"], "smal.toml: no such config file; "),
         (

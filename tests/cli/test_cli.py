@@ -93,7 +93,7 @@ def test_overrides_may_stand_before_and_after_options():
         (["eval", str(ROOT), "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
         (["eval", str(ROOT), "--episodes", "x"], "invalid int value: 'x'"),
         (["replay", "no-such-run"], "no-such-run: no such directory"),
-        (["config", "explain", "run.stepz"], "no key 'run.stepz'"),
+        (["config", "explain", "run.stepz"], "did you mean run.steps?"),
         (["env", "try", "frozen_lak"], "did you mean frozen_lake?"),
         (["env", "try", "frozen_lake", "--option", "size"], "write it as section.key=value"),
         (["env", "try", "frozen_lake", "--episodes", "0"], "must be at least 1"),

@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, get_origin
 
 from rollart.config.keys import keys_of
-from rollart.config.loading import describe_type, field_types, option_class
+from rollart.config.loading import describe_type, field_types, option_class, unknown_key
 from rollart.config.schema import Config
 from rollart.config.writing import toml_value
 from rollart.errors import UserError
@@ -26,14 +26,19 @@ def explain(key: str, config: Config | None = None) -> str:
     for depth, part in enumerate(parts):
         hints = field_types(cls)
         if part not in hints:
-            raise UserError(f"no key {'.'.join(parts[: depth + 1])!r}; there is {_names(cls)}")
+            prefix = "".join(f"{each}." for each in parts[:depth])
+            raise UserError(f"{prefix}{part}: {unknown_key(cls, prefix, part)}")
         text = field_docs(cls)[part]
         default = _default(cls, part)
         value = None if value is None else getattr(value, keys_of(cls)[part])
         hint = hints[part]
-        if depth == len(parts) - 1 and not option_class(hint):
+        within = option_class(hint)
+        if within is None:
+            if parts[depth + 1 :]:
+                above = ".".join(parts[: depth + 1])
+                raise UserError(f"{key}: no such key; {above} is {describe_type(hint)}")
             return _explain_field(key, text, describe_type(hint), default, value)
-        cls = option_class(hint) or cls
+        cls = within
         if get_origin(hint) is Mapping and depth + 1 < len(parts):
             value = _named_task(parts, depth + 1, cls, value)
     return _explain_section(key, text, cls)
@@ -92,7 +97,3 @@ def _default(cls: type, name: str) -> str:
         return "none: required"
     value = entry.default_factory()
     return "its own defaults" if dataclasses.is_dataclass(value) else toml_value(value)
-
-
-def _names(cls: type) -> str:
-    return ", ".join(field_types(cls))

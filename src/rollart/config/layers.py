@@ -22,6 +22,8 @@ class Layered:
 
     table: Table = field(default_factory=dict[str, Any])
     origins: dict[str, str] = field(default_factory=dict[str, str])
+    typed: dict[str, str] = field(default_factory=dict[str, str])
+    """What was typed for a key on the command line."""
 
     def origin(self, key: str) -> str:
         """Say where a key, or the nearest table around it, was written; empty if nowhere."""
@@ -51,6 +53,7 @@ def layer_overrides(layered: Layered, overrides: Sequence[str]) -> None:
         for part in reversed(key.split(".")):
             table = {part: table}
         layered.add(table, origins={key: "on the command line"})
+        layered.typed[key] = override.partition("=")[2]
 
 
 def parse_override(override: str) -> tuple[str, Any]:

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import json
 import math
+import shlex
 import sys
 import tomllib
 import types
@@ -61,7 +62,7 @@ class Builder:
         values: dict[str, Any] = {}
         for key, value in table.items():
             if key not in hints:
-                raise self._error(prefix + key, value, _unknown(cls, prefix, key))
+                raise self._error(prefix + key, value, unknown_key(cls, prefix, key))
             values[names[key]] = self._value(hints[key], value, prefix + key)
         for missing in (key for key in _required(cls) if names[key] not in values):
             raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
@@ -85,10 +86,24 @@ class Builder:
             adapter: TypeAdapter[Any] = TypeAdapter(hint)
             checked = adapter.validate_json(json.dumps(value), strict=True)
         except (ValidationError, TypeError):
-            raise self._error(path, value, _wrong_type(hint, value)) from None
+            raise self._error(path, value, self._wrong_type(hint, value, path)) from None
         if isinstance(checked, float) and not math.isfinite(checked):
             raise self._error(path, value, "must be a finite number")
         return checked
+
+    def _wrong_type(self, hint: Any, value: object, path: str) -> str:
+        wanted = describe_type(hint)
+        fix = f"must be {wanted}"
+        typed = self._layered.typed.get(path)
+        if get_origin(hint) is Literal and isinstance(value, str):
+            choices = [str(each) for each in get_args(hint)]
+            near = difflib.get_close_matches(value, choices, n=1)
+            return f"{fix}; did you mean {json.dumps(near[0])}?" if near else fix
+        if isinstance(value, str) and hint in (int, float, bool) and typed is None:
+            return f"{fix}, without quotes"
+        if typed is not None and "text" in wanted.split(" or "):
+            return f"{fix}; as text: {shlex.quote(f'{path}={json.dumps(typed)}')}"
+        return fix
 
     def _table(self, value: object, path: str) -> Table:
         if not isinstance(value, dict):
@@ -153,7 +168,8 @@ def _required(cls: type) -> list[str]:
     ]
 
 
-def _unknown(cls: type, prefix: str, key: str) -> str:
+def unknown_key(cls: type, prefix: str, key: str) -> str:
+    """Say that a class has no such key, and which was meant or which there are."""
     hints = field_types(cls)
     if prefix and key in field_types(Config):
         return f"unknown key; did you mean the section [{key}]?"
@@ -163,14 +179,3 @@ def _unknown(cls: type, prefix: str, key: str) -> str:
     if near:
         return f"unknown key; did you mean {prefix}{near[0]}?"
     return f"unknown key; {prefix.rstrip('.') or 'a config'} has {', '.join(sorted(hints))}"
-
-
-def _wrong_type(hint: Any, value: object) -> str:
-    fix = f"must be {describe_type(hint)}"
-    if get_origin(hint) is Literal and isinstance(value, str):
-        choices = [str(each) for each in get_args(hint)]
-        near = difflib.get_close_matches(value, choices, n=1)
-        return f"{fix}; did you mean {json.dumps(near[0])}?" if near else fix
-    if isinstance(value, str) and hint in (int, float, bool):
-        return f"{fix}, without quotes"
-    return fix
