@@ -1,4 +1,5 @@
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from rollart.cli.dry_run import most_attempts
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
 from rollart.config import load_config
+from rollart.envs.loading import SHIPPED
 from rollart.errors import UserError
 
 ROOT = Path(__file__).parent.parent.parent
@@ -59,6 +61,23 @@ def test_every_command_has_its_own_help(capsys, command):
     assert capsys.readouterr().out.startswith(f"usage: rollart {command}")
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("config", ("show Print the complete", "check Say whether", "explain Say what a key")),
+        ("env", ("try Play an environment",)),
+        ("env try", (*SHIPPED, "path/to/file.py:Class")),
+        ("function", ("serve Serve reward functions", "package Pack reward functions")),
+    ],
+)
+def test_help_has_a_word_on_every_action_and_shipped_name(capsys, command, words):
+    with pytest.raises(SystemExit):
+        main([*command.split(), "--help"])
+    text = re.sub(r"\s+", " ", capsys.readouterr().out)
+    for each in words:
+        assert each in text
+
+
 def test_the_version_is_printed():
     command = [sys.executable, "-c", "from rollart.cli import main; main(['--version'])"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -77,7 +96,9 @@ def test_overrides_may_stand_before_and_after_options():
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["trian"], "invalid choice: 'trian'"),
+        (["trian"], "; did you mean train?\ntry: rollart --help"),
+        (["config", "exlain"], "; did you mean explain?\ntry: rollart config --help"),
+        (["xyzzy"], "'doctor')\ntry: rollart --help"),
         (["train"], "name a config file"),
         (["train", "no.toml"], "no.toml: no such config file"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),

@@ -3,61 +3,14 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from rollart import __version__
-from rollart.cli.printing import BOLD, paint
+from rollart.cli.usage import Parser, TopParser
 from rollart.errors import UserError
 
 if TYPE_CHECKING:
-    Commands: TypeAlias = "argparse._SubParsersAction[_Parser]"  # pyright: ignore[reportPrivateUsage]
-
-_HELP = """\
-{usage}: rollart COMMAND ...
-
-Train language-model agents with reinforcement learning, on a laptop or a cluster.
-
-{start}
-  rollart doctor                              what this machine can run
-  rollart train examples/quickstart.toml      train an agent; files go to runs/quickstart/
-  rollart eval runs/quickstart                play held-out episodes with the result
-
-{commands}
-  train CONFIG [key=value ...]     train; --resume DIR goes on, --dry-run only shows the plan
-  eval RUN_OR_CHECKPOINT           measure success on held-out episodes
-  replay RUN                       re-feed a run's log; check that every trajectory ended once
-  config show|check|explain        see, check and understand a config
-  env try NAME                     play an environment without a model
-  pools CONFIG|RUN                 the hardware, who prefers what, where workers are or were
-  plan CONFIG [key=value ...]      find out which GPUs should train and which roll out
-  simulate CONFIG|paper|scale|...  a run in simulated time on hardware you do not have
-  function serve|package           a reward function over HTTP, or packed for AWS Lambda
-  bench [NAME]                     run a benchmark; without a name, list them
-  doctor                           what this machine can run, and why not
-
-{options}
-  -h, --help                       this text; after a command, its own help
-  --version                        the version
-
-Errors you can fix are one line and exit code 2. ROLLART_DEBUG=1 shows tracebacks.
-"""
-
-
-class _Parser(argparse.ArgumentParser):
-    """An argument parser that reports mistakes as the rest of the program does."""
-
-    def error(self, message: str) -> NoReturn:
-        """Report a wrong command line."""
-        raise UserError(f"{message}\ntry: {self.prog} --help")
-
-
-class _TopParser(_Parser):
-    """The parser of `rollart` itself, with its own help text."""
-
-    def format_help(self) -> str:
-        """Return the help text."""
-        words = {"usage": "usage", "start": "start", "commands": "commands", "options": "options"}
-        return _HELP.format(**{name: paint(word, BOLD) for name, word in words.items()})
+    Commands: TypeAlias = "argparse._SubParsersAction[Parser]"  # pyright: ignore[reportPrivateUsage]
 
 
 def parse(argv: Sequence[str]) -> argparse.Namespace:
@@ -76,10 +29,10 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _build() -> argparse.ArgumentParser:
-    parser = _TopParser(prog="rollart")
+    parser = TopParser(prog="rollart")
     parser.add_argument("--version", action="version", version=f"rollart {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, parser_class=_Parser, metavar="COMMAND"
+        dest="command", required=True, parser_class=Parser, metavar="COMMAND"
     )
     _add_train(commands)
     _add_eval(commands)
@@ -144,16 +97,17 @@ def _add_replay(commands: "Commands") -> None:
 def _add_config(commands: "Commands") -> None:
     config = commands.add_parser("config", description="See, check and understand a config.")
     actions = config.add_subparsers(
-        dest="action", required=True, parser_class=_Parser, metavar="show|check|explain"
+        dest="action", required=True, parser_class=Parser, metavar="show|check|explain"
     )
     for name, about in (
         ("show", "Print the complete config, defaults and overrides included, as TOML."),
         ("check", "Say whether a config is valid and its environments exist."),
     ):
-        action = actions.add_parser(name, description=about)
+        action = actions.add_parser(name, description=about, help=about)
         action.add_argument("config", metavar="CONFIG", help="a TOML file")
         _add_overrides(action)
-    explain = actions.add_parser("explain", description="Say what a key or a section means.")
+    about = "Say what a key or a section means."
+    explain = actions.add_parser("explain", description=about, help=about)
     explain.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")
     explain.add_argument("--config", metavar="FILE", help="also show the key's value in this file")
     config.set_defaults(module="rollart.cli.config")
@@ -161,10 +115,13 @@ def _add_config(commands: "Commands") -> None:
 
 def _add_env(commands: "Commands") -> None:
     env = commands.add_parser("env", description="Work with environments.")
-    actions = env.add_subparsers(dest="action", required=True, parser_class=_Parser, metavar="try")
+    actions = env.add_subparsers(dest="action", required=True, parser_class=Parser, metavar="try")
     about = "Play an environment without a model, and check that it keeps the contract."
-    attempt = actions.add_parser("try", description=about)
-    attempt.add_argument("name", metavar="NAME", help="a shipped environment, or module:Class")
+    attempt = actions.add_parser("try", description=about, help=about)
+    shipped = (
+        "frozen_lake, calculator, number_guess; or your own: module:Class, path/to/file.py:Class"
+    )
+    attempt.add_argument("name", metavar="NAME", help=shipped)
     attempt.add_argument("--seed", type=int, default=0, help="of the first episode (default 0)")
     attempt.add_argument("--episodes", type=int, default=1, help="how many (default 1)")
     attempt.add_argument("--max-turns", type=int, default=20, help="per episode (default 20)")
@@ -258,10 +215,10 @@ def _add_simulate(commands: "Commands") -> None:
 def _add_function(commands: "Commands") -> None:
     function = commands.add_parser("function", description="Run reward functions elsewhere.")
     actions = function.add_subparsers(
-        dest="action", required=True, parser_class=_Parser, metavar="serve|package"
+        dest="action", required=True, parser_class=Parser, metavar="serve|package"
     )
     about = "Serve reward functions over HTTP, as function platforms want it."
-    serve = actions.add_parser("serve", description=about)
+    serve = actions.add_parser("serve", description=about, help=about)
     serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
     serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
     serve.add_argument("--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one")
@@ -272,7 +229,7 @@ def _add_function(commands: "Commands") -> None:
     serve.add_argument("--timeout-s", type=float, default=60.0, help="of one call (default 60)")
     serve.add_argument("--memory-mib", type=int, default=2048, help="of a process (default 2048)")
     about = "Pack reward functions and what runs them."
-    package = actions.add_parser("package", description=about)
+    package = actions.add_parser("package", description=about, help=about)
     package.add_argument(
         "--lambda", dest="lambda_zip", metavar="OUT.zip", required=True, help="for AWS Lambda"
     )
