@@ -266,3 +266,38 @@ def test_a_run_that_was_cut_off_names_what_was_open(tampered):
     proof = replay(tampered(change))
     assert (proof["trajectories"], proof["open"], proof["lost"]) == (4, 4, 0)
     assert proof["ended"] == {}
+
+
+def test_a_replay_ends_with_one_sentence_and_says_where_the_timeline_is(log, tmp_path, capsys):
+    trace = tmp_path / "trace.json"
+    assert main(["replay", str(log), "--trace", str(trace)]) == 0
+    assert trace.exists()
+    told = capsys.readouterr().out.splitlines()
+    assert told[-2:] == [
+        f"timeline {trace}: open it in https://ui.perfetto.dev or chrome://tracing",
+        "proved: the scheduler decides the same again, every trajectory ended exactly once, none "
+        "was lost or trained twice, staleness was at most 2 (promised 2)",
+    ]
+    assert main(["replay", str(log), "--trace", str(trace), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == replay(log)
+
+
+def test_a_replay_of_a_run_that_was_cut_off_says_how_many_were_open(tampered, capsys):
+    def change(lines):
+        number, _ = find(lines, "Launch")
+        del lines[number + 1 :]
+
+    assert main(["replay", str(tampered(change))]) == 0
+    said = capsys.readouterr().out
+    assert "no trajectory ended twice, 4 of 4 were open when the log ended, none was lost" in said
+    assert said.endswith("or trained twice, no step was made\n")
+
+
+def test_a_replay_of_a_run_in_which_nothing_ran_says_so(tampered, capsys):
+    def change(lines):
+        del lines[1:]
+
+    assert main(["replay", str(tampered(change))]) == 0
+    assert capsys.readouterr().out.endswith(
+        "nothing ran: the log holds no trajectory, so it proves nothing\n"
+    )

@@ -2,13 +2,16 @@
 
 import json
 from argparse import Namespace
+from collections.abc import Mapping
 from pathlib import Path
+from typing import cast
 
-from rollart.cli.printing import complain, say, say_table
+from rollart.cli.printing import BOLD, GREEN, YELLOW, complain, paint, say, say_table
 from rollart.errors import UserError
 from rollart.observe.log import read_log
 from rollart.observe.trace import write_trace
 from rollart.replay import replay
+from rollart.types import Json
 
 LOG = "events.jsonl"
 
@@ -29,4 +32,31 @@ def run(arguments: Namespace) -> int:
     if figures["lost"] or figures["trained_twice"]:
         complain("some trajectories were lost or trained twice: a bug in rollart worth reporting")
         return 1
+    if not arguments.json:
+        if arguments.trace is not None:
+            where = f"{paint('timeline', BOLD)} {arguments.trace}"
+            say(f"{where}: open it in https://ui.perfetto.dev or chrome://tracing")
+        say(_verdict(figures))
     return 0
+
+
+def _verdict(figures: Mapping[str, Json]) -> str:
+    """Say in a sentence what a log without faults proves."""
+    count, still = figures["trajectories"], figures["open"]
+    if not count:
+        return f"{paint('nothing ran:', YELLOW)} the log holds no trajectory, so it proves nothing"
+    ended = "every trajectory ended exactly once"
+    if still:
+        ended = f"no trajectory ended twice, {still:,} of {count:,} were open when the log ended"
+    return (
+        f"{paint('proved:', GREEN)} the scheduler decides the same again, {ended}, none was lost "
+        f"or trained twice, {_age(figures)}"
+    )
+
+
+def _age(figures: Mapping[str, Json]) -> str:
+    promised = figures["promised_staleness"]
+    if "trained" not in cast("Mapping[str, Json]", figures["ended"]):
+        return "no step was made"
+    bound = "no bound is promised" if promised is None else f"promised {promised}"
+    return f"staleness was at most {figures['max_staleness']} ({bound})"
