@@ -63,7 +63,7 @@ class RunOptions:
     evaluate_episodes: int = 200
     """Held-out episodes of one evaluation; 0 evaluates never."""
     samples: int = 2
-    """Trajectories of each step written as readable text."""
+    """Trajectories of each step written as readable text: `samples/step-STEP-TRAJECTORY.txt`."""
     import_paths: tuple[str, ...] = ()
     """Directories searched for your own modules; by default the config file's own directory."""
 

@@ -10,6 +10,8 @@ from rollart.errors import StorageError
 from rollart.observe.metrics import Row
 
 _MINUTE_S = 60
+_BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
+"""What keeps a label legible where lines cross it."""
 
 
 def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
@@ -72,7 +74,12 @@ def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
     axes.plot(steps, rates, line, label="success (held-out)")
     for step, rate in zip(steps, rates, strict=True):
         axes.annotate(
-            f"{rate:.2f}", (step, rate), xytext=(0, -14), textcoords="offset points", ha="center"
+            f"{rate:.3f}",
+            (step, rate),
+            xytext=(0, -16),
+            textcoords="offset points",
+            ha="center",
+            bbox=_BACKGROUND,
         )
 
 

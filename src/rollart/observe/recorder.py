@@ -66,10 +66,10 @@ class Recorder:
         words = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
 
-    def samples(self, step: int, trajectories: Iterable[Trajectory]) -> None:
-        """Keep trajectories as readable text."""
+    def samples(self, steps_done: int, trajectories: Iterable[Trajectory]) -> None:
+        """Keep trajectories of the step that begins as readable text, under its number."""
         directory, parts_of = self._directory / "samples", self.metrics.parts
-        write_samples(directory, trajectories, step=step, parts_of=parts_of)
+        write_samples(directory, trajectories, step=steps_done + 1, parts_of=parts_of)
 
     def finish(self, summary: Mapping[str, Json]) -> None:
         """Write the summary and the learning curve."""
