@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from rollart.cli import main
+from rollart.models.tiny import build_tiny
+from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.observe.trackers import read_rows
 from rollart.replay import replay
 from rollart.runtime.checkpointing import checkpoints, load_saved
@@ -274,16 +276,41 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_a_checkpoint_of_another_model_is_refused_and_stays_whole(rollart, built):
+def test_a_checkpoint_of_another_model_is_refused_and_stays_whole(rollart, home, built):
     saved, rows = contents(built / "checkpoints"), read_rows(built / "metrics.jsonl")
-    more = ["run.steps=2", "model.path=tiny:0.3M"]
-    code, said = rollart("train", "--resume", str(built), *more)
+    config = (built / "config.toml").read_text()
+    tokenizer = load_tokenizer(checkpoints(built / "checkpoints")[-1])
+    build_tiny("0.3M", directory=home / "larger", seed=0, tokenizer=tokenizer)
+    for path, message in (
+        ("tiny:0.3M", "model.path = 'tiny:0.3M': the checkpoint is of tiny:0.2M: go on with that"),
+        ("./larger", "is of another model: its model.embed_tokens.weight is "),
+    ):
+        more = ["run.steps=2", f"model.path={path}"]
+        code, said = rollart("train", "--resume", str(built), *more)
+        assert code == 2
+        assert message in only_error(said)
+        assert contents(built / "checkpoints") == saved
+        assert read_rows(built / "metrics.jsonl") == rows
+        assert (built / "config.toml").read_text() == config
+        assert replay(built)["lost"] == 0
+
+
+def test_a_run_does_not_go_on_to_a_step_it_has_passed(rollart, home, built):
+    shutil.copytree(built, home / "later")
+    state = checkpoints(home / "later" / "checkpoints")[-1] / "run.json"
+    state.write_text(state.read_text().replace('"version": 1', '"version": 5'))
+    code, said = rollart("train", "--resume", "later", "run.steps=4")
     assert code == 2
-    message = only_error(said)
-    assert "is of another model: its model.embed_tokens.weight is " in message
-    assert contents(built / "checkpoints") == saved
-    assert read_rows(built / "metrics.jsonl") == rows
-    assert replay(built)["lost"] == 0
+    assert only_error(said).startswith("run.steps = 4: the checkpoint is of step 5: ")
+
+
+def test_a_mistake_in_the_model_leaves_the_earlier_run_where_it_is(rollart, built):
+    where = f"run.directory={built}"
+    code, said = rollart("train", "small.toml", where, "model.path=./no-such-model")
+    assert code == 2
+    assert only_error(said).startswith("model.path = './no-such-model': there is no such directory")
+    assert checkpoints(built / "checkpoints")
+    assert not built.with_name("good.1").exists()
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from rollart.build.parts import make_buffer, make_scheduler
 from rollart.build.rewards import Rewards, open_rewards
 from rollart.build.site import Site, open_embedded
 from rollart.clock import SystemClock
-from rollart.config import Config
+from rollart.config import Config, dump_toml
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError, UserError
 from rollart.events import EngineUpdated, Event, StepFinished
@@ -35,6 +35,7 @@ from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
 
 INTERRUPTED = 130
+CONFIG = "config.toml"
 
 
 def checkpoint_directory(directory: Path) -> Path:
@@ -82,11 +83,13 @@ class Run:
             stack.callback(evaluator.close)
             self.notes |= {} if saved is None else saved.notes
             self.notes["temperature"] = self.config.sampling.temperature
+            self.notes["model"] = self.config.model.path
             if "before" not in self.notes:
                 self.notes["before"] = await self._evaluate(evaluator, version)
             trainer = await site.trainer()
             if saved is not None:
                 await trainer.call("load", str(saved.directory))
+                (self.directory / CONFIG).write_text(dump_toml(self.config))
             return await self._train(site, trainer, evaluator, rewards)
 
     def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Site]:
@@ -226,6 +229,11 @@ class Run:
             )
             return {"failed": float(measured.failed)}
         self.recorder.evaluation(version, measured.figures)
+        if measured.failed:
+            self.recorder.progress.warn(
+                f"{measured.failed} of {episodes} episodes of that evaluation failed and are not "
+                f"in its figures; the last: {measured.last_failure}"
+            )
         return dict(measured.figures)
 
     def _finish(

@@ -1,11 +1,13 @@
 """Training from a config: a run's directory, its model, and the run itself to its end."""
 
 import asyncio
+import sys
+from functools import partial
 from pathlib import Path
 from typing import cast
 
 from rollart.build.model import prepare_model
-from rollart.build.run import INTERRUPTED, Run, checkpoint_directory
+from rollart.build.run import CONFIG, INTERRUPTED, Run, checkpoint_directory
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
@@ -34,12 +36,16 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     saved = None if resume is None else load_saved(find_checkpoint(resume))
     if saved is not None:
         _check_temperature(config, saved)
+        _check_going_on(config, saved)
     # What cannot run is said before anything is made.
     _ = engine_places(config) if config.ray.address else local_engines(config)
     setups = make_setups(config, config.sampling)
+    model = prepare_model(config, partial(print, file=sys.stderr, flush=True))
+    prepared_s = clock.now()
     directory = config.run.path
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
-    (directory / "config.toml").write_text(dump_toml(config))
+    if saved is None:
+        (directory / CONFIG).write_text(dump_toml(config))
     rules = make_rules(config)
     header = LogHeader(
         seed=config.run.seed,
@@ -64,7 +70,6 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         for path in set_aside_later(saved.directory):
             recorder.progress.message(f"a later checkpoint was set aside as {path}")
     try:
-        model = prepare_model(config, recorder.progress.message)
         run = Run(
             config=config,
             directory=directory,
@@ -73,7 +78,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
             saved=saved,
             model=model,
         )
-        run.seconds["model"] = clock.now()
+        run.seconds["model"] = prepared_s
         return run_to_end(run.run())
     except asyncio.CancelledError:
         left = checkpoints(checkpoint_directory(directory))
@@ -95,3 +100,14 @@ def _check_temperature(config: Config, saved: Saved) -> None:
             temperature,
             f"the checkpoint holds {count} trajectories sampled at {sampled_at}: go on with that",
         )
+
+
+def _check_going_on(config: Config, saved: Saved) -> None:
+    """Refuse to go on with another tiny model, or to a step that was passed."""
+    begun_with, path = str(saved.notes.get("model", "")), config.model.path
+    if begun_with.startswith("tiny:") and path.startswith("tiny:") and path != begun_with:
+        raise ConfigError("model.path", path, f"the checkpoint is of {begun_with}: go on with that")
+    step = saved.scheduler["version"]
+    if step > config.run.steps:
+        fix = f"the checkpoint is of step {step}: give a larger number to go on"
+        raise ConfigError("run.steps", config.run.steps, fix)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rollart.events import Command, Event
+from rollart.events import Command, Event, TrajectoryFailed
 from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row
 from rollart.observe.plots import plot_learning_curve
@@ -42,6 +42,8 @@ class Recorder:
         self.metrics = Metrics()
         self.gauges: Callable[[], Mapping[str, float]] = lambda: {}
         """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
+        self._failures: set[str] = set()
+        """The kinds of failures that were told."""
         self.log = EventLog(directory / LOG, header)
         rows = JsonlTracker(directory / METRICS, resume_step=resume_step)
         self._trackers = (rows, TensorBoardTracker(directory / "tensorboard"))
@@ -57,13 +59,20 @@ class Recorder:
             row.update(self.gauges())
             self._track(row)
             self.progress.step(row)
+        if isinstance(event, TrajectoryFailed) and event.failure.kind not in self._failures:
+            self._failures.add(event.failure.kind)
+            self.progress.warn(
+                f"an attempt failed and is made again: {event.failure.kind}: "
+                f"{event.failure.message} (others of this kind are counted, not told)"
+            )
         self.progress.tick(now)
         return row
 
     def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """Note what an evaluation measured, `success_rate` among it."""
         self._track({"step": step, **{f"eval/{name}": each for name, each in figures.items()}})
-        words = "  ".join(f"{name} {value:.3f}" for name, value in figures.items())
+        shown = {name: value for name, value in figures.items() if name != "failed"}
+        words = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
 
     def samples(self, steps_done: int, trajectories: Iterable[Trajectory]) -> None:
