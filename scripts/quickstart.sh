@@ -7,6 +7,9 @@ unset PYTHONDONTWRITEBYTECODE
 
 make=$1 bin=$2 config=$3
 
+if [ "$config" = examples/quickstart.toml ]; then
+    echo "this takes about 4 to 8 minutes on two cores"
+fi
 start=$(date +%s)
 "$make" --no-print-directory install
 installed=$(date +%s)

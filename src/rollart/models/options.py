@@ -21,7 +21,9 @@ class ModelOptions:
     seed: int = 0
     """Seeds the weights of a tiny model and its warm start."""
     warm_start: bool = True
-    """Whether a tiny model first learns from a noisy scripted player."""
+    """Whether a tiny model first learns from a noisy scripted player.
+
+    Without it random games are still played once, for its tokenizer."""
     warm_start_episodes: int = 16_000
     """How many plays the warm start learns from."""
     warm_start_epochs: int = 1
