@@ -251,6 +251,8 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
     )
     assert explain("tasks.lake.env", config).endswith('now      "frozen_lake"')
     assert explain("tasks.weight").endswith("default  1.0")
+    assert "\n\n  Without it random games" in explain("model.warm_start")
+    assert all(line.startswith("  ") for line in explain("model").splitlines()[3:])
     assert explain("engine.torch").startswith("[engine.torch]")
     for key, said in (
         ("run.stepz", "run.stepz: unknown key; did you mean run.steps?"),

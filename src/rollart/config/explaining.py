@@ -5,6 +5,7 @@ import dataclasses
 import inspect
 from collections.abc import Mapping
 from functools import cache
+from textwrap import indent
 from typing import Any, get_origin
 
 from rollart.config.keys import keys_of
@@ -75,7 +76,7 @@ def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
 
 
 def _explain_field(key: str, text: str, kind: str, default: str, value: object) -> str:
-    lines = [key, f"  {text}", f"  type     {kind}", f"  default  {default}"]
+    lines = [key, indent(text, "  "), f"  type     {kind}", f"  default  {default}"]
     if value is not None:
         lines.append(f"  now      {toml_value(value)}")
     return "\n".join(lines)
@@ -84,9 +85,13 @@ def _explain_field(key: str, text: str, kind: str, default: str, value: object) 
 def _explain_section(key: str, text: str, cls: type) -> str:
     docs = field_docs(cls)
     width = max(len(name) for name in docs)
-    lines = [f"[{key}]" if key else "A config's sections", f"  {text}", ""]
-    lines += [f"  {name:<{width}}  {words}" for name, words in docs.items()]
+    lines = [f"[{key}]" if key else "A config's sections", indent(text, "  "), ""]
+    lines += [f"  {name:<{width}}  {_first_paragraph(words)}" for name, words in docs.items()]
     return "\n".join(lines)
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
 
 
 def _default(cls: type, name: str) -> str:
