@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONFIG ?= examples/quickstart.toml
-WORKERS ?= 3
+WORKERS ?= 2
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 
 .PHONY: quickstart test lint docs bench install install-dev install-bench

@@ -25,7 +25,7 @@ def run(cluster, tmp_path_factory):
 def test_a_run_keeps_to_its_pools_falls_back_returns_and_outlives_its_cluster(run, cluster, capsys):
     run.wait(lambda records: steps(records) >= 4, seconds=300)
     share = turns_served(read_log(run.directory / "events.jsonl"))
-    assert sum(share["left"].values()) > 100
+    assert sum(share["left"].values()) > 50
     assert share["left"]["compute"] / sum(share["left"].values()) >= 0.99
     assert share["right"]["bandwidth"] / sum(share["right"].values()) >= 0.99
 
