@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONFIG ?= examples/quickstart.toml
-WORKERS ?= 2
+WORKERS ?= 3
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 
 .PHONY: quickstart test lint docs bench install install-dev install-bench
@@ -23,9 +23,9 @@ quickstart:
 test: export OMP_NUM_THREADS := 1
 test: lint docs
 	$(BIN)/pytest --hypothesis-profile=ci tests/sandbox
-	$(BIN)/pytest --hypothesis-profile=ci -n $(WORKERS) tests/control \
+	$(BIN)/pytest --hypothesis-profile=ci -n 2 tests/control \
 		--cov --cov-report=term-missing:skip-covered --cov-fail-under=100
-	$(BIN)/pytest --hypothesis-profile=ci -n $(WORKERS) \
+	$(BIN)/pytest --hypothesis-profile=ci -n $(WORKERS) --no-loadscope-reorder \
 		--ignore=tests/sandbox --ignore=tests/control
 
 lint: install-dev

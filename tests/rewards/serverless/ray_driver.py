@@ -5,8 +5,6 @@ One Ray of this machine serves all; what became of each trial is printed as a li
 
 import asyncio
 import json
-import os
-import signal
 import sys
 import time
 import traceback
@@ -121,21 +119,10 @@ async def is_tried_again_when_a_worker_is_killed(directory: Path) -> None:
     lines = []
     async with opened(make_reliable(RayInvoker(options), options, on_call=lines.append)) as invoker:
         mark = str(directory / "mark")
-        asked = call(f"{HERE / 'ray_driver.py'}:kills_its_worker", mark=mark)
+        asked = call(f"{HERE / 'ray_functions.py'}:kills_its_worker", mark=mark)
         assert await invoker.invoke(asked) == (Reward(value=1.0),)
         assert invoker.stats()["instance_deaths"] == 1
     assert [(line.deliveries, line.failure) for line in lines] == [(2, "")]
-
-
-def kills_its_worker(trajectory, *, mark: str) -> float:
-    """Kill the Ray worker this process belongs to, the first time."""
-    try:
-        Path(mark).touch(exist_ok=False)
-    except FileExistsError:
-        return 1.0
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
-    return 0.0
 
 
 async def is_a_reason_when_no_node_has_room(_directory: Path) -> None:
@@ -153,7 +140,7 @@ async def is_a_reason_when_no_node_has_room(_directory: Path) -> None:
 async def ends_what_nobody_waits_for(directory: Path) -> None:
     log = directory / "pids"
     async with opened(RayInvoker(on_ray(timeout_s=60.0))) as invoker:
-        asked = call(f"{HERE / 'ray_driver.py'}:tells_its_pid", log=str(log))
+        asked = call(f"{HERE / 'ray_functions.py'}:tells_its_pid", log=str(log))
         task = asyncio.create_task(invoker.invoke(asked))
         while not log.exists() or not log.read_text():
             await asyncio.sleep(0.05)
@@ -162,12 +149,6 @@ async def ends_what_nobody_waits_for(directory: Path) -> None:
         while Path(f"/proc/{log.read_text()}").exists():
             await asyncio.sleep(0.05)
         assert invoker.stats()["running"] == 0
-
-
-def tells_its_pid(trajectory, *, log: str) -> float:
-    Path(log).write_text(str(os.getpid()))
-    time.sleep(600)
-    return 0.0
 
 
 async def scores_a_whole_run(directory: Path) -> None:
