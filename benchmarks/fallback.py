@@ -60,7 +60,7 @@ def lose_and_return(run: WatchedRun, cluster: SimulatedCluster) -> dict[str, flo
     after = steps(run.records())
     run.wait(lambda records: steps(records) >= after + 3)
     return {
-        "continued_s": max(again) - killed_s,
+        "continued_s": max(again, default=killed_s) - killed_s,
         "stepped_s": stepped_s - killed_s,
         "returned_s": home_s - back_s,
         "all_home_s": home_s - back_s + waited,

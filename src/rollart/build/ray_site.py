@@ -30,6 +30,7 @@ from rollart.control.routing import Router
 from rollart.events import EngineJoined, Event
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tokenizer_loading import load_tokenizer
+from rollart.on_ray.guard import guarded
 from rollart.on_ray.session import connected, head_address, is_there, nodes
 from rollart.ports import Generator, Handle
 from rollart.runtime.buffer import Buffer
@@ -69,6 +70,8 @@ async def open_ray(
     """Open a cluster: the trainer begins with `model`, the engines with `start`'s weights."""
     async with AsyncExitStack() as stack:
         stack.enter_context(connected(config.ray.address))
+        head = head_address()
+        stack.enter_context(guarded(head, lambda: str(cluster_gone(head, directory))))
         _, store = stack.enter_context(open_weights(config))
         begin = Start(model=model, weights=start, version=version, store=store)
         site = RaySite(config, begin, directory=directory, warn=warn)

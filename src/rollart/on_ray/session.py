@@ -124,6 +124,15 @@ def is_there(address: str) -> bool:
     return True
 
 
+def end_now(last_words: str = "") -> None:
+    """End this process at once, as after any mistake of the user."""
+    if last_words:
+        sys.stderr.write(f"error: {last_words}\n")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(_FAILED)
+
+
 @contextmanager
 def _on_loopback() -> Generator[None]:
     """Let a Ray that is started listen on loopback, as it does by itself where it has no clusters.
@@ -153,13 +162,7 @@ def _abandon() -> None:
     leaving.start()
     leaving.join(_LOOK_S)
     if leaving.is_alive():
-        atexit.register(_end_now)
-
-
-def _end_now() -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(_FAILED)
+        atexit.register(end_now)
 
 
 def _print_nothing(*_args: object, **_options: object) -> None:
