@@ -22,7 +22,6 @@ from rollart.errors import UserError
 
 try:
     import ray
-    from ray.exceptions import RayError
 except ModuleNotFoundError as error:
     raise UserError("--address needs Ray: pip install 'rollart[ray]'") from error
 
@@ -76,7 +75,7 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
                 ray.init(address="local", include_dashboard=False, resources=own, **common)
         else:
             ray.init(address=address, **common)
-    except (OSError, ValueError, RuntimeError, RayError) as error:
+    except Exception as error:  # Ray raises whatever there is, bare `Exception` too
         raise UserError(
             f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start "
             "one with `ray start --head`, or use --address local for one on this machine"
