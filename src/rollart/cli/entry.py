@@ -25,6 +25,11 @@ EXTRAS = {
     "httpx": "rewards",
     "uvicorn": "rewards",
     "boto3": "lambda",
+    "ray": "ray",
+    "peft": "lora",
+    "fsspec": "files",
+    "mooncake": "mooncake",
+    "math_verify": "math",
 }
 """Which extra brings a package that a command may miss."""
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
