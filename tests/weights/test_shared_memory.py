@@ -115,6 +115,27 @@ def test_the_file_of_a_pruned_version_is_taken_again_unless_someone_reads_it(tmp
     store.close()
 
 
+def test_a_reader_keeps_files_mapped_but_locked_only_while_it_reads(tmp_path):
+    def mapped() -> int:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+        return sum(str(tmp_path) in line and " r--s " in line for line in lines)
+
+    writer, reader = SharedMemoryStore(tmp_path, keep=1), SharedMemoryStore(tmp_path)
+    for version in range(8):
+        writer.publish(Version(version), {"w": np.full(1000, float(version))})
+        assert reader.fetch(Version(version))["w"].tolist() == [float(version)] * 1000
+    assert mapped() == 2  # the two files that the writer takes by turns
+    part = reader.fetch(Version(7))["w"][500:]
+    for version in range(8, 12):
+        writer.publish(Version(version), {"w": np.full(1000, float(version))})
+    assert part.tolist() == [7.0] * 500
+    del part
+    writer.publish(Version(12), {"w": np.full(2000, 12.0)})
+    assert reader.fetch(Version(12))["w"].tolist() == [12.0] * 2000
+    assert mapped() == 1  # the files of the smaller versions have no name any more
+    writer.close()
+
+
 HOLDER = """
 import sys
 from rollart.weights.shared_memory import SharedMemoryStore

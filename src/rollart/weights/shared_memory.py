@@ -35,6 +35,7 @@ from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array
 from rollart.types import ArraySpec, Version
 from rollart.weights.layout import in_order, place_arrays, specs_of, view_arrays
+from rollart.weights.mappings import Mappings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +73,7 @@ class SharedMemoryStore:
         if keep < 1:
             raise ConfigError("weights.keep", keep, "keep at least 1 version")
         self._directory = Path(directory)
+        self._mappings = Mappings(self._directory)
         self._keep = keep
         self._checksum = checksum
         self._segments: dict[Version, Segment] = {}
@@ -138,10 +140,11 @@ class SharedMemoryStore:
             manifest = self._read_manifest(version)
             if manifest is None:
                 raise KeyError(version)
-            path = self._directory / str(manifest["data"])
-            memory = _map_for_reading(path)
+            name = str(manifest["data"])
+            memory = self._mappings.read(name)
             if self._read_manifest(version) == manifest:
                 if memory is None:
+                    path = self._directory / name
                     raise StorageError(f"the weights of version {version} are gone from {path}")
                 return self._views(manifest, memory)
 
@@ -238,9 +241,9 @@ class SharedMemoryStore:
         except ValueError as error:
             raise StorageError(f"the weight manifest {path} is damaged: {error}") from error
 
-    def _views(self, manifest: Mapping[str, Any], memory: mmap.mmap) -> Mapping[str, Array]:
+    def _views(self, manifest: Mapping[str, Any], memory: Array) -> Mapping[str, Array]:
         path = self._directory / str(manifest["data"])
-        if manifest["crc32"] is not None and zlib.crc32(memory) != manifest["crc32"]:
+        if manifest["crc32"] is not None and zlib.crc32(memory.data) != manifest["crc32"]:
             raise StorageError(f"the weights in {path} do not match their checksum")
         try:
             return view_arrays(manifest["arrays"], memory)
@@ -260,21 +263,3 @@ def _new_segment(path: Path, total_bytes: int) -> Segment:
         path.unlink(missing_ok=True)
         raise
     return Segment(path=path, fd=fd, memory=memory)
-
-
-def _map_for_reading(path: Path) -> mmap.mmap | None:
-    """Map a data file under a shared lock; None if it is gone or being written again.
-
-    The mapping keeps its own duplicate of the descriptor, hence the lock, until it is collected.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-    except BlockingIOError:
-        return None
-    finally:
-        os.close(fd)
