@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rollart.control.recording import decode_domains
-from rollart.errors import RollartError
 from rollart.events import (
     EngineJoined,
     Launch,
@@ -27,7 +26,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.observe.log import Record, read_log
+from rollart.observe.log import Record, decode_record, read_log
 from rollart.types import TrajectoryId
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -120,6 +119,8 @@ class WatchedRun:
         file.write_text(config)
         self.directory = directory / "run"
         self.output = directory / "output.txt"
+        self._records: list[Record] = []
+        self._read_bytes = 0
         places = [f"run.directory='{self.directory}'", f"model.cache='{directory / 'cache'}'"]
         program = "from rollart.cli import main; raise SystemExit(main())"
         command = [sys.executable, "-c", program, "train", str(file), *places, *overrides]
@@ -132,12 +133,18 @@ class WatchedRun:
             )
 
     def records(self) -> list[Record]:
-        """Return what the log says so far."""
+        """Return what the log says so far; only what is new is read."""
         try:
-            parts = read_log(self.directory / "events.jsonl")
-        except (RollartError, OSError, ValueError, LookupError):
-            return []  # not begun, or in the midst of a line
-        return [each for part in parts for each in part.records]
+            with (self.directory / "events.jsonl").open("rb") as file:
+                file.seek(self._read_bytes)
+                whole = file.read().rpartition(b"\n")[0]
+        except FileNotFoundError:
+            return []
+        if whole:
+            self._read_bytes += len(whole) + 1
+            lines = [json.loads(line) for line in whole.split(b"\n")]
+            self._records += [decode_record(line) for line in lines if "format" not in line]
+        return self._records
 
     def now(self) -> float:
         """Return the time by the run's clock: that of an event it writes at this moment."""

@@ -119,7 +119,7 @@ def read_log(path: Path) -> tuple[LogPart, ...]:
         try:
             value = json.loads(line)
             if "format" not in value:
-                records.append(_record(value))
+                records.append(decode_record(value))
                 continue
             if header is not None:
                 parts.append(LogPart(header=header, records=tuple(records)))
@@ -131,7 +131,8 @@ def read_log(path: Path) -> tuple[LogPart, ...]:
     return (*parts, LogPart(header=header, records=tuple(records)))
 
 
-def _record(value: Mapping[str, Any]) -> Record:
+def decode_record(value: Mapping[str, Any]) -> Record:
+    """Return what a line of a log says that is no header."""
     return Record(
         time_s=value["t"],
         event=decode_event(value["event"]),
