@@ -11,6 +11,9 @@ CONFIG ?= examples/quickstart.toml
 WORKERS ?= 3
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 
+# Nothing is compiled ahead; where this is set, each start would compile everything anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: quickstart test lint docs bench install install-dev install-bench
 .DELETE_ON_ERROR:
 
@@ -44,7 +47,7 @@ install: $(VENV)/train.stamp
 install-dev: $(VENV)/dev.stamp
 install-bench: $(VENV)/bench.stamp
 
-# Nothing is compiled ahead: most modules are never imported, and it takes longer than the rest.
+# Compiled is what a first import needs: all would take longer than the rest.
 # torch comes first and pinned: left to the resolver it may bring gigabytes of GPU packages.
 $(VENV)/torch.stamp:
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -55,4 +58,5 @@ $(VENV)/torch.stamp:
 $(VENV)/%.stamp: $(VENV)/torch.stamp pyproject.toml
 	@echo "installing rollart[$*]"
 	@$(PIP) install --no-compile -e '.[$*]'
+	@$(BIN)/python scripts/first_import.py
 	@touch $@

@@ -2,9 +2,6 @@
 # Installs, trains, and says where the time went. Arguments: make, the venv's bin, the config.
 set -euo pipefail
 
-# The packages are installed without compiled files: each start would compile them all anew.
-unset PYTHONDONTWRITEBYTECODE
-
 make=$1 bin=$2 config=$3
 
 if [ "$config" = examples/quickstart.toml ]; then
