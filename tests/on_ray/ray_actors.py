@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 
 
 class Meeting:
@@ -17,6 +18,13 @@ class Meeting:
             self.both.set()
         await self.both.wait()
         return os.getpid()
+
+
+class Slow:
+    """Takes long to be made."""
+
+    def __init__(self):
+        time.sleep(60)
 
 
 class Messenger:

@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -33,7 +33,9 @@ Place = Callable[[str], Mapping[str, Any]]
 _CALLS_AT_ONCE = 10_000
 _GRACE_S = 5.0
 _PLACING_S = 120.0
-"""Longest Ray may take to start an actor where it was bound."""
+"""Longest Ray may take to start an actor's process where it was bound."""
+_MAKING_S = 1800.0
+"""Longest the object in it may take to be made: it may load a large model."""
 
 
 class Shell:
@@ -53,6 +55,10 @@ class Shell:
         self._target = target
         self._options = options
         self._actor: Actor | None = None
+
+    async def stand(self) -> tuple[str, Any]:
+        """Return this process's id: it is there."""
+        return "result", os.getpid()
 
     async def make(self) -> tuple[str, Any]:
         """Make the object; return this process's id."""
@@ -103,6 +109,10 @@ class RayHandle:
         except FULL as error:
             raise StorageError(f"{self._target}.{method}: {explain(error)}") from error
         return await self._await(ref, method)
+
+    async def stand(self) -> None:
+        """Wait until the actor's process is there."""
+        await self._await(self._actor.stand.remote(), "__init__")
 
     async def make(self) -> None:
         """Make the object in its process."""
@@ -156,12 +166,14 @@ class RayHost:
         *,
         env: Mapping[str, str] | None = None,
         placing_s: float = _PLACING_S,
+        making_s: float = _MAKING_S,
     ) -> None:
         """Take where pools are, if that is known by name, what the environment adds, and how long
-        an actor may wait for its place.
+        an actor may wait for its place and then take to be made.
         """
         self._place = place or _anywhere
         self._placing_s = placing_s
+        self._making_s = making_s
         self._env = dict(env or {})
         self._handles: list[RayHandle] = []
 
@@ -194,14 +206,14 @@ class RayHost:
         handle.group = group
         self._handles.append(handle)
         try:
-            async with asyncio.timeout(self._placing_s):
-                await handle.make()
-        except BaseException as error:
+            said = _unplaced(target, wanted, packed, self._placing_s)
+            await _within(self._placing_s, handle.stand(), said)
+            said = f"{target}: its process is there, but it was not made in {self._making_s:g} s"
+            await _within(self._making_s, handle.make(), said)
+        except BaseException:
             with contextlib.suppress(ValueError):  # the host was closed meanwhile
                 self._handles.remove(handle)
             await handle.kill()
-            if isinstance(error, TimeoutError):
-                raise PlacementError(_unplaced(target, wanted, packed, self._placing_s)) from error
             raise
         return handle
 
@@ -209,6 +221,14 @@ class RayHost:
         """End all actors."""
         handles, self._handles = self._handles, []
         await asyncio.gather(*(handle.close() for handle in handles), return_exceptions=True)
+
+
+async def _within(seconds: float, work: Awaitable[None], said: str) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError as error:
+        raise PlacementError(said) from error
 
 
 def _anywhere(_pool: str) -> Mapping[str, Any]:
