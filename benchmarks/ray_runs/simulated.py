@@ -15,6 +15,7 @@ from typing import Any, Self
 
 # Before Ray is loaded, which reads them once; nodes and drivers started from here inherit them.
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
 

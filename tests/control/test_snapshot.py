@@ -97,7 +97,7 @@ def test_groups_already_trained_are_not_saved():
 
 
 def test_the_buffer_must_hold_the_finished_trajectories_of_a_snapshot():
-    assert buffered(take_snapshot(started().scheduler)) == [0, 1, 2]
+    assert list(buffered(take_snapshot(started().scheduler))) == [0, 1, 2]
 
 
 def test_work_too_old_for_a_tighter_bound_is_dropped_when_the_run_goes_on():

@@ -21,7 +21,7 @@ from rollart.events import (
 )
 from rollart.observe.ledger import Ledger
 from rollart.observe.metrics import Metrics, Status
-from rollart.types import EngineInfo, Failure, TrajectoryInfo
+from rollart.types import EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
 
 
 def launch(id_: int) -> Launch:
@@ -167,3 +167,32 @@ def test_rows_show_what_admission_goes_by_once_it_adapts():
     adapted = [(2.0, Woke(at_s=0.0), [Adapt(alpha=2, extra_groups=3)]), *RUN[3:]]
     row = [metrics.add(*record) for record in [*RUN[:3], *adapted]][-1]
     assert (row["adaptive/alpha"], row["adaptive/extra_groups"]) == (2, 3)
+
+
+def attempt(id_: int, *, born: int, tokens: int) -> Trajectory:
+    turn = Turn(
+        prompt_tokens=(),
+        tokens=(1,) * tokens,
+        logprobs=(0.0,) * tokens,
+        versions=(born,) * tokens,
+        observation="",
+        action="",
+        reward=0.0,
+    )
+    task = Task(id=0, env="game", domain="game", seed=0)
+    return Trajectory(
+        id=id_, group=0, task=task, turns=(turn,), stop="terminated", success=True, reward=0.0
+    )
+
+
+def test_a_run_that_goes_on_counts_what_was_in_its_buffer():
+    metrics = Metrics()
+    metrics.take_over([attempt(7, born=2, tokens=10)], {7: 0.5})
+    metrics.add(0.0, STARTED, [launch(8)])
+    metrics.add(1.0, finished(8, reward=1.0, born=3), [])
+    metrics.add(1.0, Woke(at_s=0.0), [Train(version=3, groups=((7, 8),), staleness=1)])
+    row = metrics.add(2.0, StepFinished(version=4, metrics={}), [])
+    assert row is not None
+    assert (row["trajectories"], row["reward_mean"], row["staleness_max"]) == (2, 0.75, 1)
+    assert (row["trained_tokens"], row["tokens"]) == (20, 10)  # only 10 were sampled in this part
+    metrics.ledger.check()

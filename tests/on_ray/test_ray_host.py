@@ -81,6 +81,8 @@ def use_ray_host(tmp_path):
             met = asyncio.gather(first.call("meet"), first.call("meet"))
             assert await asyncio.wait_for(met, 30) == [first.pid] * 2
             assert await messenger.call("ask", second, "greet", "you") == "hey, you"
+            nice = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, first.pid)]
+            assert nice[0] == nice[1]
             impatient = RayHost(placing_s=1.0)
             with pytest.raises(PlacementError) as caught:
                 await impatient.spawn(ECHO, {}, asked={"resources": {"H800": 7}})

@@ -75,8 +75,10 @@ class Run:
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
         async with AsyncExitStack() as stack:
             say = self.recorder.progress.message
-            opening = open_rewards(self.config, directory=self.directory, say=say)
+            warn = self.recorder.progress.warn
+            opening = open_rewards(self.config, directory=self.directory, say=say, warn=warn)
             rewards = await stack.enter_async_context(opening)
+            self._say_where()
             site = await stack.enter_async_context(self._open_site(start, version))
             self.seconds["start"] = timer.now()
             evaluator = site.make_evaluator(self.setups)
@@ -91,6 +93,14 @@ class Run:
                 await trainer.call("load", str(saved.directory))
                 (self.directory / CONFIG).write_text(dump_toml(self.config))
             return await self._train(site, trainer, evaluator, rewards)
+
+    def _say_where(self) -> None:
+        """Say what is being started where that takes a while."""
+        ranks, address = self.config.training.ranks, self.config.ray.address
+        if address or ranks > 1:
+            trainer = "the trainer" if ranks == 1 else f"{ranks} training ranks"
+            where = f" on Ray ({address})" if address else ""
+            self.recorder.progress.message(f"starting engines and {trainer}{where}")
 
     def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Site]:
         """Open the place the config names: this machine, or a cluster."""
@@ -255,6 +265,7 @@ class Run:
             "after": after,
             "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
             "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
+            "resumed_at": None if self.saved is None else self.saved.scheduler["version"],
             **figures,
         }
         self.recorder.finish(summary)

@@ -102,6 +102,10 @@ def _restore_group(saved: GroupRecord, domain_of: DomainOf) -> Group:
     )
 
 
-def buffered(record: SchedulerRecord) -> list[TrajectoryId]:
-    """Return the finished trajectories a snapshot counts on finding in the buffer."""
-    return [TrajectoryId(id_) for group in record["groups"] for _, id_, _ in group["scored"]]
+def buffered(record: SchedulerRecord) -> dict[TrajectoryId, float]:
+    """Return the rewards of the trajectories a snapshot counts on finding in the buffer."""
+    return {
+        TrajectoryId(id_): reward
+        for group in record["groups"]
+        for _, id_, reward in group["scored"]
+    }

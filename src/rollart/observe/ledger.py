@@ -36,6 +36,11 @@ class Ledger:
         """Finished attempts in the buffer, neither trained nor dropped yet."""
         return len(self._open)
 
+    def take_over(self, id_: TrajectoryId, tokens: int) -> None:
+        """Book a finished attempt of an earlier part of the run, which is in the buffer."""
+        self.sampled += tokens
+        self._open[id_] = tokens
+
     def add(self, event: Event, commands: Sequence[Command]) -> None:
         """Book one event and the commands that followed from it."""
         match event:

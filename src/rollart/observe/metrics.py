@@ -5,7 +5,7 @@ clock: the same log gives the same rows, live and afterwards.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollart.events import (
@@ -29,7 +29,7 @@ from rollart.events import (
 )
 from rollart.observe.ledger import Ledger
 from rollart.observe.scores import Scores
-from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
+from rollart.types import EngineId, Trajectory, TrajectoryId, TrajectoryInfo, Version
 
 Row = dict[str, float]
 
@@ -96,6 +96,24 @@ class Metrics:
         self._sampled = 0
         self._wasted: Counter[str] = Counter()
         self._levels: Row = {}
+
+    def take_over(
+        self, trajectories: Iterable[Trajectory], rewards: Mapping[TrajectoryId, float]
+    ) -> None:
+        """Take note of what is in the buffer of a run that goes on."""
+        for each in trajectories:
+            self._infos[each.id] = TrajectoryInfo(
+                id=each.id,
+                born=each.born,
+                reward=rewards[each.id],
+                success=each.success,
+                turns=len(each.turns),
+                sampled_tokens=each.sampled_tokens,
+                stop=each.stop,
+            )
+            self._rewards[each.id] = rewards[each.id]
+            self.ledger.take_over(each.id, each.sampled_tokens)
+        self._sampled = self.ledger.sampled
 
     def add(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
         """Fold one record in; return a row when it ends a step."""

@@ -26,7 +26,7 @@ from rollart.runtime.bodies import ActorDiedError, ActorError
 
 _DEATHS_IN_A_ROW = 5
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
-_PATIENCE_S = 120.0
+_PATIENCE_S = 300.0
 """How long a trainer whose machine is gone waits for a place before the run gives up."""
 
 
