@@ -60,10 +60,13 @@ class EnvError(RollartError):
 
 
 class ScoreError(RollartError):
-    """A reward could not be had: the message says why, `is_final` whether asking again is vain."""
+    """A reward could not be had: the message says why, `is_final` whether asking again is vain,
+    `is_own` whether the function itself raised, so that what runs it is well.
+    """
 
-    def __init__(self, message: str, *, is_final: bool = False) -> None:
+    def __init__(self, message: str, *, is_final: bool = False, is_own: bool = False) -> None:
         self.is_final = is_final
+        self.is_own = is_own
         super().__init__(message)
 
 

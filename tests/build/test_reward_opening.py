@@ -31,7 +31,9 @@ def opened(config: Config, directory: Path) -> tuple[dict[str, float], list[str]
     said: list[str] = []
 
     async def go() -> dict[str, float]:
-        async with open_rewards(config, directory=directory, say=said.append) as rewards:
+        async with open_rewards(
+            config, directory=directory, say=said.append, warn=said.append
+        ) as rewards:
             return dict(rewards.stats())
 
     return asyncio.run(go()), said

@@ -64,13 +64,18 @@ def make_live(directory: Path, parts: dict[str, RewardPart], **rules) -> Live:
     )
 
 
-def run(live: Live, config: Config, said: list[str] | None = None) -> dict:
+def run(
+    live: Live, config: Config, said: list[str] | None = None, warned: list[str] | None = None
+) -> dict:
     """Make a run with the config's rewards; return what the scores came to."""
 
     async def go() -> dict:
         async with AsyncExitStack() as stack:
             say = [] if said is None else said
-            opening = open_rewards(config, directory=live.directory, say=say.append)
+            warn = [] if warned is None else warned
+            opening = open_rewards(
+                config, directory=live.directory, say=say.append, warn=warn.append
+            )
             rewards = await stack.enter_async_context(opening)
             live.scorer = rewards.score
             await live._run()
@@ -176,6 +181,19 @@ def test_a_function_that_never_scores_ends_the_run_with_its_reason(name, tmp_pat
     proof = prove(live)
     assert set(proof["ended"]) <= {"dropped:score_failed", "dropped:interrupted", "cancelled"}
     assert len(live.buffer) == 0
+
+
+def test_a_function_that_raises_ends_a_run_soon_and_not_in_silence_however_it_is_tried(tmp_path):
+    parts = {"bad": RewardPart(function=f"{BAD}:raises")}
+    live = make_live(tmp_path, parts, retry=Retry(give_up_after=4))
+    usual = Reliability(backoff_s=0.001, breaker_failures=2, breaker_rest_s=1000.0)
+    warned: list[str] = []
+    with pytest.raises(UserError, match="4 scores in a row failed; the last: bad: ") as caught:
+        run(live, make_config(parts, reliability=usual), warned=warned)
+    assert REASONS["raises"] in str(caught.value)
+    (warning,) = warned
+    assert warning.startswith(f"reward function {BAD}:raises failed (further failures")
+    assert REASONS["raises"] in warning
 
 
 def test_functions_that_hang_do_not_keep_a_run_from_ending(tmp_path):

@@ -138,8 +138,10 @@ class Rewards:
 
 
 @asynccontextmanager
-async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGenerator[Rewards]:
-    """Open what scores a run's trajectories; `say` is told who scores what."""
+async def open_rewards(
+    config: Config, *, directory: Path, say: Say, warn: Say
+) -> AsyncGenerator[Rewards]:
+    """Open what scores a run's trajectories; `say` is told who scores what, `warn` what fails."""
     if not any(task.rewards for task in config.tasks.values()):
         yield Rewards(config)
         return
@@ -152,7 +154,7 @@ async def open_rewards(config: Config, *, directory: Path, say: Say) -> AsyncGen
             write({**asdict(line), "pool": rewards.pool_of(line.key)})
 
         try:
-            invoker = _open_invoker(config.rewards, note)
+            invoker = _open_invoker(config.rewards, note, warn)
         except ConfigError as error:
             field = error.field.replace("invoker.", "rewards.", 1)
             raise ConfigError(field, error.value, error.fix) from None
@@ -182,14 +184,16 @@ def _joined(config: Config) -> Generator[None]:
         yield
 
 
-def _open_invoker(options: InvokerOptions, on_call: Callable[[CallLine], None]) -> ReliableInvoker:
+def _open_invoker(
+    options: InvokerOptions, on_call: Callable[[CallLine], None], warn: Say
+) -> ReliableInvoker:
     if options.kind != "ray":
-        return open_invoker(options, on_call=on_call)
+        return open_invoker(options, on_call=on_call, warn=warn)
     from rollart.on_ray.reward_tasks import RayInvoker  # noqa: PLC0415 loads ray
 
     names = (SET_UP_VARIABLE, OPTIONS_VARIABLE)
     env = {name: os.environ[name] for name in names if name in os.environ}
-    return make_reliable(RayInvoker(options, env=env), options, on_call=on_call)
+    return make_reliable(RayInvoker(options, env=env), options, on_call=on_call, warn=warn)
 
 
 def _parts(config: Config, parts: Mapping[str, RewardPart]) -> dict[str, _Part]:

@@ -167,7 +167,7 @@ class _Worker:
             call = decode_call(payload, limit_bytes=self._payload_bytes)
             answer, is_failure = encode_rewards(await self._invoker.invoke(call)), False
         except ScoreError as error:
-            answer, is_failure = describe(str(error), is_final=error.is_final), True
+            answer, is_failure = describe(error), True
         after = self._invoker.stats()
         is_cold = after["cold_starts"] > before["cold_starts"]
         total_s = after["cold_start_s"] * after["cold_starts"]

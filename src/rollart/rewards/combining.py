@@ -22,7 +22,12 @@ def combine(weights: Mapping[str, float], outcomes: Mapping[str, Reward | ScoreE
     failed = {name: each for name, each in outcomes.items() if isinstance(each, ScoreError)}
     if failed:
         reasons = "; ".join(f"{name}: {error}" for name, error in failed.items())
-        raise ScoreError(reasons, is_final=any(error.is_final for error in failed.values()))
+        errors = failed.values()
+        raise ScoreError(
+            reasons,
+            is_final=any(error.is_final for error in errors),
+            is_own=all(error.is_own for error in errors),
+        )
     parts: dict[str, float] = {}
     terms: list[float] = []
     for name, outcome in outcomes.items():

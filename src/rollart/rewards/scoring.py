@@ -52,10 +52,13 @@ async def _run(call: ScoreCall, output: Output) -> object:
     except ConfigError as error:
         raise ScoreError(f"{name}: {error}", is_final=True) from error
     except ScoreError as error:
-        raise ScoreError(f"{name}: {error}", is_final=error.is_final) from error
+        raise ScoreError(
+            f"{name}: {error}", is_final=error.is_final, is_own=error.is_own
+        ) from error
     except (Exception, SystemExit) as error:
         _check_output(name, output)
-        raise ScoreError(f"{name} raised {_describe(error)}{_printed(output)}") from error
+        message = f"{name} raised {_describe(error)}{_printed(output)}"
+        raise ScoreError(message, is_own=True) from error
 
 
 def check_rewards(value: object, *, function: str, count: int) -> tuple[Reward, ...]:

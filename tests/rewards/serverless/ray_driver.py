@@ -171,7 +171,9 @@ async def scores_a_whole_run(directory: Path) -> None:
         setup={"scoring": "each"},
     )
     said: list[str] = []
-    async with open_rewards(config, directory=live.directory, say=said.append) as rewards:
+    async with open_rewards(
+        config, directory=live.directory, say=said.append, warn=said.append
+    ) as rewards:
         live.scorer = rewards.score
         await live._run()
         summary = rewards.summary({})

@@ -18,11 +18,19 @@ from rollart.types import Json, Reward
 
 @asynccontextmanager
 async def opened(url: str, *, token: str = TOKEN, **limits):
-    invoker = HttpInvoker(url, token=token, limits=Limits(**limits), connections=4)
+    invoker = HttpInvoker(
+        url, token=token, token_env="MY_TOKEN", limits=Limits(**limits), connections=4
+    )
     try:
         yield invoker
     finally:
         await invoker.close()
+
+
+async def is_own(invoker: HttpInvoker, function: str) -> bool:
+    with pytest.raises(ScoreError) as error:
+        await invoker.invoke(call(function))
+    return error.value.is_own
 
 
 async def refused(invoker: HttpInvoker, asked) -> tuple[str, bool]:
@@ -51,6 +59,8 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
             f"{FILE}:raises: status 500: {FILE}:raises raised RuntimeError: no grader here",
             False,
         )
+        assert await is_own(invoker, "raises")
+        assert not await is_own(invoker, "leaves")
         reason, is_final = await refused(invoker, call("not_a_number"))
         assert "status 500" in reason
         assert "returned nan" in reason
@@ -67,7 +77,8 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
         assert is_final
         reason, is_final = await refused(stranger, call("parted"))
         assert (reason.partition(": ")[2], is_final) == (
-            "status 401: a bearer token is wanted",
+            "status 401: a bearer token is wanted; MY_TOKEN is not the server's: set it to the "
+            "token that the server printed or was started with",
             True,
         )
 
@@ -138,6 +149,27 @@ async def test_a_status_is_a_reason(status, body, reason, is_final):
     async with answering(answer) as url, opened(url) as invoker:
         words, final = await refused(invoker, call("turns"))
     assert (words.partition(": ")[2], final) == (reason, is_final)
+
+
+@pytest.mark.parametrize(
+    ("variable", "words"),
+    [
+        ("MY_TOKEN", "MY_TOKEN is not set where this runs: set it to the token that the server"),
+        ("", "none is sent: name in token_env"),
+    ],
+)
+async def test_a_token_that_is_missing_is_named(variable, words):
+    async def answer(reader, writer):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(response(401, b"no"))
+        await writer.drain()
+
+    async with answering(answer) as url:
+        invoker = HttpInvoker(url, token_env=variable, limits=Limits(), connections=1)
+        reason, is_final = await refused(invoker, call("turns"))
+        await invoker.close()
+    assert f"status 401: no; {words}" in reason
+    assert is_final
 
 
 async def test_nonsense_is_a_reason():

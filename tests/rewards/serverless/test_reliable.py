@@ -207,6 +207,30 @@ async def test_an_open_circuit_lets_one_probe_through_after_its_rest_and_closes_
     assert invoker.stats()["breakers_open"] == 0
 
 
+async def test_all_who_wait_at_a_circuit_that_never_closes_fail_with_the_reason():
+    inner = ScriptedInvoker(BROKEN)
+    invoker, lines = wrap(
+        inner, breaker_failures=4, breaker_rest_s=0.01, breaker_probes=2, attempts=100
+    )
+    results = await asyncio.gather(
+        *(invoker.invoke(call("turns")) for _ in range(20)), return_exceptions=True
+    )
+    assert all(isinstance(each, ScoreError) for each in results)
+    assert all("its circuit is open since: the line is broken" in str(each) for each in results)
+    assert len(inner.calls) < 20 * 3
+    assert len(lines) == 20
+
+
+async def test_a_function_that_raises_fails_its_calls_at_once_however_many_there_are():
+    raised = ScoreError("mine raised ValueError: boom", is_own=True)
+    invoker, _ = wrap(ScriptedInvoker(raised), breaker_rest_s=1000.0)
+    results = await asyncio.gather(
+        *(invoker.invoke(call("turns")) for _ in range(20)), return_exceptions=True
+    )
+    assert {str(each) for each in results} == {f"{raised} (delivered 4 times)"}
+    assert invoker.stats()["breaker_opens"] == 0
+
+
 async def test_the_circuit_of_one_function_does_not_stop_another():
     invoker, _ = wrap(
         ScriptedInvoker(BROKEN, 1.0), breaker_failures=1, breaker_rest_s=60.0, deadline_s=0.05

@@ -117,5 +117,9 @@ class LambdaInvoker:
         self._cold_starts += answer.get("is_cold") is True
         if "answer" not in answer:
             message = str(answer.get("error", "an answer without rewards"))
-            raise ScoreError(message, is_final=answer.get("is_final") is True)
+            raise ScoreError(
+                message,
+                is_final=answer.get("is_final") is True,
+                is_own=answer.get("is_own") is True,
+            )
         return json.dumps(answer["answer"]).encode()

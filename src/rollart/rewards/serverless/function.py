@@ -36,10 +36,11 @@ Headers = dict[bytes, bytes]
 class _RefusedError(Exception):
     """A request that gets no rewards: the status and the reason."""
 
-    def __init__(self, status: int, reason: str, *, is_final: bool) -> None:
+    def __init__(self, status: int, reason: str, *, is_final: bool, is_own: bool = False) -> None:
         super().__init__(reason)
         self.status = status
         self.is_final = is_final
+        self.is_own = is_own
 
 
 class FunctionApp:
@@ -107,8 +108,8 @@ class FunctionApp:
                 extra = [(COLD_HEADER.encode(), b"1")]
         except _RefusedError as refused:
             status = refused.status
-            tree = {"error": str(refused), "is_final": refused.is_final}
-            answer = json.dumps(tree).encode()
+            flags = {"is_final": refused.is_final, "is_own": refused.is_own}
+            answer = json.dumps({"error": str(refused), **flags}).encode()
         await _respond(send, status, answer, extra)
 
     def _authorize(self, headers: Headers) -> None:
@@ -157,7 +158,9 @@ class FunctionApp:
             # Shielded: a caller that hangs up does not end what a second delivery may want.
             return await asyncio.shield(task)
         except ScoreError as error:
-            raise _RefusedError(500, str(error), is_final=error.is_final) from error
+            raise _RefusedError(
+                500, str(error), is_final=error.is_final, is_own=error.is_own
+            ) from error
 
     async def _score(self, call: ScoreCall) -> bytes:
         return encode_rewards(await self._invoker.invoke(call))

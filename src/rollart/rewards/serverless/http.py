@@ -28,9 +28,14 @@ _SHOWN = 400
 class HttpInvoker:
     """Calls one function URL."""
 
-    def __init__(self, url: str, *, token: str = "", limits: Limits, connections: int) -> None:
-        """Take the URL, its bearer token and how many connections may be open at once."""
+    def __init__(
+        self, url: str, *, token: str = "", token_env: str = "", limits: Limits, connections: int
+    ) -> None:
+        """Take the URL, its bearer token, the variable that is from and how many connections
+        may be open at once.
+        """
         self._url = url
+        self._token_help = _token_help(token_env, is_set=bool(token))
         self._limits = limits
         self._cold_starts = 0
         self._client = httpx.AsyncClient(
@@ -64,7 +69,7 @@ class HttpInvoker:
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise ScoreError(f"{call.function}: {self._url} failed: {words}") from error
         if response.status_code != HTTPStatus.OK:
-            raise _refusal(call, response.status_code, body)
+            raise _refusal(call, response.status_code, body, token_help=self._token_help)
         self._cold_starts += COLD_HEADER in response.headers
         return decode_rewards(body, count=len(call.trajectories))
 
@@ -99,9 +104,17 @@ def _headers(call: ScoreCall) -> dict[str, str]:
     }
 
 
-def _refusal(call: ScoreCall, status: int, body: bytes) -> ScoreError:
+def _token_help(variable: str, *, is_set: bool) -> str:
+    """Say what to do when the server refuses the token."""
+    if not variable:
+        return "none is sent: name in token_env the environment variable that holds it"
+    is_what = "is not the server's" if is_set else "is not set where this runs"
+    return f"{variable} {is_what}: set it to the token that the server printed or was started with"
+
+
+def _refusal(call: ScoreCall, status: int, body: bytes, *, token_help: str) -> ScoreError:
     """Return the error that a status other than 200 stands for."""
-    reason, is_final = "", 300 <= status < 500 and status not in _PASSING
+    reason, is_final, is_own = "", 300 <= status < 500 and status not in _PASSING, False
     try:
         tree: Any = json.loads(body)
     except ValueError:
@@ -111,5 +124,9 @@ def _refusal(call: ScoreCall, status: int, body: bytes) -> ScoreError:
             described = cast("dict[str, object]", tree)
             reason = str(described["error"])[:_SHOWN]
             is_final = is_final or described.get("is_final") is True
+            is_own = described.get("is_own") is True
     words = f": {reason}" if reason else ""
-    return ScoreError(f"{call.function}: status {status}{words}", is_final=is_final)
+    if status == HTTPStatus.UNAUTHORIZED:
+        words += f"; {token_help}"
+    message = f"{call.function}: status {status}{words}"
+    return ScoreError(message, is_final=is_final, is_own=is_own)

@@ -101,9 +101,8 @@ class _Server:
             kind = Kind.REWARDS
         except (ScoreError, MemoryError) as error:
             is_out_of_memory = MemoryError in (type(error), type(error.__cause__))
-            is_final = isinstance(error, ScoreError) and error.is_final
             message = self._out_of_memory(str(error)) if is_out_of_memory else str(error)
-            payload = describe(message, is_final=is_final)
+            payload = describe(error, message)
             kind = Kind.LEAVING if is_out_of_memory else Kind.FAILED
         self._write(Frame(kind=kind, number=frame.number, payload=payload))
         if is_out_of_memory:
@@ -120,16 +119,21 @@ class _Server:
             self._stream.flush()
 
 
-def describe(message: str, *, is_final: bool) -> bytes:
-    """Return why there is no answer as JSON."""
-    cut = message[:_MESSAGE_CHARACTERS]
-    return json.dumps({"error": cut, "is_final": is_final}).encode()
+def describe(error: ScoreError | MemoryError, message: str = "") -> bytes:
+    """Return why there is no answer as JSON, in other words than the error's own if given."""
+    is_final, is_own = False, False
+    if isinstance(error, ScoreError):
+        is_final, is_own = error.is_final, error.is_own
+    cut = (message or str(error))[:_MESSAGE_CHARACTERS]
+    return json.dumps({"error": cut, "is_final": is_final, "is_own": is_own}).encode()
 
 
 def restore(payload: bytes) -> ScoreError:
     """Return the error that was described."""
     tree = json.loads(payload)
-    return ScoreError(str(tree["error"]), is_final=bool(tree["is_final"]))
+    return ScoreError(
+        str(tree["error"]), is_final=bool(tree["is_final"]), is_own=bool(tree["is_own"])
+    )
 
 
 def main() -> None:

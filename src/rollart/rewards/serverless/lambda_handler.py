@@ -45,7 +45,8 @@ class _Sandbox:
             if identity not in self._answers:
                 self._answers[identity] = self._score(body)
         except ScoreError as error:
-            return {"error": str(error), "is_final": error.is_final, "is_cold": is_cold}
+            flags = {"is_final": error.is_final, "is_own": error.is_own}
+            return {"error": str(error), **flags, "is_cold": is_cold}
         while len(self._answers) > _REMEMBERED:
             self._answers.popitem(last=False)
         return {"answer": self._answers[identity], "is_cold": is_cold}

@@ -17,9 +17,11 @@ def open_invoker(
     *,
     clock: Clock | None = None,
     on_call: Callable[[CallLine], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> ReliableInvoker:
     """Return the invoker the options name, with all that makes it reliable around it."""
-    return make_reliable(_open(options, clock), options, clock=clock, on_call=on_call)
+    inner = _open(options, clock)
+    return make_reliable(inner, options, clock=clock, on_call=on_call, warn=warn)
 
 
 def make_reliable(
@@ -28,6 +30,7 @@ def make_reliable(
     *,
     clock: Clock | None = None,
     on_call: Callable[[CallLine], None] | None = None,
+    warn: Callable[[str], None] | None = None,
 ) -> ReliableInvoker:
     """Wrap an invoker as the options say."""
     scaling = options.scaling
@@ -38,6 +41,7 @@ def make_reliable(
         queue_limit=scaling.queue_limit,
         clock=clock,
         on_call=on_call,
+        warn=warn,
     )
 
 
@@ -50,7 +54,11 @@ def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
         case "http":
             module = import_module("rollart.rewards.serverless.http")
             return module.HttpInvoker(
-                options.url, token=options.token, limits=options.limits, connections=places
+                options.url,
+                token=options.token,
+                token_env=options.token_env,
+                limits=options.limits,
+                connections=places,
             )
         case "lambda":
             module = import_module("rollart.rewards.serverless.aws_lambda")

@@ -59,6 +59,8 @@ class Reliability:
     """Failed deliveries of a function in a row that open its circuit; 0 never does."""
     breaker_rest_s: float = 5.0
     """Seconds an open circuit rests before a call probes it."""
+    breaker_probes: int = 3
+    """Failed probes in a row after which calls of a function that never answered wait no more."""
     price_per_call: float = 0.0
     """What one delivery costs, in your currency."""
     price_per_s: float = 0.0
@@ -68,8 +70,9 @@ class Reliability:
 
     def __post_init__(self) -> None:
         section = "invoker.reliability"
-        if self.attempts < 1:
-            raise ConfigError(f"{section}.attempts", self.attempts, "must be at least 1")
+        for name in ("attempts", "breaker_probes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 1")
         if not 0 <= self.jitter <= 1:
             raise ConfigError(f"{section}.jitter", self.jitter, "must lie between 0 and 1")
         for name in ("deadline_s", "hedge_after_s", "breaker_rest_s"):

@@ -19,7 +19,7 @@ from rollart.clock import Clock, SystemClock
 from rollart.errors import ScoreError
 from rollart.ports import RewardInvoker
 from rollart.rewards.serverless.accounts import Account, CallLine
-from rollart.rewards.serverless.breaker import Breaker
+from rollart.rewards.serverless.circuits import Circuits
 from rollart.rewards.serverless.hedging import race
 from rollart.rewards.serverless.latency import Latencies
 from rollart.rewards.serverless.options import Reliability
@@ -58,8 +58,11 @@ class ReliableInvoker:
         queue_limit: int,
         clock: Clock | None = None,
         on_call: Callable[[CallLine], None] | None = None,
+        warn: Callable[[str], None] | None = None,
     ) -> None:
-        """Take the invoker, how many calls it gets at once and how many more may wait."""
+        """Take the invoker, how many calls it gets at once, how many more may wait, and who is
+        told of each call and of what goes wrong.
+        """
         self._inner = inner
         self._options = options
         self._clock = clock or SystemClock()
@@ -67,7 +70,7 @@ class ReliableInvoker:
         self._queue_limit = queue_limit
         self._places = asyncio.Semaphore(places)
         self._random = Random(options.seed)
-        self._breakers: dict[str, Breaker] = {}
+        self._circuits = Circuits(options, clock=self._clock, warn=warn)
         self._flights: dict[str, _Flight] = {}
         self._latencies = Latencies()
         self._delivery_latencies = Latencies()
@@ -108,7 +111,6 @@ class ReliableInvoker:
 
     def stats(self) -> Mapping[str, float]:
         """Return counters and gauges since the start, by metric name."""
-        breakers = self._breakers.values()
         return {
             **self._inner.stats(),
             **self._counts,
@@ -117,8 +119,7 @@ class ReliableInvoker:
             "latency_p50_s": self._latencies.percentile(0.50),
             "latency_p95_s": self._latencies.percentile(0.95),
             "latency_p99_s": self._latencies.percentile(0.99),
-            "breaker_opens": sum(each.opens for each in breakers),
-            "breakers_open": sum(each.state != "closed" for each in breakers),
+            **self._circuits.stats(),
             "cost": self._cost,
         }
 
@@ -177,25 +178,24 @@ class ReliableInvoker:
             if attempt > 1:
                 self._counts["retries"] += 1
                 await self._clock.sleep(self._backoff_s(attempt - 1))
-            breaker = await self._pass(call.function, account, limit)
+            await self._pass(call.function, account, limit)
             try:
                 async with self._place(call.function):
                     self._begin(limit)
                     rewards = await self._hedge(call, account)
             except _NoPlaceError:
-                breaker.abandoned()
+                self._circuits.abandoned(call.function)
                 raise
             except ScoreError as error:
                 account.last = str(error)
+                self._circuits.failed(call.function, error)
                 if error.is_final:
-                    breaker.succeeded()
                     raise
-                breaker.failed(str(error), now=self._clock.now())
             except BaseException:
-                breaker.abandoned()
+                self._circuits.abandoned(call.function)
                 raise
             else:
-                breaker.succeeded()
+                self._circuits.succeeded(call.function)
                 return rewards
         raise ScoreError(f"{account.last} (delivered {account.deliveries} times)")
 
@@ -209,18 +209,14 @@ class ReliableInvoker:
         if limit.when() is None:
             limit.reschedule(asyncio.get_running_loop().time() + self._options.deadline_s)
 
-    async def _pass(self, function: str, account: Account, limit: asyncio.Timeout) -> Breaker:
-        """Wait until the function's circuit lets a call through."""
-        options = self._options
-        breaker = self._breakers.get(function)
-        if breaker is None:
-            breaker = Breaker(failures=options.breaker_failures, rest_s=options.breaker_rest_s)
-            self._breakers[function] = breaker
-        while not breaker.try_pass(now=self._clock.now()):
+    async def _pass(self, function: str, account: Account, limit: asyncio.Timeout) -> None:
+        """Wait until the function's circuit lets a call through, or is given up."""
+        while (stop := self._circuits.try_pass(function)) is not None:
             self._begin(limit)
-            account.last = f"its circuit is open since: {breaker.reason}"
-            await self._clock.sleep(breaker.rest_s(now=self._clock.now()))
-        return breaker
+            account.last = stop.reason
+            if stop.is_given_up:
+                raise ScoreError(stop.reason)
+            await self._clock.sleep(stop.rest_s)
 
     @contextlib.asynccontextmanager
     async def _place(self, function: str) -> AsyncGenerator[None]:

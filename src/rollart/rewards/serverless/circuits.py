@@ -1,0 +1,113 @@
+"""The circuits of reward functions: whether one is delivered to, and what the user hears of it.
+
+A circuit is about what runs a function: one that raised, or that refused a call for good, has
+answered, and its circuit stays closed. Nothing happens in silence: the first failure of a function
+is told, and each time its circuit opens, is given up and closes again.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from rollart.clock import Clock
+from rollart.errors import ScoreError
+from rollart.rewards.serverless.breaker import Breaker
+from rollart.rewards.serverless.options import Reliability
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A call that its circuit does not let through."""
+
+    reason: str
+    rest_s: float
+    """Seconds before another try is worth it."""
+    is_given_up: bool
+    """Whether waiting is vain."""
+
+
+class Circuits:
+    """One circuit for each function."""
+
+    def __init__(
+        self, options: Reliability, *, clock: Clock, warn: Callable[[str], None] | None = None
+    ) -> None:
+        self._options = options
+        self._clock = clock
+        self._warn = warn or _say_nothing
+        self._breakers: dict[str, Breaker] = {}
+        self._failed: set[str] = set()
+        self._given_up: set[str] = set()
+        """Functions of which that was told."""
+
+    def try_pass(self, function: str) -> Stop | None:
+        """Let a call through, whose end must then be told, or say what stops it."""
+        now, breaker = self._clock.now(), self._of(function)
+        if breaker.try_pass(now=now):
+            return None
+        is_given_up = breaker.is_given_up(now=now)
+        if is_given_up and function not in self._given_up:
+            self._given_up.add(function)
+            self._tell(function, "still fails: its calls fail until it answers", breaker.reason)
+        in_a_row = f"{breaker.failures} deliveries in a row failed"
+        return Stop(
+            reason=f"its circuit is open since: {breaker.reason} ({in_a_row})",
+            rest_s=breaker.rest_s(now=now),
+            is_given_up=is_given_up,
+        )
+
+    def succeeded(self, function: str) -> None:
+        """Note that a function answered."""
+        breaker = self._of(function)
+        if breaker.state != "closed":
+            self._warn(f"reward function {function} answers again")
+        self._given_up.discard(function)
+        breaker.succeeded()
+
+    def failed(self, function: str, error: ScoreError) -> None:
+        """Note that a delivery gave no rewards."""
+        if function not in self._failed:
+            self._failed.add(function)
+            self._tell(function, "failed (further failures are counted, not told)", str(error))
+        if error.is_final or error.is_own:
+            self.succeeded(function)
+            return
+        breaker = self._of(function)
+        was_open = breaker.state != "closed"
+        breaker.failed(str(error), now=self._clock.now())
+        if breaker.state != "closed" and not was_open:
+            how = f"{breaker.failures} times in a row: its calls wait"
+            probes = f"it is tried every {self._options.breaker_rest_s:g} s"
+            most = f"for at most {self._options.deadline_s:g} s"
+            self._tell(function, f"failed {how}, {probes}, {most}", str(error))
+
+    def abandoned(self, function: str) -> None:
+        """Note that a delivery was given up with nothing learned."""
+        self._of(function).abandoned()
+
+    def stats(self) -> Mapping[str, float]:
+        """Return how often circuits opened, and how many are."""
+        breakers = self._breakers.values()
+        return {
+            "breaker_opens": sum(each.opens for each in breakers),
+            "breakers_open": sum(each.state != "closed" for each in breakers),
+        }
+
+    def _of(self, function: str) -> Breaker:
+        if function not in self._breakers:
+            options = self._options
+            self._breakers[function] = Breaker(
+                failures=options.breaker_failures,
+                rest_s=options.breaker_rest_s,
+                probes=options.breaker_probes,
+                patience_s=options.deadline_s,
+            )
+        return self._breakers[function]
+
+    def _tell(self, function: str, what: str, reason: str) -> None:
+        # Most reasons begin with the function, which was just named.
+        short = reason.removeprefix(function).removeprefix(":").strip()
+        self._warn(f"reward function {function} {what}; the reason: {short}")
+
+
+def _say_nothing(_text: str) -> None:
+    """Tell nobody."""
