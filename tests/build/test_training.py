@@ -8,6 +8,7 @@ from letter_env import Letters
 
 from rollart.build.evaluating import evaluate
 from rollart.build.training import train
+from rollart.errors import UserError
 from rollart.events import Lend, Recall
 from rollart.observe.log import read_log
 from rollart.observe.trackers import read_rows
@@ -208,3 +209,10 @@ def test_training_hardware_serves_between_steps(mode, small, runs):
     assert summary["engines"]["torch-lent"]["sampled_tokens"] > 0
     differences = [row["trainer/logprob_difference"] for row in learning(runs / name).values()]
     assert max(differences) < 1e-4
+
+
+def test_a_cluster_that_is_not_there_is_told_before_anything_is_made(small, runs, monkeypatch):
+    monkeypatch.setattr("rollart.build.training.prepare_model", lambda *_: pytest.fail("made"))
+    with pytest.raises(UserError, match="no Ray cluster could be joined"):
+        train(small("nowhere", "ray.address=127.0.0.1:1"))
+    assert not (runs / "nowhere").exists()

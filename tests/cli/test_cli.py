@@ -129,6 +129,23 @@ def test_a_mistake_is_one_message_and_exit_code_2(lines, argv, message):
     assert "Traceback" not in err
 
 
+def test_pools_that_cannot_be_had_are_refused_before_torch_is_loaded(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "rollart.build.training", None)
+    two_pools = str(ROOT / "examples" / "two_pools.toml")
+    code, out, err = lines("train", two_pools)
+    assert (code, out) == (2, "")
+    assert err.startswith("error: pools.compute.class = 'H800': this host has no such hardware")
+    ranks = ["--address", "local", "training.ranks=5"]
+    code, out, err = lines("train", two_pools, *ranks)
+    assert (code, out) == (2, "")
+    assert "training.ranks = 5: each takes a unit" in err
+    assert "pools.hosts has 4" in err
+    said = "`rollart train` refuses these pools: training.ranks = 5: each takes a unit"
+    assert said in lines("train", two_pools, *ranks, "--dry-run")[1]
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, err = lines("train", QUICKSTART, "--dry-run", "run.mode=sync", "run.steps=3")

@@ -115,6 +115,22 @@ def test_a_pool_that_is_too_small_is_passed_by():
     assert bind(Bindings(POOLS), "a", "compute", gb=90.0) == "wide on wide/0"
 
 
+def test_a_pool_with_a_role_stands_in_only_for_one_with_that_role():
+    train, serve = replace(WIDE, name="train", units=1, role="train"), replace(WIDE, role="rollout")
+    bindings = Bindings([train, serve, COMPUTE])
+    assert bind(bindings, "a", "train") == "train on train/0"
+    assert bind(bindings, "b", "train") == "compute on compute/0"
+    bindings = Bindings([train, serve])
+    bind(bindings, "a", "train")
+    assert refusal(bindings, "b", "train") == (
+        "b needs 1 unit on one node; every pool that could take it is full: "
+        "train (1 of 1 units in use by a)"
+    )
+    alike = Bindings([replace(train, role="rollout"), serve])
+    assert bind(alike, "a", "train") == "train on train/0"
+    assert bind(alike, "b", "train") == "wide on wide/0"
+
+
 def test_a_worker_whose_node_is_gone_is_lost_and_goes_home_when_it_is_back():
     bindings = Bindings(POOLS)
     both = {"compute": {"n1": 2, "n2": 2}, "wide": {"n3": 4}}

@@ -12,7 +12,7 @@ from drivers import in_a_driver
 
 from benchmarks.ray_runs.families import family
 from rollart.errors import UserError
-from rollart.on_ray.session import connected, head_address, is_there, nodes
+from rollart.on_ray.session import check_joinable, connected, head_address, is_there, nodes
 
 LOOPBACK = ("0100007F", "0" * 16 + "FFFF00000100007F", "0" * 31 + "1")
 """As the kernel writes it: of version 4, the same within version 6, and of version 6."""
@@ -23,16 +23,38 @@ GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeout=20)
 """
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1"])
-def test_no_cluster_at_an_address_is_one_message(address):
-    with pytest.raises(UserError) as caught, connected(address):
+def join(address):
+    with connected(address):
         pass
+
+
+@pytest.mark.parametrize("way", [join, check_joinable])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "nowhere", "ray://127.0.0.1:1", "auto"])
+def test_no_cluster_at_an_address_is_one_message(address, way, monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # what "auto" finds: a cluster that is gone
+    with pytest.raises(UserError) as caught:
+        way(address)
     text = str(caught.value)
     assert text.startswith(f"--address {address}: no Ray cluster could be joined (")
     assert text.endswith(
         "start one with `ray start --head`, or use --address local for one on this machine"
     )
     assert "\n" not in text
+
+
+def test_auto_is_where_ray_finds_a_cluster(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{server.getsockname()[1]}")
+        check_joinable("auto")
+    with pytest.raises(UserError, match=r"joined \(127.0.0.1:\d+: .*refused"):
+        check_joinable("auto")
+    monkeypatch.setenv("RAY_ADDRESS", "local")
+    with pytest.raises(UserError, match="local: write it as host:port"):
+        check_joinable("auto")
+
+
+def test_a_ray_of_our_own_need_not_be_there_yet():
+    check_joinable("local")
 
 
 def test_a_head_is_there_while_it_listens():

@@ -11,10 +11,11 @@ from rollart.build.run import CONFIG, INTERRUPTED, Run, checkpoint_directory
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
-from rollart.config.local_pools import local_engines
-from rollart.config.placing import engine_places, unused_units
+from rollart.config.fitting import check_places
+from rollart.config.placing import unused_units
 from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
+from rollart.control.snapshot import buffered
 from rollart.errors import ConfigError
 from rollart.observe.directory import claim_directory
 from rollart.observe.log import LogHeader
@@ -38,7 +39,11 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         _check_temperature(config, saved)
         _check_going_on(config, saved)
     # What cannot run is said before anything is made.
-    _ = engine_places(config) if config.ray.address else local_engines(config)
+    check_places(config)
+    if config.ray.address:
+        from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
+
+        check_joinable(config.ray.address)
     setups = make_setups(config, config.sampling)
     model = prepare_model(config, partial(print, file=sys.stderr, flush=True))
     prepared_s = clock.now()
@@ -59,6 +64,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         steps=config.run.steps,
         resume_step=None if saved is None else saved.scheduler["version"],
     )
+    if saved is not None:
+        recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)
     if moved is not None:

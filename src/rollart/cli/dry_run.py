@@ -3,9 +3,11 @@
 from pathlib import Path
 
 from rollart.config import Config
+from rollart.config.fitting import check_places
 from rollart.config.local_pools import refusal
 from rollart.config.placing import idle_units, refused_split
 from rollart.control.modes import Mode
+from rollart.errors import ConfigError
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
 _ROLES = {
@@ -116,9 +118,11 @@ def _describe_idle(config: Config) -> list[str]:
 
 def _describe_refusal(config: Config) -> list[str]:
     error = refused_split(config)
+    if error is None and config.ray.address:
+        error = _refused_places(config)
     if error is not None:
         return ["", f"`rollart train` refuses these pools: {error}"]
-    error = refusal(config)
+    error = None if config.ray.address else refusal(config)
     if error is None:
         return []
     return [
@@ -126,6 +130,14 @@ def _describe_refusal(config: Config) -> list[str]:
         f"`rollart train` on this machine refuses these pools ({error.field} = {error.value!r}); "
         "`rollart simulate` takes them, and a Ray cluster with --address.",
     ]
+
+
+def _refused_places(config: Config) -> ConfigError | None:
+    try:
+        check_places(config)
+    except ConfigError as error:
+        return error
+    return None
 
 
 def _describe_evaluation(config: Config) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from rollart.cli.dry_run import describe_run
 from rollart.cli.printing import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
+from rollart.config.fitting import check_places
 from rollart.errors import UserError
 
 CONFIG = "config.toml"
@@ -25,6 +26,7 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         say(describe_run(config, resume=resume))
         return 0
+    check_places(config)
     silence_bars()
     from rollart.build.training import train  # noqa: PLC0415 loads torch
 

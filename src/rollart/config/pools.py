@@ -94,6 +94,7 @@ class PoolOptions:
             memory_gb_per_unit=self.memory_gb_each,
             units_per_node=self.gpu.gpus_per_node,
             resource=self.resource,
+            role=self.role,
         )
 
     def request(self, *, units: int, engine_cpus: float) -> dict[str, float]:

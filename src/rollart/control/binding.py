@@ -1,10 +1,10 @@
 """Binding: which pool each worker runs in, the one it prefers or one in its place.
 
 A worker names pools, best first. It gets the first that is large enough for it and has room on one
-node; if none has, another pool of the same kind: devices stand in for devices, CPUs for CPUs. What
-was preferred is kept beside what was had, so that a worker can go home when its pool has room
-again. Machines come and go: `observe` says what is alive, and a worker whose node is gone is lost
-until it is bound anew or released.
+node; if none has, another that may stand in: devices for devices, CPUs for CPUs, a pool with a role
+only for one that has it too. What was preferred is kept beside what was had, so that a worker can
+go home when its pool has room again. Machines come and go: `observe` says what is alive, and a
+worker whose node is gone is lost until it is bound anew or released.
 
 Invariant: the workers of a node never hold more units than are alive on it, nor those of a pool
 more than it was declared with. `check` asserts it.
@@ -220,11 +220,11 @@ class Bindings:
 
     def _stand_ins(self, preferred: tuple[str, ...]) -> list[str]:
         """Return the pools that may take the place of preferred ones, in the order declared."""
-        kinds = {self._pools[name].is_cpu for name in preferred}
+        wanted = [self._pools[name] for name in preferred]
         return [
             name
             for name, pool in self._pools.items()
-            if name not in preferred and (not kinds or pool.is_cpu in kinds)
+            if name not in preferred and pool.stands_in_for(wanted)
         ]
 
     def _room(self, pool: PoolCapacity, needs: Needs) -> str | None:

@@ -1,10 +1,12 @@
 """Capacity: what a pool was declared with, what a worker needs, and whether that could ever fit."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 CPU = "CPU"
 """The hardware class of pools without devices."""
+ANY = "any"
+"""The role of pools that do whatever they are given."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +37,8 @@ class PoolCapacity:
     """Most units of one node; 0: the whole pool may be one."""
     resource: str = ""
     """What its units are called on a node; pools with the same name for them may share nodes."""
+    role: str = ANY
+    """What alone it does."""
 
     @property
     def is_cpu(self) -> bool:
@@ -50,6 +54,11 @@ class PoolCapacity:
         """Say whether the pool, all of it free, could take a worker."""
         offered = needs.units * self.memory_gb_per_unit
         return needs.units <= self.most and (not needs.units or needs.memory_gb <= offered)
+
+    def stands_in_for(self, preferred: Sequence["PoolCapacity"]) -> bool:
+        """Say whether a worker that prefers these pools may be in this one in their place."""
+        is_like = not preferred or self.is_cpu in {pool.is_cpu for pool in preferred}
+        return is_like and self.role in {ANY, *(pool.role for pool in preferred)}
 
     def offer(self, needs: Needs) -> str:
         """Say what there is of what a worker needs and the pool has too little of."""

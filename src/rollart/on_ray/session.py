@@ -25,13 +25,14 @@ try:
 except ModuleNotFoundError as error:
     raise UserError("--address needs Ray: pip install 'rollart[ray]'") from error
 
-LOCAL = "local"
+LOCAL, AUTO = "local", "auto"
 _LOOK_S = 5.0
 _FAILED = 2
 """The exit code of mistakes that the user can mend."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
+    "RAY_worker_niceness": "0",  # else a Ray of our own yields to whatever else the machine does
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
 
@@ -44,6 +45,15 @@ class Node:
     address: str
     resources: Mapping[str, float]
     labels: Mapping[str, str]
+
+
+def check_joinable(address: str) -> None:
+    """Raise a UserError at once if there is no cluster to join."""
+    try:
+        if address != LOCAL:
+            _find(address)
+    except Exception as error:  # as of joining it
+        raise _not_joined(address, error) from error
 
 
 @contextmanager
@@ -66,20 +76,15 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
         "configure_logging": False,
     }
     try:
-        if address not in (LOCAL, "auto"):
-            _look_for(address)
         if address == LOCAL:
             os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))  # else Ray leaves one in a file
             with _on_loopback():
                 own = dict(resources or {})
                 ray.init(address="local", include_dashboard=False, resources=own, **common)
         else:
-            ray.init(address=address, **common)
+            ray.init(address=_find(address), **common)
     except Exception as error:  # Ray raises whatever there is, bare `Exception` too
-        raise UserError(
-            f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start "
-            "one with `ray start --head`, or use --address local for one on this machine"
-        ) from error
+        raise _not_joined(address, error) from error
     head = head_address()
     try:
         yield
@@ -166,6 +171,30 @@ def _abandon() -> None:
 
 def _print_nothing(*_args: object, **_options: object) -> None:
     pass
+
+
+def _find(address: str) -> str:
+    """Return where the head of a cluster listens; "auto" is where Ray says there is one.
+
+    Ray remembers a cluster that is long gone as well.
+    """
+    if address != AUTO:
+        _look_for(address)
+        return address
+    services: Any = sys.modules["ray._private.services"]
+    found: str = services.get_ray_address_from_environment(address, None)
+    try:
+        _look_for(found)
+    except (OSError, ValueError) as error:
+        raise ConnectionError(f"{found}: {error}") from error
+    return found
+
+
+def _not_joined(address: str, error: BaseException) -> UserError:
+    return UserError(
+        f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start one "
+        "with `ray start --head`, or use --address local for one on this machine"
+    )
 
 
 def _look_for(address: str) -> None:
