@@ -1,11 +1,12 @@
 import json
+import socket
 import zipfile
 from argparse import Namespace
 from pathlib import Path
 
 import pytest
 
-from rollart.cli import main
+from rollart.cli import function, main
 from rollart.cli.function import _token
 from rollart.cli.parser import parse
 
@@ -67,12 +68,20 @@ def test_a_port_that_is_no_number_is_one_message(graders, monkeypatch, capsys):
 
 
 def test_a_taken_port_is_one_message(graders, capsys):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["function", "serve", "--port", port, "cli_graders:score"]) == 2
     assert f"cannot serve on 127.0.0.1:{port}" in capsys.readouterr().err
+
+
+def test_an_interrupt_ends_serving_without_an_error(graders, monkeypatch, capsys):
+    def serve(_options: object, listener: socket.socket) -> None:
+        listener.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(function, "serve", serve)
+    assert main(["function", "serve", "--port", "0", "cli_graders:score"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_callers_must_show_a_token_unless_that_is_refused(graders: Path, monkeypatch):

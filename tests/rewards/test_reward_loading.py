@@ -14,6 +14,9 @@ def file(tmp_path: Path) -> Path:
     path.write_text(
         "def one(trajectory, *, bonus=0.0, needed): return 1.0\n"
         "def many(trajectories, **more): return [1.0]\n"
+        "def none(): return 1.0\n"
+        "def named(*, trajectory): return 1.0\n"
+        "def two(trajectory, answer, /): return 1.0\n"
         "number = 3\n"
     )
     return path
@@ -55,6 +58,23 @@ def test_options_are_checked_against_the_function(file: Path):
         check_options(f"{file}:one", {})
 
 
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("none", "too many positional arguments"),
+        ("named", "too many positional arguments"),
+        ("two", "missing a required argument: 'answer'"),
+    ],
+)
+def test_a_function_that_takes_no_trajectory_is_refused_with_what_to_write(file: Path, name, why):
+    with pytest.raises(ConfigError) as caught:
+        check_options(f"{file}:{name}", {})
+    assert str(caught.value) == (
+        f"reward.function = '{file}:{name}': cannot be called with a trajectory ({why}): write "
+        f"def {name}(trajectory, *, option=…), or with trajectories for a group"
+    )
+
+
 def test_a_name_near_a_shipped_one_is_guessed():
     assert "did you mean weighted? shipped: " in message("wieghted")
 
@@ -62,7 +82,7 @@ def test_a_name_near_a_shipped_one_is_guessed():
 def test_what_cannot_be_found_is_named(file: Path):
     assert "there is no file" in message("/nowhere/mine.py:one")
     assert "no module no_such_module_here here or installed" in message("no_such_module_here:score")
-    assert "has no function two; it has one, many" in message(f"{file}:two")
+    assert "has no function three; it has one, many, none" in message(f"{file}:three")
     assert "has no function number" in message(f"{file}:number")
 
 

@@ -4,6 +4,7 @@ import os
 import secrets
 import sys
 from argparse import Namespace
+from contextlib import suppress
 from pathlib import Path
 
 from rollart.cli.printing import say
@@ -43,7 +44,8 @@ def _serve(arguments: Namespace) -> int:
     say(f"serving {', '.join(options.functions)} at http://{host}:{listener.getsockname()[1]}/")
     say(origin)
     sys.stdout.flush()
-    serve(options, listener)
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        serve(options, listener)
     return 0
 
 

@@ -66,6 +66,10 @@ def load_function(name: str) -> Callable[..., Any]:
         functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
         near = f"; it has {', '.join(functions)}" if functions else ""
         raise ConfigError(_FIELD, name, f"{module_name} has no function {function_name}{near}")
+    try:
+        inspect.signature(found).bind_partial(object())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(_FIELD, name, _unfit(function_name, error)) from error
     return found
 
 
@@ -82,7 +86,8 @@ def is_group_function(name: str) -> bool:
 
 def check_options(name: str, options: Mapping[str, Json]) -> None:
     """Refuse options the function does not take, and the lack of those it needs."""
-    parameters = list(inspect.signature(load_function(name)).parameters.values())[1:]
+    signature = inspect.signature(load_function(name))
+    parameters = list(signature.parameters.values())[1:]
     is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
     known = [p for p in parameters if p.kind in _BY_KEYWORD]
     names = [p.name for p in known]
@@ -93,9 +98,18 @@ def check_options(name: str, options: Mapping[str, Json]) -> None:
     for parameter in known:
         if parameter.default is inspect.Parameter.empty and parameter.name not in options:
             raise ConfigError(f"reward.options.{parameter.name}", None, f"{name} needs this option")
+    try:
+        signature.bind(object(), **options)
+    except TypeError as error:
+        raise ConfigError(_FIELD, name, _unfit(name.rpartition(":")[2], error)) from error
 
 
 _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _unfit(function_name: str, error: Exception) -> str:
+    wanted = f"def {function_name}(trajectory, *, option=…), or with trajectories for a group"
+    return f"cannot be called with a trajectory ({error}): write {wanted}"
 
 
 def _unknown(name: str) -> str:
