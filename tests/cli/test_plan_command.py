@@ -148,6 +148,28 @@ def test_json_is_one_object_and_the_same_each_time(small, capsys):
     assert answer["gap"] > 0.99
 
 
+@pytest.mark.parametrize(
+    ("where", "why"),
+    [
+        ("none/x.toml", "No such file or directory"),
+        ("small.toml/x.toml", "Not a directory"),
+        (".", "Is a directory"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_told_before_planning(small, capsys, where, why):
+    small = small.rename(small.with_name("small.toml"))
+    out = small.parent / where
+    assert refusal(capsys, "plan", str(small), "--out", str(out)) == (
+        f"--out {out}: cannot be written: {why}"
+    )
+
+
+def test_a_directory_that_is_not_ours_is_told_before_planning(small, capsys, monkeypatch):
+    monkeypatch.setattr("rollart.cli.plan.os.access", lambda *_: False)
+    text = refusal(capsys, "plan", str(small), "--out", str(small.parent / "x.toml"))
+    assert text.endswith("x.toml: cannot be written: Permission denied")
+
+
 def test_a_single_node_is_divided_between_training_and_rollout(small, capsys):
     node = small.with_name("node.toml")
     pools = SMALL[SMALL.index("[pools.wide]") : SMALL.index("[tasks.lake]")]

@@ -286,6 +286,9 @@ def test_a_recorded_run_is_asked_what_another_schedule_would_take(config, tmp_pa
     assert {path.name for path in second.iterdir()} == FILES
     same = lines("simulate", "--from", str(first), "run.steps=6", "--out", str(second), "--json")
     assert json.loads(same[1])["ratio"] == 1
+    text = lines("simulate", "--from", str(first), *asked, "--out", str(second))[1]
+    ratio = f"{result['ratio']:.4g} (slower; below 1 is faster)"
+    assert f"step_s of what_if / simulated  {ratio}" in text
 
 
 @pytest.mark.parametrize(
@@ -293,7 +296,12 @@ def test_a_recorded_run_is_asked_what_another_schedule_would_take(config, tmp_pa
     [
         ("staleness.alfa=2", "staleness.alfa = 2: unknown key; did you mean staleness.alpha?"),
         ("staleness.alpha=-1", "staleness.alpha = -1: must be at least 0"),
-        ("model.path=x", "model = {'path': 'x'}: unknown key; a config has batching"),
+        ("model.path=x", "model.path = 'x': the log has it as it was; a what-if changes the sch"),
+        ("training.learning_rate=1e-3", "training.learning_rate = 0.001: the log has it as it was"),
+        ("tasks.lake.max_turns=3", "keys of batching, staleness, redundancy, retry, filter, sync"),
+        ("run.seed=1", "run.seed = 1: the log has it as it was"),
+        ("run.seed=1", "lending, and run.mode, run.steps, run.environments"),
+        ("stalenes.alpha=1", "unknown key; did you mean staleness?"),
         ("run.mode=synk", "run.mode = 'synk': must be"),
         ("run.steps=0", "run.steps = 0: must be at least 2"),
         ("run.steps=1", "run.steps = 1: must be at least 2: the first fills the pipeline, no time"),

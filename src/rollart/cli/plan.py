@@ -1,6 +1,8 @@
 """`rollart plan`: the hardware there is in, a config that uses it well out."""
 
+import errno
 import json
+import os
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -23,6 +25,8 @@ from rollart.types import Json
 def run(arguments: Namespace) -> int:
     """Plan, print the plan and write the config."""
     config = load_config(arguments.config, arguments.overrides)
+    if arguments.out is not None:
+        _check_writable(Path(arguments.out))
     problem = problem_of(
         config,
         objective=arguments.objective,
@@ -131,6 +135,19 @@ def show(answer: Answer) -> None:
 def _progress(message: str, seconds: float) -> None:
     sys.stderr.write(f"planning, {seconds:.0f} s: {message}\n")
     sys.stderr.flush()
+
+
+def _check_writable(path: Path) -> None:
+    """Say before anything takes time that a file cannot be written, and make none."""
+    why = None
+    if path.is_dir():
+        why = os.strerror(errno.EISDIR)
+    elif not path.parent.is_dir():
+        why = os.strerror(errno.ENOENT if not path.parent.exists() else errno.ENOTDIR)
+    elif not os.access(path if path.exists() else path.parent, os.W_OK):
+        why = os.strerror(errno.EACCES)
+    if why is not None:
+        raise StorageError(f"--out {path}: cannot be written: {why}")
 
 
 def _write(path: Path, config: Config) -> None:

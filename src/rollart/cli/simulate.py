@@ -171,9 +171,19 @@ def _recorded(arguments: Namespace) -> int:
         return 0
     say_rows(step_table(simulated.rows, has_tokens=False))
     say()
-    say_result(result)
+    say_result(_labelled(result))
     say(f"\nwritten to {out}: {FILES}")
     return 0
+
+
+def _labelled(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of a comparison with words for its ratio, if it has one."""
+    shown = dict(result)
+    if "ratio" in shown:
+        ratio = shown.pop("ratio")
+        words = "as fast" if ratio == 1 else "faster" if ratio < 1 else "slower"
+        shown["step_s of what_if / simulated"] = f"{ratio:.4g} ({words}; below 1 is faster)"
+    return shown
 
 
 def _out(arguments: Namespace, name: str, *, beside: Path | None = None) -> Path:

@@ -7,8 +7,9 @@ are those of the sections that rule it, and of [run] the mode, the steps and the
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 
-from rollart.config.layers import Layered, layer_overrides
+from rollart.config.layers import Layered, layer_overrides, parse_override
 from rollart.config.loading import Builder
+from rollart.config.schema import Config, RunOptions
 from rollart.control.batching import Batching
 from rollart.control.dispatch import Dispatch
 from rollart.control.filters import Filter
@@ -57,6 +58,8 @@ _SECTIONS = [each.name for each in fields(_Schedule) if each.name != "run"]
 
 def change_by(overrides: Sequence[str]) -> Change:
     """Return what makes a run's rules those that overrides ask for."""
+    for override in overrides:
+        _check_open(*parse_override(override))
 
     def change(rules: Rules, slots: int) -> tuple[Rules, int]:
         sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
@@ -73,3 +76,22 @@ def change_by(overrides: Sequence[str]) -> Change:
         return changed, asked.run.environments
 
     return change
+
+
+def _check_open(key: str, value: object) -> None:
+    """Raise a ConfigError for a key that configs have and the log has settled."""
+    section, _, name = key.partition(".")
+    is_settled = section in _settled(Config, _Schedule)
+    if section == "run":
+        is_settled = name in _settled(RunOptions, _Run)
+    if is_settled:
+        runs = ", ".join(f"run.{each.name}" for each in fields(_Run))
+        fix = (
+            "the log has it as it was; a what-if changes the schedule alone: keys of "
+            f"{', '.join(_SECTIONS)}, and {runs}"
+        )
+        raise ConfigError(key, value, fix)
+
+
+def _settled(whole: type, open_: type) -> set[str]:
+    return {each.name for each in fields(whole)} - {each.name for each in fields(open_)}
