@@ -129,7 +129,9 @@ def test_a_mistake_is_one_message_and_exit_code_2(lines, argv, message):
     assert "Traceback" not in err
 
 
-def test_pools_that_cannot_be_had_are_refused_before_torch_is_loaded(lines, tmp_path, monkeypatch):
+def test_pools_and_clusters_that_are_not_there_are_told_before_torch_is_loaded(
+    lines, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "rollart.build.training", None)
     two_pools = str(ROOT / "examples" / "two_pools.toml")
@@ -141,6 +143,9 @@ def test_pools_that_cannot_be_had_are_refused_before_torch_is_loaded(lines, tmp_
     assert (code, out) == (2, "")
     assert "training.ranks = 5: each takes a unit" in err
     assert "pools.hosts has 4" in err
+    code, out, err = lines("train", two_pools, "--address", "127.0.0.1:1")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: --address 127.0.0.1:1: no Ray cluster could be joined")
     said = "`rollart train` refuses these pools: training.ranks = 5: each takes a unit"
     assert said in lines("train", two_pools, *ranks, "--dry-run")[1]
     assert not list(tmp_path.iterdir())

@@ -26,8 +26,13 @@ def run(arguments: Namespace) -> int:
     if arguments.dry_run:
         say(describe_run(config, resume=resume))
         return 0
-    check_places(config)
     silence_bars()
+    # Said again by `train`; said here it need not wait for torch.
+    check_places(config)
+    if config.ray.address:
+        from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
+
+        check_joinable(config.ray.address)
     from rollart.build.training import train  # noqa: PLC0415 loads torch
 
     return train(config, resume=resume)
