@@ -221,6 +221,18 @@ async def test_all_who_wait_at_a_circuit_that_never_closes_fail_with_the_reason(
     assert len(lines) == 20
 
 
+async def test_calls_that_waited_for_a_place_when_the_circuit_opened_are_not_delivered():
+    inner = ScriptedInvoker(BROKEN)
+    invoker, _ = wrap(
+        inner, places=1, breaker_failures=2, breaker_rest_s=0.01, breaker_probes=3, attempts=9
+    )
+    results = await asyncio.gather(
+        *(invoker.invoke(call("turns")) for _ in range(20)), return_exceptions=True
+    )
+    assert all("its circuit is open since" in str(each) for each in results)
+    assert len(inner.calls) < 20
+
+
 async def test_a_function_that_raises_fails_its_calls_at_once_however_many_there_are():
     raised = ScoreError("mine raised ValueError: boom", is_own=True)
     invoker, _ = wrap(ScriptedInvoker(raised), breaker_rest_s=1000.0)

@@ -36,14 +36,17 @@ class Breaker:
             return "closed"
         return "half-open" if self._is_probing else "open"
 
-    def try_pass(self, *, now: float) -> bool:
-        """Say whether a call may be delivered now; if so, its end must be told."""
+    def may_pass(self, *, now: float) -> bool:
+        """Say whether a call would be let through now."""
         if self._opened_s is None:
             return True
-        if self._is_probing or now < self._opened_s + self._rest_s:
-            return False
-        self._is_probing = True
-        return True
+        return not self._is_probing and now >= self._opened_s + self._rest_s
+
+    def try_pass(self, *, now: float) -> bool:
+        """Say whether a call may be delivered now; if so, its end must be told."""
+        is_passed = self.may_pass(now=now)
+        self._is_probing |= is_passed and self._opened_s is not None
+        return is_passed
 
     def rest_s(self, *, now: float) -> float:
         """Return how long to wait before `try_pass` is worth another try."""

@@ -39,10 +39,14 @@ class Circuits:
         self._given_up: set[str] = set()
         """Functions of which that was told."""
 
-    def try_pass(self, function: str) -> Stop | None:
-        """Let a call through, whose end must then be told, or say what stops it."""
+    def try_pass(self, function: str) -> bool:
+        """Say whether a call may be delivered now; if so, its end must be told."""
+        return self._of(function).try_pass(now=self._clock.now())
+
+    def stop(self, function: str) -> Stop | None:
+        """Return what would keep a call from being delivered now."""
         now, breaker = self._clock.now(), self._of(function)
-        if breaker.try_pass(now=now):
+        if breaker.may_pass(now=now):
             return None
         is_given_up = breaker.is_given_up(now=now)
         if is_given_up and function not in self._given_up:

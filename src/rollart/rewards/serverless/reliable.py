@@ -26,8 +26,8 @@ from rollart.rewards.serverless.options import Reliability
 from rollart.types import Reward, ScoreCall
 
 
-class _NoPlaceError(ScoreError):
-    """The call was never delivered: too many others wait."""
+class _UndeliveredError(ScoreError):
+    """The call is not delivered: too many others wait, or its circuit was given up."""
 
 
 @dataclass(slots=True)
@@ -178,25 +178,12 @@ class ReliableInvoker:
             if attempt > 1:
                 self._counts["retries"] += 1
                 await self._clock.sleep(self._backoff_s(attempt - 1))
-            await self._pass(call.function, account, limit)
             try:
-                async with self._place(call.function):
-                    self._begin(limit)
-                    rewards = await self._hedge(call, account)
-            except _NoPlaceError:
-                self._circuits.abandoned(call.function)
-                raise
+                return await self._attempt(call, account, limit)
             except ScoreError as error:
                 account.last = str(error)
-                self._circuits.failed(call.function, error)
-                if error.is_final:
+                if error.is_final or isinstance(error, _UndeliveredError):
                     raise
-            except BaseException:
-                self._circuits.abandoned(call.function)
-                raise
-            else:
-                self._circuits.succeeded(call.function)
-                return rewards
         raise ScoreError(f"{account.last} (delivered {account.deliveries} times)")
 
     def _backoff_s(self, failures: int) -> float:
@@ -209,27 +196,55 @@ class ReliableInvoker:
         if limit.when() is None:
             limit.reschedule(asyncio.get_running_loop().time() + self._options.deadline_s)
 
-    async def _pass(self, function: str, account: Account, limit: asyncio.Timeout) -> None:
-        """Wait until the function's circuit lets a call through, or is given up."""
-        while (stop := self._circuits.try_pass(function)) is not None:
+    async def _attempt(
+        self, call: ScoreCall, account: Account, limit: asyncio.Timeout
+    ) -> tuple[Reward, ...]:
+        """Deliver a call once there is a place for it and its circuit lets it through."""
+        while True:
+            await self._wait(call.function, account, limit)
+            async with self._place(call.function):
+                # Asked again: the circuit may have opened while the call waited for the place.
+                if self._circuits.try_pass(call.function):
+                    self._begin(limit)
+                    return await self._watch(call, account)
+
+    async def _wait(self, function: str, account: Account, limit: asyncio.Timeout) -> None:
+        """Wait while the function's circuit is open, unless it is given up."""
+        while (stop := self._circuits.stop(function)) is not None:
             self._begin(limit)
             account.last = stop.reason
             if stop.is_given_up:
-                raise ScoreError(stop.reason)
+                raise _UndeliveredError(stop.reason)
             await self._clock.sleep(stop.rest_s)
+
+    async def _watch(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
+        """Deliver a call, and let its circuit know what came of it."""
+        try:
+            rewards = await self._hedge(call, account)
+        except ScoreError as error:
+            if isinstance(error, _UndeliveredError):
+                self._circuits.abandoned(call.function)
+            else:
+                self._circuits.failed(call.function, error)
+            raise
+        except BaseException:
+            self._circuits.abandoned(call.function)
+            raise
+        self._circuits.succeeded(call.function)
+        return rewards
 
     @contextlib.asynccontextmanager
     async def _place(self, function: str) -> AsyncGenerator[None]:
         """Hold one of the places."""
         if self._queued >= self._queue_limit:
-            raise _NoPlaceError(f"{function}: {self._queued} calls wait already")
+            raise _UndeliveredError(f"{function}: {self._queued} calls wait already")
         self._queued += 1
         try:
             async with asyncio.timeout(self._options.queue_wait_s or None):
                 await self._places.acquire()
         except TimeoutError:
             limit_s = self._options.queue_wait_s
-            raise _NoPlaceError(f"{function}: no place within {limit_s:g} s") from None
+            raise _UndeliveredError(f"{function}: no place within {limit_s:g} s") from None
         finally:
             self._queued -= 1
         self._in_flight += 1
