@@ -186,5 +186,5 @@ def _call(arguments: Sequence[str], *, threads: int) -> str:
         check=False,
     )
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
+        raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr}")
     return done.stdout.strip().splitlines()[-1]

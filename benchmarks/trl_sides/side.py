@@ -156,4 +156,7 @@ def train(
     trainer.train()
     if trainer.accelerator.is_main_process:
         setting = {"threads": arguments.threads, "processes": processes}
-        print(json.dumps({**record.report(), **setting}))
+        print(json.dumps({**record.report(), **setting}), flush=True)
+    # Processes that leave one another without a word abort now and then.
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
