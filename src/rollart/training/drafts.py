@@ -98,7 +98,8 @@ def _flush(directory: Path) -> None:
 def _complaint(error: OSError | SafetensorError, directory: Path, what: str) -> str:
     """Return one message that names the directory and what is free."""
     number = error.errno if isinstance(error, OSError) else _os_error(error)
-    place = next(path for path in directory.absolute().parents if path.exists())
+    # Path.exists raises where a parent may not be entered.
+    place = next(path for path in directory.absolute().parents if os.path.exists(path))  # noqa: PTH110
     free = shutil.disk_usage(place).free
     why = "the disk is full" if number in _FULL else str(error)
     return (
