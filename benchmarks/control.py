@@ -20,6 +20,7 @@ import gc
 import statistics
 import time
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from random import Random
 
 from rollart.control.batching import Batching
@@ -102,6 +103,7 @@ class World:
         self.born: dict[TrajectoryId, Version] = {}
         self.cancelled: set[TrajectoryId] = set()
         self.answers: list[Event] = []
+        self.wakes: list[float] = []
         self.now = 0.0
         engines = tuple(
             EngineInfo(id=EngineId(f"e{number}"), pool="gpu", version=self.version)
@@ -113,6 +115,8 @@ class World:
         """Make the next events: answers to earlier commands first, then births and ends."""
         events = list(self.answers)
         self.answers.clear()
+        while self.wakes and self.wakes[0] <= self.now:
+            events.append(Woke(at_s=heappop(self.wakes)))
         fresh = min(self.slots // 50, len(self.running))
         return events + [self._advance() for _ in range(fresh)]
 
@@ -178,7 +182,7 @@ class World:
             case Update():
                 self.answers.append(EngineUpdated(engine=command.engine, version=command.version))
             case Wake():
-                self.answers.append(Woke(at_s=command.at_s))
+                heappush(self.wakes, command.at_s)
             case _:
                 pass
 

@@ -1,9 +1,7 @@
 """The five modes live, side by side: trained trajectories a second with slow environments.
 
 Every mode has the same number of concurrent environments, the same model and batch. A step of an
-environment takes normal(mean, deviation) clamped at 0. At the staleness bound a step waits a while
-for work it would make too old; dropping it instead (the default) costs `rollart` a seventh of its
-speed here, and changes nothing in the modes that hold no work across steps.
+environment takes normal(mean, deviation) clamped at 0.
 
 `trajectory_over_lockstep` compares rollout alone: trajectories finished a second while rolling out,
 lock-step (`sync`) against per trajectory, the latter with a staleness bound that does not hold it
@@ -30,7 +28,6 @@ def _run(mode: str, *, ratio: float, steps: int, alpha: int = 1) -> Timed:
         f"run.steps={steps}",
         f"run.environments={ENVIRONMENTS}",
         f"staleness.alpha={alpha}",
-        "staleness.at_bound=pace",
         "batching.groups_per_step=8",
         "batching.group_size=8",
         mean_s=MEAN_S,

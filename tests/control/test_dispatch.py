@@ -1,5 +1,4 @@
 import json
-from math import inf, sqrt
 from random import Random
 
 import pytest
@@ -8,7 +7,7 @@ from hypothesis import strategies as st
 from world import World
 
 from rollart.control.batching import Batching
-from rollart.control.dispatch import Dispatch, Dispatcher, Durations, one_domain
+from rollart.control.dispatch import Dispatch, Dispatcher, one_domain
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore, take_snapshot
@@ -57,32 +56,6 @@ def test_a_lookahead_below_nothing_is_refused():
     with pytest.raises(ConfigError) as error:
         Dispatch(lookahead_groups=-1)
     assert str(error.value) == ("dispatch.lookahead_groups = -1: must be at least 0 (0: a batch)")
-
-
-def test_a_group_is_expected_to_take_as_long_as_its_slowest_member():
-    durations = Durations()
-    assert durations.expected_s("game") == inf
-    for took_s in (2.0, 4.0, 6.0):
-        durations.note("game", took_s)
-    assert durations.known["game"] == pytest.approx((3, 4.0, 8 / 3))
-    assert durations.expected_s("game") == pytest.approx(4.0 + 2 * sqrt(8 / 3))
-
-
-def test_a_cancelled_attempt_counts_only_where_it_ran_longer_than_usual():
-    durations = Durations()
-    durations.note_cancelled("game", 5.0)
-    assert durations.known == {}
-    durations.note("game", 2.0)
-    durations.note_cancelled("game", 1.0)
-    durations.note_cancelled("game", 4.0)
-    assert durations.known["game"] == pytest.approx((2, 3.0, 1.0))
-
-
-def test_the_latest_attempts_count_most():
-    durations = Durations()
-    for took_s in [1.0] * 500 + [3.0] * 100:
-        durations.note("game", took_s)
-    assert durations.known["game"][1] == pytest.approx(3.0, abs=0.02)
 
 
 steps = st.lists(st.one_of(st.none(), st.tuples(st.sampled_from(DOMAINS), st.floats(0, 9))))

@@ -1,5 +1,5 @@
 from rollart.control.batching import Batching
-from rollart.control.dispatch import Durations
+from rollart.control.durations import Durations
 from rollart.control.flights import Flights
 from rollart.control.groups import Group
 from rollart.control.redundancy import Redundancy
@@ -13,7 +13,7 @@ def flights_of(members, *, launched=0, **rules):
     """Return flights with as many slots as members of their only group, and the group."""
     batching = Batching(groups_per_step=1, group_size=members)
     rules = Rules(**{"steps": 9, "batching": batching} | rules)
-    flights = Flights(rules, durations=Durations())
+    flights = Flights(rules, durations=Durations(), usual=Durations())
     flights.open_slots(members)
     group = Group(
         id=7, task=5, domain="game", queued=dict.fromkeys(range(members), 0), members=members

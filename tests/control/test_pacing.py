@@ -1,42 +1,126 @@
+from dataclasses import dataclass
+
+import pytest
+
 from rollart.control.batching import Batching
 from rollart.control.cohort import Cohort
+from rollart.control.durations import Durations
+from rollart.control.flights import Flights
 from rollart.control.modes import AREAL, ROLLART
 from rollart.control.pacing import Hold
+from rollart.control.redundancy import Redundancy
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
+from rollart.control.syncing import Syncing
+
+USUAL_S = 2.0
+LATE_S = 2 * USUAL_S
+PATIENCE_S = 10.0
 
 
-def hold_of(at_bound, *, mode=ROLLART):
-    """Return a hold and groups of which two, born of 0, must train by version 1."""
-    bound = Staleness(alpha=1, at_bound=at_bound, patience_s=10.0)
-    batching = Batching(groups_per_step=1, group_size=1)
-    rules = Rules(steps=9, mode=mode, batching=batching, staleness=bound)
-    cohort = Cohort(rules, bound=bound)
-    for _ in range(2):
-        cohort.birth(cohort.open(), 0)
-    return Hold(rules, bound=bound), cohort
+@dataclass
+class Scene:
+    """Groups of one member that run, all born of version 0, and a step that could begin."""
+
+    hold: Hold
+    cohort: Cohort
+
+    def held(self, *times, optimizer=1):
+        """Say at which of these times the step waits."""
+        return [now for now in times if self.hold.holds(optimizer=optimizer, now=now)]
 
 
-def test_patience_counts_from_the_moment_the_step_could_begin():
-    hold, cohort = hold_of("pace")
-    held = [hold.holds(cohort, optimizer=0, now=now) for now in (5.0, 14.9, 15.0)]
-    assert (held, hold.until_s) == ([True, True, False], 15.0)
+def scene(
+    *launched_s, at_bound="pace", alpha=1, extra=0, mode=ROLLART, when="published", usual_s=USUAL_S
+):
+    """Return groups launched at these times, and a batch of one group."""
+    bound = Staleness(alpha=alpha, at_bound=at_bound, patience_s=PATIENCE_S)
+    rules = Rules(
+        steps=9,
+        mode=mode,
+        batching=Batching(groups_per_step=1, group_size=1),
+        staleness=bound,
+        redundancy=Redundancy(extra_groups=extra),
+        syncing=Syncing(when=when),
+    )
+    cohort, usual = Cohort(rules, bound=bound), Durations()
+    flights = Flights(rules, durations=cohort.dispatcher.durations, usual=usual)
+    for slot, at_s in enumerate(launched_s):
+        group = cohort.open()
+        flights.enqueue(group)
+        flights.launch(slot, at_s)
+        cohort.birth(group, 0)
+    usual.note("", usual_s)
+    return Scene(Hold(rules, bound=bound, cohort=cohort, usual=usual), cohort)
 
 
-def test_each_step_has_its_own_patience():
-    hold, cohort = hold_of("pace")
-    hold.holds(cohort, optimizer=0, now=5.0)
-    hold.end()
-    assert hold.until_s is None
-    hold.holds(cohort, optimizer=0, now=7.0)
-    assert hold.until_s == 17.0
+def test_a_step_waits_while_work_is_on_time():
+    assert scene(3.0).held(3.0, 6.9, 3.0 + LATE_S, 9.0) == [3.0, 6.9]
+
+
+def test_a_step_waits_for_the_last_that_is_on_time():
+    it = scene(0.0, 3.0, 1.0)
+    assert it.held(3.0, 6.9, 7.0) == [3.0, 6.9]
+    assert it.hold.until_s == 7.0
+
+
+def test_a_step_does_not_wait_for_work_that_hangs():
+    assert scene(0.0).held(LATE_S) == []
+
+
+def test_a_step_waits_no_longer_than_its_patience():
+    assert scene(0.0, usual_s=99.0).held(5.0, 14.9, 15.0) == [5.0, 14.9]
+
+
+def test_patience_does_not_begin_again_before_the_step_has_begun():
+    it = scene(0.0, usual_s=99.0)
+    it.held(5.0)
+    assert it.held(15.0, 16.0) == []
+    assert it.hold.end(17.0) == 12.0
+    assert it.held(17.0, 26.9, 27.0) == [17.0, 26.9]
+
+
+def test_a_step_ends_its_wait_when_all_but_the_hung_have_come():
+    it = scene(0.0, 3.0)
+    assert it.held(4.5)
+    it.cohort.complete(it.cohort.groups[1])
+    assert it.cohort.take()
+    assert it.held(5.0) == []
+
+
+def test_a_step_does_not_wait_for_a_group_that_was_dropped():
+    it = scene(0.0, 3.0)
+    assert it.held(4.5)
+    it.cohort.remove(it.cohort.groups[1])
+    assert it.held(5.0) == []
+
+
+def test_what_a_later_step_can_take_is_not_waited_for():
+    """Of three groups two hang; the third finds its place in the step after this."""
+    assert scene(0.0, 0.0, 3.0, alpha=2).held(4.5) == []
+
+
+def test_groups_in_excess_are_left_behind():
+    assert scene(3.0, extra=1).held(3.0) == []
+    it = scene(3.0, 3.5, extra=1)
+    assert it.held(4.0, 6.9, 7.0) == [4.0, 6.9]
 
 
 def test_waiting_has_no_end():
-    hold, cohort = hold_of("wait")
-    assert (hold.holds(cohort, optimizer=0, now=1e9), hold.until_s) == (True, None)
+    it = scene(0.0, at_bound="wait", extra=1)
+    assert it.held(1e9) == [1e9]
+    assert it.hold.until_s is None
 
 
-def test_no_step_waits_where_work_is_dropped_or_never_too_old():
-    for hold, cohort in (hold_of("drop"), hold_of("wait", mode=AREAL)):
-        assert not hold.is_wanted(cohort, optimizer=0)
+@pytest.mark.parametrize(
+    "options",
+    [{"at_bound": "drop"}, {"at_bound": "wait", "mode": AREAL}, {"when": "batch"}],
+    ids=["dropped", "never too old", "aged by the wait"],
+)
+def test_no_step_waits_where_work_is(options):
+    it = scene(3.0, **options)
+    assert (it.held(3.0), it.hold.is_on) == ([], False)
+
+
+def test_a_step_that_begins_at_once_has_not_waited():
+    assert scene().hold.end(5.0) == 0.0

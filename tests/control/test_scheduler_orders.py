@@ -143,15 +143,21 @@ def test_environments_hung_until_they_time_out_do_not_stop_a_run(options, seed, 
 
 
 @QUICK
-@given(worlds, seeds, st.integers(1, 4), st.sampled_from([AREAL, ROLLART]))
+@given(
+    worlds,
+    seeds,
+    st.integers(1, 4),
+    st.sampled_from([AREAL, ROLLART]),
+    st.sampled_from(["drop", "pace"]),
+)
 def test_environments_hung_for_ever_are_not_awaited_when_others_can_fill_the_batch(
-    options, seed, hung, mode
+    options, seed, hung, mode, at_bound
 ):
     rules = options["rules"]
     options = with_rules(
         options,
         mode=mode,
-        staleness=replace(rules.staleness, at_bound="drop"),
+        staleness=replace(rules.staleness, at_bound=at_bound),
         redundancy=replace(rules.redundancy, extra_groups=hung, adaptive=False),
     )
     options |= {"slots": hung + options["slots"], "hung": frozenset(range(hung))}

@@ -49,28 +49,42 @@ def test_the_papers_counting_needs_engines_at_most_one_step_behind():
     assert Staleness().may_train(optimizer=3, served=0)
 
 
+def test_a_step_waits_a_while_at_the_bound_unless_told_otherwise():
+    assert Staleness().at_bound == "pace"
+
+
 @pytest.mark.parametrize(
-    ("rolling", "ready", "holds"),
+    ("rolling", "late", "ready", "spare", "endangered"),
     [
-        ([], [2, 2], False),
-        ([1], [1, 1], False),
-        ([1], [2, 2], True),
-        ([1, 1, 1], [1, 2], True),
-        ([2, 2], [3, 3], False),
-        ([2, 2, 2], [3, 3], True),
-        ([2, 2, 2], [2, 3], True),
-        ([2, 2, 2], [2, 2], False),
+        ([], [], [2, 2], 0, {}),
+        ([1], [], [1, 1], 0, {}),
+        ([1], [], [2, 2], 0, {1: 0}),
+        ([1, 1, 1], [], [1, 2], 0, {1: 0}),
+        ([2, 2], [], [3, 3], 0, {}),
+        ([2, 2, 2], [], [3, 3], 0, {2: 2}),
+        ([2, 2, 2], [], [2, 3], 0, {2: 2}),
+        ([2, 2, 2], [], [2, 2], 0, {}),
+        ([1, 2, 2], [], [3, 3], 0, {1: 0, 2: 2}),
+        ([1, 2, 2], [], [3, 3], 1, {}),
+        ([1, 1, 2], [], [3, 3], 1, {1: 1}),
+        ([1, 2, 2], [2], [3, 3], 0, {1: 0}),
+        ([1, 2, 2], [1], [3, 3], 0, {}),
     ],
     ids=str,
 )
-def test_a_step_holds_for_running_work_that_later_steps_could_not_take_in_time(
-    rolling, ready, holds
+def test_running_work_that_later_steps_could_not_take_in_time_is_endangered(
+    rolling, late, ready, spare, endangered
 ):
     rule = Staleness(alpha=2)
-    held = rule.should_hold(
-        rolling=ages(*rolling), ready=ages(*ready), optimizer=3, groups_per_step=2
+    found = rule.find_endangered(
+        rolling=ages(*rolling),
+        late=ages(*late),
+        ready=ages(*ready),
+        optimizer=3,
+        groups_per_step=2,
+        spare=spare,
     )
-    assert held == holds
+    assert found == endangered
 
 
 @pytest.mark.parametrize("options", [{"alpha": -1}, {"patience_s": -0.1}])
@@ -83,7 +97,7 @@ def test_negative_staleness_options_are_refused(options):
 
 def test_ages_find_groups_by_the_version_they_were_born_of():
     groups = ages(2, 0, 2, 1)
-    assert (len(groups), sorted(groups.versions)) == (4, [0, 1, 2])
+    assert (len(groups), sorted(groups), sorted(groups.versions)) == (4, [0, 1, 2, 3], [0, 1, 2])
     assert [groups.count(until=version) for version in (-1, 0, 1, 2)] == [0, 1, 2, 4]
     assert groups.older_than(2) == [1, 3]
 
@@ -93,3 +107,11 @@ def test_ages_forget_a_version_with_its_last_group():
     groups.remove(0, born=2)
     groups.remove(1, born=0)
     assert (len(groups), groups.versions, groups.older_than(9)) == (1, [2], [2])
+
+
+def test_ages_forget_a_group_that_may_not_be_there():
+    groups = ages(2, 0)
+    assert [groups.discard(0, born=2), groups.discard(0, born=2)] == [True, False]
+    assert list(groups) == [1]
+    groups.clear()
+    assert len(groups) == 0

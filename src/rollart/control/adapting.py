@@ -156,6 +156,8 @@ class Adapter:
         )
         self._completions: deque[float] = deque(maxlen=per_step)
         self._free_s = 0.0
+        self.held_s = 0.0
+        """How long the next step waited at the staleness bound: nothing that more work mends."""
         self._trained_s: float | None = None
         self._trained = 0
         self._mean: Shares | None = None
@@ -268,7 +270,7 @@ class Adapter:
             self.alpha.call(mean.window_call())
 
     def _shares(self, now: float, *, period_s: float) -> Shares:
-        wait_s = now - self._free_s
+        wait_s = now - self._free_s - self.held_s
         tokens = max(1, self._spent.total())
         return Shares(
             wait=wait_s / period_s,

@@ -1,8 +1,8 @@
 """Batching: which finished groups form the next batch.
 
-Any `groups_per_step` complete groups will do: a batch never waits for a particular one, so no
-slow group holds up others. Oldest first spends the work nearest the staleness bound before it
-expires.
+Any `groups_per_step` complete groups will do, so no slow group holds up others; whether a step
+waits for work that it would make too old is for `pacing`. Oldest first spends the work nearest the
+staleness bound before it expires.
 """
 
 from collections.abc import Callable

@@ -10,6 +10,7 @@ because every change of state goes through here.
 """
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Literal, cast
 
 from rollart.control.admission import Admission
@@ -42,6 +43,8 @@ class Cohort:
         )
         self.groups: dict[GroupId, Group] = {}
         self.rolling_ages = Ages()
+        self.late_ages = Ages()
+        """Rolling groups that the next step does not wait for."""
         self.ready_ages = Ages()
         self.training: tuple[Group, ...] = ()
         self.next_group = 0
@@ -82,6 +85,8 @@ class Cohort:
             if group.born <= version:
                 return False
             self.rolling_ages.remove(group.id, born=group.born)
+            if self.late_ages.discard(group.id, born=group.born):
+                self.late_ages.add(group.id, born=version)
         group.born = version
         self.rolling_ages.add(group.id, born=version)
         return True
@@ -107,6 +112,7 @@ class Cohort:
         """Make a group ready; return the rolling ones that are now surplus."""
         assert group.born is not None
         self.rolling_ages.remove(group.id, born=group.born)
+        self.late_ages.discard(group.id, born=group.born)
         self._queue(group)
         group.state = "ready"
         if not self.admission.complete():
@@ -120,10 +126,16 @@ class Cohort:
         if group.born is not None:
             ages = self.rolling_ages if is_rolling else self.ready_ages
             ages.remove(group.id, born=group.born)
+            self.late_ages.discard(group.id, born=group.born)
         if is_rolling:
             self.admission.rolling -= 1
         else:
             self.admission.lose()
+
+    @property
+    def born(self) -> Iterator[Group]:
+        """The rolling groups that have a token."""
+        return (self.groups[group] for group in self.rolling_ages)
 
     def older_than(self, version: int) -> list[Group]:
         """Return the untrained groups born before a version, rolling ones first."""
@@ -165,6 +177,7 @@ class Cohort:
         assert states.count("trained") == len(self._trained)
         assert len(self.training) + len(self._trained) == self.admission.consumed
         assert len(self.rolling_ages) <= self.admission.rolling
+        assert set(self.late_ages) <= set(self.rolling_ages)
 
     def _queue(self, group: Group) -> None:
         assert group.born is not None

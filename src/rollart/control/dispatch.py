@@ -6,21 +6,15 @@ and only when all of them are open are the next ones looked at. So the stream is
 blocks of a fixed size: no index is lost or repeated, none waits behind more than a block, and every
 block trains the same mix whatever is expected.
 
-A group takes as long as its slowest member, so a domain is judged by its mean and its spread. One
-of which nothing is known goes first: it is the one to learn about.
+A domain of which nothing is known goes first: it is the one to learn about.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf, sqrt
 from typing import Literal, TypedDict
 
+from rollart.control.durations import Durations
 from rollart.errors import ConfigError
-
-_WEIGHT = 0.05
-"""What one attempt counts once many are known."""
-_SPREADS = 2.0
-"""Standard deviations above the mean at which a group's slowest member is expected."""
 
 DomainOf = Callable[[int], str]
 """The domain of the task at an index."""
@@ -52,34 +46,6 @@ class DispatchRecord(TypedDict):
     next_task: int
     block: list[int]
     durations: dict[str, tuple[int, float, float]]
-
-
-class Durations:
-    """How long the attempts of each domain take, the latest counting most."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, tuple[int, float, float]] = {}
-        """Attempts counted, mean and variance in seconds, by domain."""
-
-    def note(self, domain: str, took_s: float) -> None:
-        """Count an attempt that finished."""
-        count, mean_s, variance = self.known.get(domain, (0, 0.0, 0.0))
-        weight = max(_WEIGHT, 1 / (count + 1))
-        off_s = took_s - mean_s
-        variance = (1 - weight) * (variance + weight * off_s * off_s)
-        self.known[domain] = (count + 1, mean_s + weight * off_s, variance)
-
-    def note_cancelled(self, domain: str, ran_s: float) -> None:
-        """Count an attempt that was stopped, if it had already run longer than usual."""
-        if ran_s > self.known.get(domain, (0, inf, 0.0))[1]:
-            self.note(domain, ran_s)
-
-    def expected_s(self, domain: str) -> float:
-        """Return how long a group's slowest member is expected to take; inf if nothing is known."""
-        if domain not in self.known:
-            return inf
-        _, mean_s, variance = self.known[domain]
-        return mean_s + _SPREADS * sqrt(variance)
 
 
 class Dispatcher:

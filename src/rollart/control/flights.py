@@ -8,7 +8,7 @@ dropped after it finished. While it runs, or is being cancelled, it has a slot t
 from collections import deque
 from collections.abc import Iterable, Mapping
 
-from rollart.control.dispatch import Durations
+from rollart.control.durations import Durations
 from rollart.control.groups import Attempt, Group
 from rollart.control.hedging import Hedges
 from rollart.control.rules import Rules
@@ -21,9 +21,11 @@ from rollart.types import SlotId, TrajectoryId
 class Flights:
     """The attempts of a run, and what is to be attempted next."""
 
-    def __init__(self, rules: Rules, *, durations: Durations) -> None:
+    def __init__(self, rules: Rules, *, durations: Durations, usual: Durations) -> None:
+        """Take where to note how long attempts take: all, and those that end by themselves."""
         self._rules = rules
         self._durations = durations
+        self._usual = usual
         self.attempts: dict[TrajectoryId, Attempt] = {}
         self.queue: deque[tuple[Group, int]] = deque()
         """Members to launch; those no longer queued in their group are skipped when met."""
@@ -92,7 +94,9 @@ class Flights:
         """Note that an attempt finished by itself; one being cancelled is forgotten."""
         attempt = self.attempts[id_]
         self._hedges.finish(id_, now)
-        self._durations.note(attempt.group.domain, now - attempt.launched_s)
+        domain, took_s = attempt.group.domain, now - attempt.launched_s
+        self._durations.note(domain, took_s)
+        self._usual.note(domain, took_s)
         self.failures_in_a_row = 0
         self.slots.give_back(attempt.slot, healthy=True)
         if attempt.state == "cancelling":

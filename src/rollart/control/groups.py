@@ -45,6 +45,18 @@ class Group:
         """Members queued or in flight, with the number of the attempt each needs."""
         return self.queued | {member: each.number for member, each in self.flying.items()}
 
+    def due_s(self, size: int, *, late_s: float, now: float) -> float:
+        """Return until when enough of its members are on time to make it complete.
+
+        One that runs is on time until `late_s` after its launch, one that is queued or being
+        scored until `late_s` from now.
+        """
+        flying = self.flying.values()
+        began_s = [each.launched_s if each.state == "running" else now for each in flying]
+        began_s += [now] * len(self.queued)
+        needed = min(size - len(self.scored), len(began_s))
+        return sorted(began_s)[-needed] + late_s
+
     @property
     def rewards(self) -> list[float]:
         """The rewards of the scored attempts."""

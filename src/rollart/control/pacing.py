@@ -1,10 +1,17 @@
 """Pacing: whether a step waits for running work that it would make too old.
 
-`staleness.at_bound` says how: never, until the work has come, or no longer than `patience_s` from
-the moment the step could have begun.
+`staleness.at_bound` says how: never, until the work has come, or while it may be expected to come
+and no longer than `patience_s` from the moment the step could have begun.
+
+What may be expected is decided once, when the wait begins: groups with enough attempts that are
+not late. Of those, as many may be left behind as redundancy starts in excess. The wait ends when
+no more than that are left to come, or are not late, or with patience.
 """
 
+from typing import cast
+
 from rollart.control.cohort import Cohort
+from rollart.control.durations import Durations
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
 from rollart.types import Version
@@ -13,33 +20,78 @@ from rollart.types import Version
 class Hold:
     """The wait before a step, if there is one."""
 
-    def __init__(self, rules: Rules, *, bound: Staleness) -> None:
+    def __init__(self, rules: Rules, *, bound: Staleness, cohort: Cohort, usual: Durations) -> None:
         self._bound = bound
-        self._is_possible = bound.at_bound != "drop" and rules.mode.bound == "always"
-        self._groups_per_step = rules.batching.groups_per_step
+        self._batching = rules.batching
+        self._cohort = cohort
+        self._usual = usual
+        self._waits_for_all = bound.at_bound == "wait"
+        # Engines that load new weights when a batch is ready would age what a step waits for.
+        paces = bound.at_bound == "pace" and rules.syncing.when != "batch"
+        self._is_possible = rules.mode.bound == "always" and (self._waits_for_all or paces)
+        self._seen = (0, 0, 0)
+        self._since_s: float | None = None
         self.until_s: float | None = None
-        """When patience ends, if the step waits and has one."""
+        """When the wait ends at the latest, if it does without the work."""
+        self.is_on = False
+        """Whether the next step waits."""
 
-    def is_wanted(self, cohort: Cohort, *, optimizer: Version) -> bool:
-        """Say whether a step from `optimizer` had better wait."""
-        return self._is_possible and self._bound.should_hold(
-            rolling=cohort.rolling_ages,
-            ready=cohort.ready_ages,
-            optimizer=optimizer,
-            groups_per_step=self._groups_per_step,
-        )
-
-    def holds(self, cohort: Cohort, *, optimizer: Version, now: float) -> bool:
-        """Say whether a step that could begin now waits."""
-        if not self.is_wanted(cohort, optimizer=optimizer):
-            self.until_s = None
+    def holds(self, *, optimizer: Version, now: float) -> bool:
+        """Say whether a step from `optimizer` that could begin now waits."""
+        if not self._is_possible:
             return False
-        if self._bound.at_bound == "wait":
+        # A wait goes on while no group completes or is dropped.
+        admission = self._cohort.admission
+        seen = (admission.ready, admission.rolling, self._cohort.next_group)
+        is_over = self.until_s is not None and now >= self.until_s
+        if not self.is_on or seen != self._seen or is_over:
+            self._seen = seen
+            self.is_on = self._may_save_work(optimizer, now)
+            if self.is_on and self._since_s is None:
+                self._since_s = now
+        return self.is_on
+
+    def end(self, now: float) -> float:
+        """Note that the step begins, and return how long it waited; the next one waits anew."""
+        held_s = 0.0 if self._since_s is None else now - self._since_s
+        self._cohort.late_ages.clear()
+        self._since_s = self.until_s = None
+        self.is_on = False
+        return held_s
+
+    def _may_save_work(self, optimizer: Version, now: float) -> bool:
+        if not self._endangered(optimizer):
+            return False
+        if self._waits_for_all:
             return True
         if self.until_s is None:
-            self.until_s = now + self._bound.patience_s
+            self.until_s = min(now + self._bound.patience_s, self._expect(optimizer, now))
         return now < self.until_s
 
-    def end(self) -> None:
-        """Note that the step begins; the next one has its own patience."""
-        self.until_s = None
+    def _expect(self, optimizer: Version, now: float) -> float:
+        """Leave out what is late; return until when waiting for the rest may save some."""
+        on_time: list[tuple[Version, float]] = []
+        for group in self._cohort.born:
+            late_s = self._usual.late_s(group.domain)
+            due_s = group.due_s(self._batching.group_size, late_s=late_s, now=now)
+            born = cast("Version", group.born)
+            if due_s > now:
+                on_time.append((born, due_s))
+            else:
+                self._cohort.late_ages.add(group.id, born=born)
+        until_s = now
+        for version, places in self._endangered(optimizer).items():
+            times = sorted(due_s for born, due_s in on_time if born <= version)
+            until_s = max(until_s, times[-1 - places])
+        return until_s
+
+    def _endangered(self, optimizer: Version) -> dict[Version, int]:
+        cohort = self._cohort
+        return self._bound.find_endangered(
+            rolling=cohort.rolling_ages,
+            late=cohort.late_ages,
+            ready=cohort.ready_ages,
+            optimizer=optimizer,
+            groups_per_step=self._batching.groups_per_step,
+            spare=0 if self._waits_for_all else cohort.admission.redundancy.extra_groups,
+        )

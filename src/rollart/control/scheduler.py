@@ -22,6 +22,7 @@ from typing import assert_never, cast
 from rollart.control.adapting import Adapter
 from rollart.control.cohort import Cohort
 from rollart.control.dispatch import DomainOf, one_domain
+from rollart.control.durations import Durations
 from rollart.control.fates import Fates
 from rollart.control.flights import Flights
 from rollart.control.groups import Group
@@ -56,6 +57,9 @@ from rollart.events import (
 )
 from rollart.types import Version
 
+_MOST = 4.0
+"""Means that an attempt counts for at most in what is usual: one that crawls is not."""
+
 
 class Scheduler:
     """The reducer over a run's events."""
@@ -65,7 +69,8 @@ class Scheduler:
         self.optimizer = Version(0)
         self.bound = rules.mode.staleness(rules.staleness)
         self.cohort = Cohort(rules, bound=self.bound, domain_of=domain_of)
-        self.flights = Flights(rules, durations=self.cohort.dispatcher.durations)
+        usual = Durations(most=_MOST)
+        self.flights = Flights(rules, durations=self.cohort.dispatcher.durations, usual=usual)
         self.serving = Serving(rules, bound=self.bound, cohort=self.cohort, flights=self.flights)
         self.adapter = Adapter(rules, bound=self.bound)
         self.fates = Fates(
@@ -77,7 +82,7 @@ class Scheduler:
             is_fresh=self.is_fresh,
         )
         self.ending: CancelReason | None = None
-        self._hold = Hold(rules, bound=self.bound)
+        self._hold = Hold(rules, bound=self.bound, cohort=self.cohort, usual=usual)
         self._lends = rules.lending.enabled
         self._hedges = bool(rules.redundancy.hedge_after)
         self._wake_at: float | None = None
@@ -112,8 +117,7 @@ class Scheduler:
             return "the optimizer"
         if missing > 0:
             return f"{missing} of {self.rules.batching.groups_per_step} groups"
-        is_held = self._hold.is_wanted(self.cohort, optimizer=self.optimizer)
-        if is_held:
+        if self._hold.is_on:
             return "work about to expire"
         return "lent engines" if self.serving.lender.is_away else "weights"
 
@@ -243,7 +247,7 @@ class Scheduler:
             or not self._recall(now)
         ):
             return
-        self._hold.end()
+        self.adapter.held_s = self._hold.end(now)
         batch = self.cohort.take()
         groups = tuple(group.trajectories for group in batch)
         oldest = min(cast("Version", group.born) for group in batch)
@@ -252,7 +256,7 @@ class Scheduler:
 
     def _holds(self, now: float) -> bool:
         """Say whether the step waits for running work that it would make too old."""
-        is_held = self._hold.holds(self.cohort, optimizer=self.optimizer, now=now)
+        is_held = self._hold.holds(optimizer=self.optimizer, now=now)
         if is_held:
             self._wake(self._hold.until_s)
         return is_held

@@ -7,7 +7,9 @@ consume within `alpha` steps. At the exit, every group is checked again, because
 out of order. `docs/staleness.md` has the proof.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 from rollart.errors import ConfigError
@@ -26,10 +28,10 @@ class Staleness:
     """What age is counted against: the weights being updated, or (the paper's) those served."""
     window: Literal["served", "ahead"] = "served"
     """Count a batch as outstanding until its weights are served, or (the paper's) until taken."""
-    at_bound: Literal["drop", "wait", "pace"] = "drop"
+    at_bound: Literal["drop", "wait", "pace"] = "pace"
     """Before a step that would make running work too old: drop it, wait for it, or wait a while."""
-    patience_s: float = 10.0
-    """With at_bound = "pace": the longest a step waits before it drops."""
+    patience_s: float = 30.0
+    """With at_bound = "pace": the longest a step waits; for work that is late it does not."""
 
     def __post_init__(self) -> None:
         if self.alpha < 0:
@@ -64,19 +66,32 @@ class Staleness:
         """Say whether a step may start: the paper's counting needs the engines one step behind."""
         return self.counting == "optimizer" or optimizer - served <= 1
 
-    def should_hold(
-        self, *, rolling: "Ages", ready: "Ages", optimizer: Version, groups_per_step: int
-    ) -> bool:
-        """Say whether a step from `optimizer` would spoil running work that waiting can save.
+    def find_endangered(
+        self,
+        *,
+        rolling: "Ages",
+        late: "Ages",
+        ready: "Ages",
+        optimizer: Version,
+        groups_per_step: int,
+        spare: int = 0,
+    ) -> dict[Version, int]:
+        """Return the versions of whose running work a step would spoil some that waiting can save.
 
-        Work born of `v` may train until `v + alpha`. If more of it runs than the steps after this
-        one can take by then, and this batch has room for more of it, the step had better wait.
+        Work born of `v` or before may train until `v + alpha`. It is in danger if more of it runs,
+        `late` groups apart, than the steps after this one can take by then, and `spare` groups that
+        may be lost, while this batch has room for more. Each version comes with how many are safe.
         """
-        return any(
-            rolling.count(until=born) > (born + self.alpha - optimizer) * groups_per_step
-            and ready.count(until=born) < groups_per_step
+        safe = {
+            born: (born + self.alpha - optimizer) * groups_per_step + spare
             for born in rolling.versions
-        )
+        }
+        return {
+            born: count
+            for born, count in safe.items()
+            if rolling.count(until=born) - late.count(until=born) > count
+            and ready.count(until=born) < groups_per_step
+        }
 
 
 class Ages:
@@ -96,6 +111,17 @@ class Ages:
         if not groups:
             del self._by_born[born]
 
+    def discard(self, group: GroupId, *, born: Version) -> bool:
+        """Forget a group if it is here; return whether it was."""
+        is_here = group in self._by_born.get(born, ())
+        if is_here:
+            self.remove(group, born=born)
+        return is_here
+
+    def clear(self) -> None:
+        """Forget all groups."""
+        self._by_born.clear()
+
     @property
     def versions(self) -> list[Version]:
         """The versions that groups were born of, in no order."""
@@ -103,13 +129,16 @@ class Ages:
 
     def count(self, *, until: Version) -> int:
         """Return how many groups were born of a version or an older one."""
-        return sum(len(groups) for born, groups in self._by_born.items() if born <= until)
+        return sum([len(groups) for born, groups in self._by_born.items() if born <= until])
 
     def older_than(self, version: int) -> list[GroupId]:
         """Return the groups born before a version, in id order."""
         return sorted(
             group for born, groups in self._by_born.items() if born < version for group in groups
         )
+
+    def __iter__(self) -> Iterator[GroupId]:
+        return chain.from_iterable(self._by_born.values())
 
     def __len__(self) -> int:
         return sum(len(groups) for groups in self._by_born.values())

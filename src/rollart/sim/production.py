@@ -105,7 +105,7 @@ class Trial:
                 seed=seed,
                 mode=mode_named("rollart"),
                 batching=Batching(groups_per_step=self.groups, group_size=GROUP_SIZE),
-                staleness=Staleness(alpha=ALPHA),
+                staleness=Staleness(alpha=ALPHA, at_bound="drop"),
                 redundancy=Redundancy(extra_groups=round(self.groups * EXTRA_SHARE)),
             ),
             workload=self.workload(seed),

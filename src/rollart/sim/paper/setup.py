@@ -207,7 +207,9 @@ class Setup:
             seed=self.seed,
             mode=self.schedule,
             batching=Batching(groups_per_step=self.groups, group_size=GROUP_SIZE),
-            staleness=Staleness(alpha=self.alpha, counting="serving", window="ahead"),
+            staleness=Staleness(
+                alpha=self.alpha, counting="serving", window="ahead", at_bound="drop"
+            ),
             redundancy=Redundancy(extra_groups=self._extra, extra_members=self.extra_members),
             syncing=Syncing(when="batch"),
         )
