@@ -124,3 +124,12 @@ def test_no_step_waits_where_work_is(options):
 
 def test_a_step_that_begins_at_once_has_not_waited():
     assert scene().hold.end(5.0) == 0.0
+
+
+def test_a_late_group_stays_late_when_it_is_found_to_be_older():
+    it = scene(0.0, 3.0)
+    assert it.held(4.5)
+    for group in it.cohort.groups.values():
+        it.cohort.birth(group, -1)
+    assert list(it.cohort.late_ages) == [0]
+    it.cohort.check()
