@@ -1,7 +1,8 @@
 """The five modes live, side by side: trained trajectories a second with slow environments.
 
 Every mode has the same number of concurrent environments, the same model and batch. A step of an
-environment takes normal(mean, deviation) clamped at 0.
+environment takes normal(mean, deviation) clamped at 0. `pace_over_drop` compares two choices at the
+staleness bound: the default, which waits a while for work about to become too old, and dropping it.
 
 `trajectory_over_lockstep` compares rollout alone: trajectories finished a second while rolling out,
 lock-step (`sync`) against per trajectory, the latter with a staleness bound that does not hold it
@@ -22,7 +23,7 @@ ROLLOUT_ALPHA = 4
 """Wide enough that rollout, measured alone, never waits for training."""
 
 
-def _run(mode: str, *, ratio: float, steps: int, alpha: int = 1) -> Timed:
+def _run(mode: str, *overrides: str, ratio: float, steps: int, alpha: int = 1) -> Timed:
     config = lake_config(
         f"run.mode={mode}",
         f"run.steps={steps}",
@@ -30,6 +31,7 @@ def _run(mode: str, *, ratio: float, steps: int, alpha: int = 1) -> Timed:
         f"staleness.alpha={alpha}",
         "batching.groups_per_step=8",
         "batching.group_size=8",
+        *overrides,
         mean_s=MEAN_S,
         deviation_s=MEAN_S * ratio,
     )
@@ -38,11 +40,16 @@ def _run(mode: str, *, ratio: float, steps: int, alpha: int = 1) -> Timed:
 
 def run(*, quick: bool) -> dict[str, object]:
     trained: dict[str, list[float]] = {mode: [] for mode in STEPS}
+    dropping: list[float] = []
     for number in range(1 if quick else 3):
         for mode, steps in STEPS.items():
             rate = _run(mode, ratio=1.0, steps=5 if quick else steps).trained_per_s
             trained[mode].append(rate)
             say(f"round {number + 1}: {mode} {rate:.1f} trained trajectories/s")
+        steps = 5 if quick else STEPS["rollart"]
+        rate = _run("rollart", "staleness.at_bound=drop", ratio=1.0, steps=steps).trained_per_s
+        dropping.append(rate)
+        say(f"round {number + 1}: rollart that drops at the bound {rate:.1f}")
     over: dict[str, float] = {}
     for ratio in RATIOS:
         pairs: list[float] = []
@@ -54,13 +61,13 @@ def run(*, quick: bool) -> dict[str, object]:
         say(f"deviation {ratio} of the mean: trajectory over lock-step {over[str(ratio)]}")
     rates = {mode: round(median(values), 2) for mode, values in trained.items()}
     return {
-        "rollart_over_sync": _ratio(trained, "sync"),
-        "rollart_over_sync_plus": _ratio(trained, "sync_plus"),
+        "rollart_over_sync": _ratio(trained["rollart"], trained["sync"]),
+        "rollart_over_sync_plus": _ratio(trained["rollart"], trained["sync_plus"]),
         "trajectory_over_lockstep": over,
         "trained_per_s": rates,
+        "pace_over_drop": _ratio(trained["rollart"], dropping),
     }
 
 
-def _ratio(trained: dict[str, list[float]], mode: str) -> float:
-    pairs = zip(trained["rollart"], trained[mode], strict=True)
-    return round(median(ours / theirs for ours, theirs in pairs), 3)
+def _ratio(rates: list[float], others: list[float]) -> float:
+    return round(median(one / other for one, other in zip(rates, others, strict=True)), 3)

@@ -15,6 +15,7 @@ from rollart.config import load_config
 from rollart.config.simulated import profiles_of
 from rollart.config.world import world_from
 from rollart.errors import ConfigError
+from rollart.observe.log import read_log
 from rollart.replay import replay
 from rollart.sim.latency import Latency
 from rollart.sim.outages import OutageOptions
@@ -266,6 +267,11 @@ def test_a_simulated_run_is_simulated_again_from_its_log(config, tmp_path, lines
     assert result["steps"] == 6
     assert result["error"]["step_s"] < 0.5
     assert {path.name for path in second.iterdir()} == FILES
+    assert lines("replay", str(second))[0] == 0
+    logs = [read_log(each / "events.jsonl")[0] for each in (first, second)]
+    kinds = [log.header.rules["tasks"]["kinds"] for log in logs]
+    assert [kind["domain"] for kind in kinds[0]] == ["web", "math"]
+    assert kinds[0] == kinds[1]
     code, text, _ = lines("simulate", "--from", str(first), "--out", str(second))
     assert "tokens/s" not in text.splitlines()[0]
     assert text.splitlines()[-1].startswith(f"written to {second}: ")

@@ -39,7 +39,7 @@ def adapter(*, groups_per_step=4, redundancy=ON, staleness=WINDOW, mode=ROLLART)
 
 
 def shares(**changes):
-    nothing = {"wait": 0.0, "tail": 0.0, "stale": 0.0, "surplus": 0.0, "idle": 0.0}
+    nothing = {"wait": 0.0, "held": 0.0, "tail": 0.0, "stale": 0.0, "surplus": 0.0, "idle": 0.0}
     return Shares(**nothing | changes)
 
 
@@ -119,13 +119,15 @@ def test_environments_that_idle_while_the_trainer_waits_call_for_extra_groups():
 
 
 def test_a_running_mean_moves_a_part_of_the_way():
-    mean = shares(wait=1.0).towards(shares(tail=1.0, stale=1.0, surplus=1.0, idle=1.0))
-    assert mean == Shares(wait=0.7, tail=0.3, stale=0.3, surplus=0.3, idle=0.3)
+    mean = shares(wait=1.0).towards(shares(held=1.0, tail=1.0, stale=1.0, surplus=1.0, idle=1.0))
+    assert mean == Shares(wait=0.7, held=0.3, tail=0.3, stale=0.3, surplus=0.3, idle=0.3)
 
 
 def test_waste_without_waiting_calls_for_a_smaller_window_and_the_opposite_for_a_larger():
     assert shares(stale=0.2).window_call() == -1
     assert shares(wait=0.2).window_call() == 1
+    assert shares(wait=0.2, held=0.2).window_call() == -1
+    assert shares(wait=0.4, held=0.2).window_call() == 0
     assert shares(wait=0.2, stale=0.2).window_call() == 0
     assert shares().window_call() == 0
 

@@ -37,6 +37,7 @@ def group_of(*, running=(), others=(), scored=0, queued=0):
         (group_of(others=["rival", "rival"], scored=2), 14.0),
         (group_of(running=[0.0, 3.0], scored=1), 10.0),
         (group_of(scored=3, queued=1), 14.0),
+        (group_of(running=[0.0, 3.0], scored=7), 13.0),
     ],
     ids=[
         "all are needed",
@@ -49,6 +50,7 @@ def group_of(*, running=(), others=(), scored=0, queued=0):
         "none runs",
         "a member is lost",
         "the last is queued",
+        "it was begun for a larger group",
     ],
 )
 def test_a_group_is_due_until_too_few_of_its_members_are_on_time(group, due_s):

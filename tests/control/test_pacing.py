@@ -11,7 +11,6 @@ from rollart.control.pacing import Hold
 from rollart.control.redundancy import Redundancy
 from rollart.control.rules import Rules
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
 
 USUAL_S = 2.0
 LATE_S = 2 * USUAL_S
@@ -24,24 +23,22 @@ class Scene:
 
     hold: Hold
     cohort: Cohort
+    usual: Durations
 
     def held(self, *times, optimizer=1):
         """Say at which of these times the step waits."""
         return [now for now in times if self.hold.holds(optimizer=optimizer, now=now)]
 
 
-def scene(
-    *launched_s, at_bound="pace", alpha=1, extra=0, mode=ROLLART, when="published", usual_s=USUAL_S
-):
+def scene(*launched_s, at_bound="pace", alpha=1, extra=0, mode=ROLLART, usual_s=USUAL_S, **bound):
     """Return groups launched at these times, and a batch of one group."""
-    bound = Staleness(alpha=alpha, at_bound=at_bound, patience_s=PATIENCE_S)
+    bound = Staleness(alpha=alpha, at_bound=at_bound, patience_s=PATIENCE_S, **bound)
     rules = Rules(
         steps=9,
         mode=mode,
         batching=Batching(groups_per_step=1, group_size=1),
         staleness=bound,
         redundancy=Redundancy(extra_groups=extra),
-        syncing=Syncing(when=when),
     )
     cohort, usual = Cohort(rules, bound=bound), Durations()
     flights = Flights(rules, durations=cohort.dispatcher.durations, usual=usual)
@@ -51,7 +48,7 @@ def scene(
         flights.launch(slot, at_s)
         cohort.birth(group, 0)
     usual.note("", usual_s)
-    return Scene(Hold(rules, bound=bound, cohort=cohort, usual=usual), cohort)
+    return Scene(Hold(rules, bound=bound, cohort=cohort, usual=usual), cohort, usual)
 
 
 def test_a_step_waits_while_work_is_on_time():
@@ -76,7 +73,7 @@ def test_patience_does_not_begin_again_before_the_step_has_begun():
     it = scene(0.0, usual_s=99.0)
     it.held(5.0)
     assert it.held(15.0, 16.0) == []
-    assert it.hold.end(17.0) == 12.0
+    assert it.hold.end(17.0) == PATIENCE_S
     assert it.held(17.0, 26.9, 27.0) == [17.0, 26.9]
 
 
@@ -114,7 +111,7 @@ def test_waiting_has_no_end():
 
 @pytest.mark.parametrize(
     "options",
-    [{"at_bound": "drop"}, {"at_bound": "wait", "mode": AREAL}, {"when": "batch"}],
+    [{"at_bound": "drop"}, {"at_bound": "wait", "mode": AREAL}, {"counting": "serving"}],
     ids=["dropped", "never too old", "aged by the wait"],
 )
 def test_no_step_waits_where_work_is(options):
@@ -133,3 +130,31 @@ def test_a_late_group_stays_late_when_it_is_found_to_be_older():
         it.cohort.birth(group, -1)
     assert list(it.cohort.late_ages) == [0]
     it.cohort.check()
+
+
+def test_a_wait_that_has_ended_does_not_begin_again_before_the_step_has_begun():
+    it = scene(3.0)
+    assert it.held(3.0)
+    it.cohort.complete(it.cohort.groups[0])
+    assert it.cohort.take()
+    assert it.held(4.0) == []
+    it.cohort.birth(it.cohort.open(), 0)
+    assert it.held(5.0) == []
+    assert it.hold.end(9.0) == 1.0
+
+
+def test_of_several_versions_in_danger_the_latest_work_is_waited_for():
+    it = scene(3.0, 5.0, 6.0, alpha=2)
+    it.cohort.groups[0].born = None  # born again, as of the version before
+    it.cohort.rolling_ages.remove(0, born=0)
+    it.cohort.birth(it.cohort.groups[0], -1)
+    assert it.held(6.0) == [6.0]
+    assert it.hold.until_s == 5.0 + LATE_S
+
+
+def test_each_domain_has_its_own_time():
+    it = scene(0.0, 0.0)
+    it.cohort.groups[1].domain = "slow"
+    it.usual.note("slow", 2 * USUAL_S)
+    assert it.held(LATE_S) == [LATE_S]
+    assert (list(it.cohort.late_ages), it.hold.until_s) == ([0], 2 * LATE_S)

@@ -105,6 +105,8 @@ class World:
         self.send(RunStarted(engines=infos, slots=self.slots))
 
     def send(self, event: Event) -> list[Command]:
+        if isinstance(event, Woke):
+            self.now = max(self.now, event.at_s)
         commands = self.scheduler.handle(event, self.now)
         self.log.append((self.now, event, commands))
         check(self.scheduler)

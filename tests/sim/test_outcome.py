@@ -60,7 +60,7 @@ def test_every_mode_gives_its_figures_twice_the_same():
 def lengthened(mode: str, steps: int):
     cluster = small_cluster(constants=Constants(train_fixed_s=1.0, push_gb_s=0.5))
     world = small_world(mode, cluster=cluster, slots=48)
-    rules = replace(world.rules, steps=steps, staleness=Staleness(alpha=3))
+    rules = replace(world.rules, steps=steps, staleness=Staleness(alpha=3, at_bound="drop"))
     return replace(world, rules=rules)
 
 

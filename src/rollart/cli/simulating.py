@@ -18,6 +18,7 @@ from rollart.observe.plots import plot_utilisation
 from rollart.observe.trace import Trace, save_trace
 from rollart.sim.outcome import Collector, outcome_of
 from rollart.sim.pool_use import PoolUse
+from rollart.sim.recorded_work import RecordedWorkload
 from rollart.sim.simulator import Observer, Simulator
 from rollart.sim.steps import StepRow, StepRows
 from rollart.sim.workload import SyntheticWorkload
@@ -118,7 +119,8 @@ def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
     log = out / "events.jsonl"
     log.unlink(missing_ok=True)
     rules, workload = world.rules, world.workload
-    tasks = workload.tasks if isinstance(workload, SyntheticWorkload) else None
+    has_tasks = isinstance(workload, SyntheticWorkload | RecordedWorkload)
+    tasks = workload.tasks if has_tasks else None
 
     def note(now: float, event: Event, commands: Sequence[Command]) -> None:
         trace.add(Record(time_s=now, event=event, commands=tuple(commands)))

@@ -1,8 +1,9 @@
 """Adapting: how much is started beyond the batch, and how far ahead, by what that cost and saved.
 
-Before each step the time since the step before is judged by five shares: the time the trainer
-waited, the part of it due to the batch's slow groups (the tail), the time environments stood idle,
-and the sampled tokens thrown away because their group became stale or surplus. Running means of
+Before each step the time since the step before is judged by six shares: the time the trainer
+waited, the parts of it due to the batch's slow groups (the tail) and to work about to become too
+old (held), the time environments stood idle, and the sampled tokens thrown away because their group
+became stale or surplus. Running means of
 them count, from when work can have become stale at all.
 
 - `extra_groups` buys time with tokens. Where groups take unlike times (there is a tail, or waste
@@ -10,8 +11,9 @@ them count, from when work can have become stale at all.
   small beside that; fewer when they add too much, or nobody waits. In a window extra groups are
   kept for the next batch, so there environments that idle while the trainer waits call for more
   as well; where all are busy, more groups would only queue.
-- `alpha`, the window groups are opened by, buys a trainer that never waits with older work: waste
-  while it does not wait calls for a smaller window, waiting without waste for a larger one.
+- `alpha`, the window groups are opened by, buys a trainer that never waits for a batch with older
+  work: work that becomes too old, or is waited for so that it does not, calls for a smaller window
+  while there is no other wait; waiting without it for a larger one.
 
 A level moves only when the same was called for twice in a row, by one step, within its bounds:
 never above the configured alpha, so what may train is bounded as without adapting.
@@ -74,6 +76,8 @@ class Shares:
 
     wait: float
     """Time the trainer waited for its batch."""
+    held: float
+    """Time of that for which it had one, and waited for work about to become too old."""
     tail: float
     """Time it waited for the slow half of the groups longer than for the fast half."""
     stale: float
@@ -92,6 +96,7 @@ class Shares:
         """Return the running mean that takes in the latest shares."""
         return Shares(
             wait=self.wait + _WEIGHT * (latest.wait - self.wait),
+            held=self.held + _WEIGHT * (latest.held - self.held),
             tail=self.tail + _WEIGHT * (latest.tail - self.tail),
             stale=self.stale + _WEIGHT * (latest.stale - self.stale),
             surplus=self.surplus + _WEIGHT * (latest.surplus - self.surplus),
@@ -111,9 +116,10 @@ class Shares:
 
     def window_call(self) -> int:
         """Return the direction in which a larger or smaller window is called for."""
-        if self.wait < _LITTLE and self.stale > _MUCH:
+        wait, aged = self.wait - self.held, self.stale + self.held
+        if wait < _LITTLE and aged > _MUCH:
             return -1
-        return 1 if self.wait > _MUCH and self.stale < _LITTLE else 0
+        return 1 if wait > _MUCH and aged < _LITTLE else 0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -157,7 +163,7 @@ class Adapter:
         self._completions: deque[float] = deque(maxlen=per_step)
         self._free_s = 0.0
         self.held_s = 0.0
-        """How long the next step waited at the staleness bound: nothing that more work mends."""
+        """How long the step that begins was held back at the staleness bound."""
         self._trained_s: float | None = None
         self._trained = 0
         self._mean: Shares | None = None
@@ -270,10 +276,11 @@ class Adapter:
             self.alpha.call(mean.window_call())
 
     def _shares(self, now: float, *, period_s: float) -> Shares:
-        wait_s = now - self._free_s - self.held_s
+        wait_s = now - self._free_s
         tokens = max(1, self._spent.total())
         return Shares(
             wait=wait_s / period_s,
+            held=self.held_s / period_s,
             tail=max(0.0, min(wait_s, self._tail_s())) / period_s,
             stale=self._spent["stale"] / tokens,
             surplus=self._spent["surplus"] / tokens,

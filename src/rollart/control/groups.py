@@ -54,7 +54,7 @@ class Group:
         flying = self.flying.values()
         began_s = [each.launched_s if each.state == "running" else now for each in flying]
         began_s += [now] * len(self.queued)
-        needed = min(size - len(self.scored), len(began_s))
+        needed = max(1, min(size - len(self.scored), len(began_s)))
         return sorted(began_s)[-needed] + late_s
 
     @property

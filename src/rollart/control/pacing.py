@@ -26,11 +26,12 @@ class Hold:
         self._cohort = cohort
         self._usual = usual
         self._waits_for_all = bound.at_bound == "wait"
-        # Engines that load new weights when a batch is ready would age what a step waits for.
-        paces = bound.at_bound == "pace" and rules.syncing.when != "batch"
+        # Counted against the weights served, work would age during the wait.
+        paces = bound.at_bound == "pace" and bound.counting == "optimizer"
         self._is_possible = rules.mode.bound == "always" and (self._waits_for_all or paces)
         self._seen = (0, 0, 0)
-        self._since_s: float | None = None
+        self._since_s = 0.0
+        self._held_s = 0.0
         self.until_s: float | None = None
         """When the wait ends at the latest, if it does without the work."""
         self.is_on = False
@@ -46,18 +47,25 @@ class Hold:
         is_over = self.until_s is not None and now >= self.until_s
         if not self.is_on or seen != self._seen or is_over:
             self._seen = seen
-            self.is_on = self._may_save_work(optimizer, now)
-            if self.is_on and self._since_s is None:
-                self._since_s = now
+            self._turn(now, is_on=self._may_save_work(optimizer, now))
         return self.is_on
 
     def end(self, now: float) -> float:
         """Note that the step begins, and return how long it waited; the next one waits anew."""
-        held_s = 0.0 if self._since_s is None else now - self._since_s
+        self._turn(now, is_on=False)
+        held_s, self._held_s = self._held_s, 0.0
         self._cohort.late_ages.clear()
-        self._since_s = self.until_s = None
-        self.is_on = False
+        self.until_s = None
         return held_s
+
+    def _turn(self, now: float, *, is_on: bool) -> None:
+        """Begin or end the wait; one for a while that has ended does not begin again."""
+        if is_on and not self.is_on:
+            self._since_s = now
+        elif self.is_on and not is_on:
+            self._held_s += now - self._since_s
+            self.until_s = None if self._waits_for_all else now
+        self.is_on = is_on
 
     def _may_save_work(self, optimizer: Version, now: float) -> bool:
         if not self._endangered(optimizer):

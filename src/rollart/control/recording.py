@@ -49,10 +49,16 @@ def decode_rules(encoded: Mapping[str, Any], *, seed: int) -> Rules:
     return Rules(steps=encoded["steps"], seed=seed, mode=mode_named(encoded["mode"]), **sections)
 
 
-def decode_domains(encoded: Mapping[str, Any]) -> DomainOf:
-    """Return the domains of the stream that was encoded with the rules."""
+def decode_tasks(encoded: Mapping[str, Any]) -> TaskMix | None:
+    """Return the stream that was encoded with the rules, if one was."""
     tasks = encoded.get("tasks")
     if tasks is None:
-        return one_domain
+        return None
     kinds = [TaskKind(**kind) for kind in tasks["kinds"]]
-    return TaskMix(kinds, seed=tasks["seed"]).domain
+    return TaskMix(kinds, seed=tasks["seed"])
+
+
+def decode_domains(encoded: Mapping[str, Any]) -> DomainOf:
+    """Return the domains of the stream that was encoded with the rules."""
+    tasks = decode_tasks(encoded)
+    return one_domain if tasks is None else tasks.domain

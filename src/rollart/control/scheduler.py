@@ -117,7 +117,7 @@ class Scheduler:
             return "the optimizer"
         if missing > 0:
             return f"{missing} of {self.rules.batching.groups_per_step} groups"
-        if self._hold.is_on:
+        if self._hold.is_on and self.ending is None:
             return "work about to expire"
         return "lent engines" if self.serving.lender.is_away else "weights"
 

@@ -83,7 +83,7 @@ class Staleness:
         may be lost, while this batch has room for more. Each version comes with how many are safe.
         """
         safe = {
-            born: (born + self.alpha - optimizer) * groups_per_step + spare
+            born: max(0, born + self.alpha - optimizer) * groups_per_step + spare
             for born in rolling.versions
         }
         return {

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollart.control.recording import decode_domains, decode_rules
+from rollart.control.recording import decode_rules, decode_tasks
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.errors import ConfigError, RollartError, UserError
@@ -133,7 +133,7 @@ def _world(
     measured = Measured()
     try:
         rules = decode_rules(part.header.rules, seed=part.header.seed)
-        domain_of = decode_domains(part.header.rules)
+        tasks = decode_tasks(part.header.rules)
         for record in part.records:
             measured.add(record)
     except (KeyError, TypeError, ValueError, RollartError) as error:
@@ -163,7 +163,7 @@ def _world(
         rules=changed,
         workload=RecordedWorkload(
             measured,
-            domain_of=domain_of,
+            tasks=tasks,
             stretches=stretches.longer(rules.batching.groups_per_step),
         ),
         make_engines=lambda loop: _engines(started, loop),

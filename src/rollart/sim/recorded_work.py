@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from rollart.control.dispatch import DomainOf
+from rollart.control.dispatch import one_domain
+from rollart.control.tasks import TaskMix
 from rollart.control.turns import Limits
 from rollart.errors import UserError
 from rollart.events import Launch
@@ -35,8 +36,9 @@ class _Cut:
 class RecordedWorkload:
     """Scripts as a log tells them, or drawn from those."""
 
-    def __init__(self, measured: Measured, *, domain_of: DomainOf, stretches: Stretches) -> None:
-        self._domain_of = domain_of
+    def __init__(self, measured: Measured, *, tasks: TaskMix | None, stretches: Stretches) -> None:
+        """Take the stream of tasks that the run had; None where all were of one domain."""
+        self.tasks = tasks
         self._stretches = stretches
         self._known: dict[Place, Script | _Cut] = {}
         self._scripts: dict[str, list[Script]] = {}
@@ -47,7 +49,7 @@ class RecordedWorkload:
 
     def domain(self, task: int) -> str:
         """Return the domain of a task."""
-        return self._domain_of(task)
+        return one_domain(task) if self.tasks is None else self.tasks.domain(task)
 
     def script(self, launch: Launch) -> Script:
         """Return the course of an attempt."""

@@ -114,10 +114,15 @@ class Download:
         return zlib.crc32(part.data)
 
 
-def read_json(blobs: Blobs, key: str) -> dict[str, Any]:
-    """Return a JSON object of the store; KeyError if it is not there."""
+def read_json(blobs: Blobs, key: str, *, is_again: bool = False) -> dict[str, Any]:
+    """Return a JSON object of the store; KeyError if it is not there.
+
+    The store may be removing it meanwhile, so what makes no sense is read once more.
+    """
     data = bytes(blobs.get(key))
     try:
         return json.loads(data)
     except ValueError as error:
-        raise StorageError(f"{key} in {blobs.place} is damaged: {error}") from error
+        if is_again:
+            raise StorageError(f"{key} in {blobs.place} is damaged: {error}") from error
+    return read_json(blobs, key, is_again=True)
