@@ -201,13 +201,14 @@ def test_areal_keeps_work_however_old_it_has_become():
     assert run.finished(2, born=0)[0] == Train(version=2, groups=((2,),), staleness=2)
 
 
-def behind_schedule(at_bound):
+def behind_schedule(at_bound, *, patience_s=4.0, later_s=6.0):
     """Return a run with two groups that must train by version 2, and a fresher one ready at 1."""
-    run = Driver(staleness=Staleness(alpha=2, at_bound=at_bound, patience_s=4.0))
+    run = Driver(staleness=Staleness(alpha=2, at_bound=at_bound, patience_s=patience_s))
     run.born(1)
     run.born(2)
     run.now = 6.0
     run.finished(0)
+    run.now = later_s
     run.serve(1)
     return run, run.finished(3, born=1)
 
@@ -232,24 +233,13 @@ def test_pacing_at_the_bound_waits_as_long_as_its_patience():
 
 
 def test_pacing_does_not_wait_for_work_long_overdue():
-    run = Driver(staleness=Staleness(alpha=2, at_bound="pace", patience_s=100.0))
-    run.born(1)
-    run.born(2)
-    run.now = 6.0
-    run.finished(0)
-    run.now = 60.0
-    run.serve(1)
-    assert run.finished(3, born=1) == [Train(version=1, groups=((3,),), staleness=0)]
+    _, commands = behind_schedule("pace", patience_s=100.0, later_s=60.0)
+    assert commands == [Train(version=1, groups=((3,),), staleness=0)]
 
 
 def test_pacing_asks_once_to_be_woken_when_the_work_is_late():
-    run = Driver(staleness=Staleness(alpha=2, at_bound="pace", patience_s=100.0))
-    run.born(1)
-    run.born(2)
-    run.now = 6.0
-    run.finished(0)
-    run.serve(1)
-    assert run.finished(3, born=1) == [Wake(at_s=18.0)]
+    run, commands = behind_schedule("pace", patience_s=100.0)
+    assert commands == [Wake(at_s=18.0)]
     assert run.scheduler.waiting_for() == "work about to expire"
     run.now = 10.0
     assert run.send(Woke(at_s=9.0)) == []

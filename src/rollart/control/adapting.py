@@ -3,8 +3,7 @@
 Before each step the time since the step before is judged by six shares: the time the trainer
 waited, the parts of it due to the batch's slow groups (the tail) and to work about to become too
 old (held), the time environments stood idle, and the sampled tokens thrown away because their group
-became stale or surplus. Running means of
-them count, from when work can have become stale at all.
+became stale or surplus. Running means of them count, from when work can have become stale at all.
 
 - `extra_groups` buys time with tokens. Where groups take unlike times (there is a tail, or waste
   even when least was wasted), more are called for while the trainer waits and the waste they add is

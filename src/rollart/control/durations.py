@@ -12,6 +12,7 @@ _SPREADS = 2.0
 _LATE = 2.0
 """An attempt is late after this many times what a group's slowest member is expected to take."""
 _ENOUGH = 8
+"""Attempts after which one is held against the mean."""
 
 
 class Durations:
