@@ -160,10 +160,11 @@ def test_an_aborted_neighbour_leaves_the_others_as_they_were() -> None:
     assert_is_models(model, longer, run(engine)[1, 1])
 
 
-def test_rows_scattered_over_the_cache_decode_as_well_as_neighbours() -> None:
+@pytest.mark.parametrize("length", [10, 200])
+def test_rows_scattered_over_the_cache_decode_as_well_as_neighbours(length: int) -> None:
     model = make_model("qwen3")
     engine = make_engine(model, rows=16)
-    prompts = {session: make_tokens(10 + session, seed=session) for session in range(14)}
+    prompts = {session: make_tokens(length + session, seed=session) for session in range(14)}
     for session, prompt in prompts.items():
         engine.add(replace(make_request(session, prompt), stop=()))
     engine.step()
@@ -173,6 +174,18 @@ def test_rows_scattered_over_the_cache_decode_as_well_as_neighbours() -> None:
     assert sorted(session for session, _ in done) == [1, 3, 5, 7, 10, 12, 13]
     for (session, _), completion in done.items():
         assert_is_models(model, prompts[session], completion)
+
+
+def test_threads_that_share_long_operations_alone_compute_the_same() -> None:
+    threads = torch.get_num_threads()
+    model = make_model("qwen3")
+    engine = make_engine(model, rows=16, threads=2)
+    prompts = {session: make_tokens(220 + session, seed=session) for session in range(12)}
+    try:
+        converse(engine, model, prompts, turns=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "qwen3-tied", "qwen2"])

@@ -2,10 +2,10 @@
 
 Tokens are packed without padding. Sequences that compute one token (decoding, or the last token
 of a copied prompt) come first, in the order of their rows, so that neighbours in the cache are
-neighbours in the batch and attend together as a run. When the rows are so scattered that runs
-would be many and short, their keys and values are gathered. Longer pieces follow in the order of
-their lengths: those of one length, such as observations, attend together while what they gather
-stays small, the others one by one.
+neighbours in the batch and attend together as a run. When rows are scattered and short, their keys
+and values are gathered, if that takes less than the calls it saves. Longer pieces follow in the
+order of their lengths: those of one length, such as observations, attend together if they are
+neighbours or short, the others one by one.
 """
 
 from dataclasses import dataclass
@@ -15,8 +15,9 @@ import torch
 
 from rollart.engines.torch.cache import KVCache
 
-_GATHERED_POSITIONS = 1 << 14
-"""Most positions of the cache that longer pieces gather to attend in one call."""
+_CALL_BYTES = {"cpu": 1 << 16}
+_CALL_BYTES_ELSEWHERE = 1 << 23
+"""Bytes of keys and values that are gathered in the time one more call takes, by device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,8 +94,11 @@ def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> Batch:
         rows += [piece.row] * count
         positions += range(piece.start, piece.start + count)
     index = torch.tensor((tokens, rows, positions), device=device)
-    runs = _single_runs(pieces[:singles], rows=index[1], positions=index[2], dtype=dtype)
-    runs += _long_runs(pieces[singles:], singles, device=device, dtype=dtype)
+    worth = _CALL_BYTES.get(device.type, _CALL_BYTES_ELSEWHERE) // cache.position_bytes
+    runs = _single_runs(
+        pieces[:singles], rows=index[1], positions=index[2], worth=worth, dtype=dtype
+    )
+    runs += _long_runs(pieces[singles:], singles, worth=worth, device=device, dtype=dtype)
     return Batch(
         tokens=index[0],
         positions=index[2],
@@ -106,9 +110,14 @@ def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> Batch:
 
 
 def _single_runs(
-    pieces: list[Piece], *, rows: torch.Tensor, positions: torch.Tensor, dtype: torch.dtype
+    pieces: list[Piece],
+    *,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    worth: int,
+    dtype: torch.dtype,
 ) -> list[Run]:
-    """Group pieces of one token into runs of consecutive rows, or gather them."""
+    """Group pieces of one token into runs of consecutive rows, or gather them if that is less."""
     if not pieces:
         return []
     count = len(pieces)
@@ -118,7 +127,7 @@ def _single_runs(
     mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
     mask = mask.masked_fill_(hidden, float("-inf")).view(count, 1, 1, longest)
     breaks = [i for i in range(1, count) if pieces[i].row != pieces[i - 1].row + 1]
-    is_scattered = len(breaks) > 1 + count // 3
+    is_scattered = count * longest < len(breaks) * worth
     edges = [0, count] if is_scattered else [0, *breaks, count]
     runs: list[Run] = []
     for first, stop in pairwise(edges):
@@ -138,13 +147,13 @@ def _single_runs(
 
 
 def _long_runs(
-    pieces: list[Piece], first: int, *, device: torch.device, dtype: torch.dtype
+    pieces: list[Piece], first: int, *, worth: int, device: torch.device, dtype: torch.dtype
 ) -> list[Run]:
-    """Let longer pieces of one length attend together, as many as may be gathered."""
+    """Let longer pieces of one length attend together where gathering them is less than a call."""
     runs: list[Run] = []
     place = 0
     while place < len(pieces):
-        alike = _alike(pieces, place)
+        alike = _alike(pieces, place, worth=worth)
         count = len(alike[0].tokens)
         length = max(piece.start for piece in alike) + count
         rows = [piece.row for piece in alike]
@@ -166,13 +175,13 @@ def _long_runs(
     return runs
 
 
-def _alike(pieces: list[Piece], place: int) -> list[Piece]:
+def _alike(pieces: list[Piece], place: int, *, worth: int) -> list[Piece]:
     """Return the pieces from a place on that attend together."""
-    count, longest = len(pieces[place].tokens), 0
-    stop = place
+    count = len(pieces[place].tokens)
+    is_even, stop = True, place + 1
     while stop < len(pieces) and len(pieces[stop].tokens) == count:
-        longest = max(longest, pieces[stop].start + count)
-        if stop > place and longest * (stop - place + 1) > _GATHERED_POSITIONS:
+        is_even = is_even and pieces[stop].row == pieces[stop - 1].row + 1
+        if not is_even and pieces[stop].start + count > worth:
             break
         stop += 1
     return pieces[place:stop]

@@ -21,6 +21,8 @@ class KVCache:
         dtype: torch.dtype,
     ) -> None:
         self.shape = shape
+        self.position_bytes = 2 * shape[1] * shape[3] * dtype.itemsize
+        """Keys and values of one position in one layer."""
         self.keys = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self.values = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self._flat_keys = [tensor.view(-1, shape[3]) for tensor in self.keys]

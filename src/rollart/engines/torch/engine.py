@@ -66,7 +66,12 @@ class TorchEngine:
         rows = options.rows + options.cached_sessions
         with torch.inference_mode():
             self._model = Model(
-                shape, weights=weights, max_length=options.max_length, device=device, dtype=dtype
+                shape,
+                weights=weights,
+                max_length=options.max_length,
+                device=device,
+                dtype=dtype,
+                threads=options.threads or torch.get_num_threads(),
             )
             self._cache = KVCache(
                 (rows, shape.key_heads, options.max_length, shape.head_dim),

@@ -15,6 +15,7 @@ from rollart.engines.torch.architecture import Architecture
 from rollart.engines.torch.batch import Batch, Run
 from rollart.engines.torch.cache import KVCache
 from rollart.engines.torch.parameters import Layer, Parameters, read_parameters
+from rollart.engines.torch.threads import Threads
 
 
 class Model:
@@ -28,10 +29,12 @@ class Model:
         max_length: int,
         device: torch.device,
         dtype: torch.dtype,
+        threads: int,
     ) -> None:
         self._architecture = architecture
         self._device = device
         self._dtype = dtype
+        self._threads = Threads(threads if device.type == "cpu" else 1)
         self._parameters = self._read(weights)
         angles = torch.outer(
             torch.arange(max_length).float(), architecture.inverse_frequencies()
@@ -49,7 +52,9 @@ class Model:
 
     def forward(self, batch: Batch, cache: KVCache) -> torch.Tensor:
         """Return float32 logits of the tokens asked for."""
-        shape, parameters = self._architecture, self._parameters
+        shape, parameters, threads = self._architecture, self._parameters, self._threads
+        tokens, layer_size = len(batch.tokens), parameters.layer_size
+        threads.share_linear(tokens=tokens, layer_size=layer_size)
         rotations = self._rotations.index_select(0, batch.positions)
         stream = functional.embedding(batch.tokens, parameters.embedding)
         for index, layer in enumerate(parameters.layers):
@@ -58,7 +63,8 @@ class Model:
             cache.write(index, batch.slots, keys, values)
             for copy in batch.copies:
                 cache.copy_layer(index, copy.source, copy.target, length=copy.length)
-            attended = _attend(queries, cache.keys[index], cache.values[index], batch)
+            attended = self._attend(queries, cache.keys[index], cache.values[index], batch.runs)
+            threads.share_linear(tokens=tokens, layer_size=layer_size)
             stream = _add_linear(stream, attended, layer.output, layer.output_bias)
             normal = _normalise(stream, shape.norm_eps).mul_(layer.mlp_norm)
             gates, ups = functional.linear(normal, layer.gate_up, layer.gate_up_bias).chunk(2, -1)
@@ -67,7 +73,9 @@ class Model:
         if batch.samples is not None:
             stream = stream.index_select(0, batch.samples)
         normal = _normalise(stream, shape.norm_eps).mul_(parameters.norm)
-        return functional.linear(normal, parameters.head).float()
+        logits = functional.linear(normal, parameters.head).float()
+        threads.share_all()
+        return logits
 
     def _project(
         self, normal: torch.Tensor, layer: Layer, rotations: torch.Tensor
@@ -83,6 +91,19 @@ class Model:
         numbers = torch.view_as_complex(both.float().unflatten(2, (-1, 2)))
         both = torch.view_as_real(numbers.mul_(rotations)).flatten(2).to(self._dtype)
         return both[:, :heads], both[:, heads:], fused[:, turned:]
+
+    def _attend(
+        self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, runs: list[Run]
+    ) -> torch.Tensor:
+        """Attend run by run to the rows of the cache."""
+        head_size = keys.shape[1] * keys.shape[3]
+        outputs: list[torch.Tensor] = []
+        for run in runs:
+            row_size = run.length * head_size
+            self._threads.share_attention(rows=run.rows, row_size=row_size, tokens=run.count)
+            piece = queries[run.first : run.stop]
+            outputs.append(_attend(piece, _rows(keys, run), _rows(values, run), run))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
 
 def _normalise(tensor: torch.Tensor, eps: float) -> torch.Tensor:
@@ -101,34 +122,25 @@ def _add_linear(
 
 
 def _attend(
-    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, batch: Batch
+    queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, run: Run
 ) -> torch.Tensor:
-    """Attend run by run to the rows of the cache."""
+    """Attend to the rows of one run."""
     _, heads, dim = queries.shape
-    key_heads = keys.shape[1]
-    outputs: list[torch.Tensor] = []
-    for run in batch.runs:
-        piece = queries[run.first : run.stop]
-        key, value = _rows(keys, run), _rows(values, run)
-        if run.count > 1:
-            output = functional.scaled_dot_product_attention(
-                piece.view(run.rows, run.count, heads, dim).transpose(1, 2),
-                key,
-                value,
-                attn_mask=run.mask,
-                is_causal=run.mask is None,
-                enable_gqa=True,
-            )
-            outputs.append(output.transpose(1, 2).reshape(-1, heads * dim))
-        else:
-            # The queries of a key head stand where a longer piece has its tokens: all see the
-            # same positions, so grouped heads need neither copies nor a second pass.
-            grouped = piece.unflatten(1, (key_heads, heads // key_heads))
-            output = functional.scaled_dot_product_attention(
-                grouped, key, value, attn_mask=run.mask
-            )
-            outputs.append(output.reshape(-1, heads * dim))
-    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+    if run.count == 1:
+        # The queries of a key head stand where a longer piece has its tokens: all see the same
+        # positions, so grouped heads need neither copies nor a second pass.
+        grouped = queries.unflatten(1, (keys.shape[1], -1))
+        output = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=run.mask)
+        return output.reshape(-1, heads * dim)
+    output = functional.scaled_dot_product_attention(
+        queries.view(run.rows, run.count, heads, dim).transpose(1, 2),
+        keys,
+        values,
+        attn_mask=run.mask,
+        is_causal=run.mask is None,
+        enable_gqa=True,
+    )
+    return output.transpose(1, 2).reshape(-1, heads * dim)
 
 
 def _rows(cache: torch.Tensor, run: Run) -> torch.Tensor:

@@ -25,7 +25,7 @@ class TorchEngineOptions:
     cached_sessions: int = 64
     """Idle sessions whose keys and values are kept beyond the rows; least recently used go."""
     threads: int = 0
-    """Threads torch uses inside one operation; 0 leaves torch's setting as it is."""
+    """Most threads inside one operation, short ones use one; 0 takes torch's own number."""
 
     def __post_init__(self) -> None:
         if not self.device:

@@ -47,6 +47,12 @@ class Parameters:
     head: torch.Tensor
     """The output projection; the embedding itself when the two are tied."""
 
+    @property
+    def layer_size(self) -> int:
+        """Weights of the linear maps of one layer."""
+        first = self.layers[0]
+        return sum(each.numel() for each in (first.qkv, first.output, first.gate_up, first.down))
+
     def copy_from(self, other: "Parameters") -> None:
         """Overwrite every tensor in place with another model's of the same architecture."""
         for name in ("embedding", "norm", "head"):
