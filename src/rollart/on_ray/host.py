@@ -95,6 +95,7 @@ class RayHandle:
         self._actor = actor
         self._target = target
         self._is_gone = False
+        self._is_ended = False
         self.pid = pid
         self.group: PlacementGroup | None = None
         """What was reserved for the actor and ends with it; known where it was made."""
@@ -104,6 +105,8 @@ class RayHandle:
 
     async def call(self, method: str, *args: object) -> Any:
         """Run a method of the actor and return its result."""
+        if self._is_ended:  # Ray ends it in its own time, until which it would still answer
+            raise ActorDiedError(f"{self._target}.{method}: the actor was ended here")
         try:
             ref = self._actor.call.remote(method, *args)
         except FULL as error:
@@ -128,6 +131,7 @@ class RayHandle:
 
     async def kill(self) -> None:
         """End the actor at once."""
+        self._is_ended = True
         # In a thread: Ray waits a minute for a cluster that is gone, which the loop has to notice.
         lane = Lane("ray-kill")
         ended = lane.submit(self._kill)
