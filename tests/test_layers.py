@@ -22,6 +22,7 @@ WORDS = {
     "cluster",
     "sharing",
     "importing",
+    "directories",
 }
 ADAPTERS = {"engines", "envs", "models", "training", "weights", "observe", "sandbox", "rewards"}
 EDGES = {"config", "build", "cli", "replay", "offering"}

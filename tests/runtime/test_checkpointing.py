@@ -241,6 +241,6 @@ def test_a_run_that_goes_on_from_an_earlier_checkpoint_keeps_what_it_writes(tmp_
 
 def test_a_checkpoint_whose_replacement_was_cut_short_is_found_again(tmp_path):
     whole = Desk(tmp_path / "checkpoints").save(4)
-    before = whole.rename(whole.with_name(f".before-{whole.name}"))
+    before = whole.rename(whole.with_name(f".{whole.name}.old"))
     assert find_checkpoint(tmp_path) == whole
     assert not before.exists()

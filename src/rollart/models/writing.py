@@ -13,6 +13,7 @@ from pathlib import Path
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
+from rollart.directories import replace_directory
 from rollart.errors import StorageError
 
 
@@ -36,20 +37,9 @@ def written_whole(directory: Path) -> Generator[Path]:
         raise StorageError(f"cannot write {directory}: {error}") from error
     try:
         yield draft
-        _replace(draft, directory)
+        draft.chmod(0o755)
+        replace_directory(draft, directory)
     except OSError as error:
         raise StorageError(f"cannot write {directory}: {error}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
-
-
-def _replace(draft: Path, directory: Path) -> None:
-    """Rename `draft` to `directory`, moving an older one out of the way first."""
-    draft.chmod(0o755)
-    old = draft.with_name(f"{draft.name}.old")
-    if directory.exists():
-        directory.replace(old)
-    try:
-        draft.replace(directory)
-    finally:
-        shutil.rmtree(old, ignore_errors=True)

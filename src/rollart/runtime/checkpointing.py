@@ -17,6 +17,7 @@ from typing import Any, cast
 
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
+from rollart.directories import cut_short, recover_directory, replace_directory
 from rollart.errors import ModelError, StorageError, UserError
 from rollart.ports import Handle
 from rollart.runtime.buffer import Buffer
@@ -26,7 +27,6 @@ FORMAT = 1
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
 PREFIX = "step-"
-_BEFORE = ".before-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class Checkpointer:
         try:
             await self._trainer.call("save", str(draft))
             await asyncio.to_thread(moment.write, draft)
-            await asyncio.to_thread(_replace, draft, target)
+            await asyncio.to_thread(replace_directory, draft, target)
         except StorageError as error:
             # The trainer knows only where it writes; the user knows the checkpoint by its name.
             raise StorageError(str(error).replace(str(draft), str(target))) from error
@@ -137,8 +137,10 @@ def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint a user means: one itself, or the newest of a run's directory."""
     if (path / STATE).is_file():
         return path
-    _recover(path / "checkpoints")
-    found = checkpoints(path / "checkpoints")
+    directory = path / "checkpoints"
+    for lost in cut_short(directory, PREFIX):
+        recover_directory(lost)
+    found = checkpoints(directory)
     if found:
         return found[-1]
     if not path.exists():
@@ -185,24 +187,6 @@ def _write_through(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _recover(directory: Path) -> None:
-    """Give back its name to a checkpoint whose replacement was cut short."""
-    for before in directory.glob(f"{_BEFORE}{PREFIX}*"):
-        target = before.with_name(before.name.removeprefix(_BEFORE))
-        if not target.exists():
-            before.rename(target)
-
-
-def _replace(draft: Path, target: Path) -> None:
-    """Give a draft its name; the checkpoint of that name before it goes only afterwards."""
-    before = target.with_name(f"{_BEFORE}{target.name}")
-    shutil.rmtree(before, ignore_errors=True)
-    if target.exists():
-        target.rename(before)
-    draft.rename(target)
-    shutil.rmtree(before, ignore_errors=True)
 
 
 def _read_trajectory(value: dict[str, Any]) -> Trajectory:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from rollart.directories import recover_directory, replace_directory
 from rollart.errors import StorageError
 from rollart.training.world import World, told_to_all
 
@@ -50,8 +51,8 @@ class Draft:
 @contextmanager
 def drafted(directory: Path, *, world: World, what: str) -> Generator[Draft]:
     """Write a directory as a whole, replacing the one of that name only at the end."""
-    parent = directory.absolute().parent
-    fresh, old = parent / f".{directory.name}.new", parent / f".{directory.name}.old"
+    directory = directory.absolute()
+    parent, fresh = directory.parent, directory.with_name(f".{directory.name}.new")
     draft = Draft(path=fresh, target=directory, world=world, what=what)
 
     def begin() -> None:
@@ -61,11 +62,7 @@ def drafted(directory: Path, *, world: World, what: str) -> Generator[Draft]:
 
     def finish() -> None:
         _flush(fresh)
-        shutil.rmtree(old, ignore_errors=True)
-        if directory.exists():
-            directory.rename(old)
-        fresh.rename(directory)
-        shutil.rmtree(old, ignore_errors=True)
+        replace_directory(fresh, directory)
 
     try:
         draft.first(begin)
@@ -79,9 +76,8 @@ def drafted(directory: Path, *, world: World, what: str) -> Generator[Draft]:
 
 def recover(directory: Path, *, world: World) -> None:
     """Give a directory its name back if a crash between two renames took it."""
-    old = directory.absolute().parent / f".{directory.name}.old"
-    if world.is_first and not directory.exists() and old.exists():
-        old.rename(directory)
+    if world.is_first:
+        recover_directory(directory.absolute())
     world.first_words("")  # nobody looks before the first has looked
 
 
