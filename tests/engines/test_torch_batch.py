@@ -49,6 +49,11 @@ def test_longer_pieces_of_one_length_attend_together_if_neighbours_or_short(
     assert runs_of([piece(row, start, 9) for row in rows]) == expected
 
 
+def test_a_short_row_apart_does_not_have_long_neighbours_gathered() -> None:
+    pieces = [piece(0, 400, 9), piece(1, 400, 9), piece(5, 10, 9)]
+    assert runs_of(pieces) == [(0, 2, 9, False), (5, 1, 9, False)]
+
+
 def test_pieces_of_other_lengths_attend_by_themselves() -> None:
     pieces = [piece(0, 7), piece(1, 0, 5), piece(2, 0, 6)]
     assert runs_of(pieces) == [(0, 1, 1, False), (1, 1, 5, False), (2, 1, 6, False)]

@@ -178,10 +178,12 @@ def _long_runs(
 def _alike(pieces: list[Piece], place: int, *, worth: int) -> list[Piece]:
     """Return the pieces from a place on that attend together."""
     count = len(pieces[place].tokens)
+    longest = pieces[place].start + count
     is_even, stop = True, place + 1
     while stop < len(pieces) and len(pieces[stop].tokens) == count:
         is_even = is_even and pieces[stop].row == pieces[stop - 1].row + 1
-        if not is_even and pieces[stop].start + count > worth:
+        longest = max(longest, pieces[stop].start + count)
+        if not is_even and longest > worth:
             break
         stop += 1
     return pieces[place:stop]
