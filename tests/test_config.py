@@ -134,6 +134,7 @@ def test_environment_options_may_be_nested(write):
             "max_tokens = 2000\n",
             "tasks.lake.max_tokens = 2000: must be at most engine.torch.max_length (1024)",
         ),
+        ("max_tokens = 1\n", "tasks.lake.max_tokens = 1: must be at least 2 (run.toml:3)"),
         ("[engine.torch]\nrows = 0\n", "engine.torch.rows = 0: must be at least 1 (run.toml:4)"),
         ("[sampling]\ntemperature = 0\n", "training needs random draws"),
         ("[sampling]\ntop_p = 1.5\n", "sampling.top_p = 1.5: must be in (0, 1] (run.toml:4)"),

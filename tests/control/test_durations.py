@@ -62,3 +62,7 @@ def test_a_domain_of_which_none_has_finished_is_given_the_time_of_the_slowest():
 
 def test_nothing_is_late_before_anything_has_finished():
     assert Durations(most=4.0).late_s("swe") == inf
+
+
+def test_attempts_that_took_no_time_do_not_make_all_later_ones_late():
+    assert usual_of(swe=[0.0] * 8 + [5.0] * 200).late_s("swe") == pytest.approx(10.0, rel=0.1)

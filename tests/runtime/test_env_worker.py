@@ -198,7 +198,10 @@ def fails_to_parse(_text: str) -> str:
 def test_a_parser_that_fails_is_a_failure_of_its_own_kind(parse, message):
     harness = outcome(lambda _slot: Countdown(), parse=parse)
     failure = Failure(kind="parser", message=message)
-    assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3)]
+    assert harness.events == [
+        TrajectoryBorn(id=ID, version=0),
+        TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3),
+    ]
 
 
 def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
@@ -206,7 +209,10 @@ def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
     harness = outcome(lambda _slot: Countdown(), parse=hangs_on, timeouts=timeouts)
     message = "countdown: the parser took more than 0.1 s on 'go'"
     failure = Failure(kind="parser", message=message)
-    assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3)]
+    assert harness.events == [
+        TrajectoryBorn(id=ID, version=0),
+        TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3),
+    ]
 
 
 def hangs_on(_text: str) -> str:

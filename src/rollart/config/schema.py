@@ -121,9 +121,9 @@ class TaskOptions:
             raise ConfigError("tasks.env", self.env, 'name an environment, or "module:Class"')
         if self.weight < 0:
             raise ConfigError("tasks.weight", self.weight, "must be at least 0")
-        for name in ("max_turns", "max_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"tasks.{name}", getattr(self, name), "must be at least 1")
+        for name, least in (("max_turns", 1), ("max_tokens", 2)):
+            if getattr(self, name) < least:
+                raise ConfigError(f"tasks.{name}", getattr(self, name), f"must be at least {least}")
         for name in ("reset_timeout_s", "step_timeout_s", "episode_timeout_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"tasks.{name}", getattr(self, name), "must be more than 0")

@@ -27,7 +27,7 @@ class Durations:
     def note(self, domain: str, took_s: float) -> None:
         """Count an attempt that finished."""
         count, mean_s, variance = self.known.get(domain, (0, 0.0, 0.0))
-        if count >= _ENOUGH and took_s > self._most * mean_s:
+        if count >= _ENOUGH and 0 < self._most * mean_s < took_s:
             took_s = self._most * mean_s
         weight = max(_WEIGHT, 1 / (count + 1))
         off_s = took_s - mean_s

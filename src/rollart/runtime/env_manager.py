@@ -78,10 +78,10 @@ class EnvManager:
         while request is not None:
             await access.gate.arrive(episode.spec.id)
             completion = await self._generate(request)
-            action = await self._parse(episode.complete(completion))
             if request.turn == 0:
                 on_birth(completion.versions[0])
-            elif not access.is_fresh(self._born()):
+            action = await self._parse(episode.complete(completion))
+            if request.turn > 0 and not access.is_fresh(self._born()):
                 # Too old to train on: the Cancel that says so is on its way.
                 await asyncio.Event().wait()
             await access.gate.arrive(episode.spec.id)
