@@ -16,6 +16,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parent / "runtime"))
 
+from scorers import in_thread
 from virtual_time import InlineThread, VirtualClock, VirtualLoop, run
 
 from rollart.control.routing import Router, Routing
@@ -29,7 +30,6 @@ from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
-from rollart.runtime.scoring import in_thread
 from rollart.runtime.seat import Timeouts
 from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed

@@ -2,7 +2,6 @@ import asyncio
 
 import pytest
 
-from rollart.envs.corpus import collect_texts, shipped_texts
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.envs.players import NoisyPlayer, Play, RandomPlayer, play
 from rollart.errors import ConfigError, EnvError
@@ -102,11 +101,3 @@ def test_rubbish_from_an_environment_is_an_env_error():
 
     with pytest.raises(EnvError, match="finite reward"):
         run(Rubbish(), RandomPlayer())
-
-
-def test_texts_for_a_tokenizer_are_the_same_each_time_and_cover_prompts_and_actions():
-    texts = shipped_texts()
-    assert texts == shipped_texts()
-    assert {"up", "down", "left", "right", "higher", "lower"} <= set(texts)
-    assert FrozenLake.system_prompt in texts
-    assert "3" in collect_texts(Countdown(), episodes=1)

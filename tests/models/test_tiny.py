@@ -1,9 +1,9 @@
 import pytest
 import torch
 from chat_templates import tiny_tokenizer
+from texts import shipped_texts
 from transformers import AutoModelForCausalLM
 
-from rollart.envs.corpus import shipped_texts
 from rollart.errors import ConfigError, StorageError
 from rollart.models.loading import load_config, load_weights
 from rollart.models.options import SIZES

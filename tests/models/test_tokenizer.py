@@ -1,9 +1,9 @@
 from chat_templates import CORPUS
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from texts import shipped_texts
 from transformers import AutoTokenizer
 
-from rollart.envs.corpus import shipped_texts
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tokenizer import SPECIAL_TOKENS, build_tokenizer

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from scorers import in_thread
 
 from rollart.clock import SystemClock
 from rollart.control.recording import encode_rules
@@ -28,7 +29,7 @@ from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.gate import LockStepGate, OpenGate
 from rollart.runtime.host import EmbeddedHost
 from rollart.runtime.proxy import LLMProxy
-from rollart.runtime.scoring import Scorer, in_thread
+from rollart.runtime.scoring import Scorer
 from rollart.runtime.seat import Timeouts
 from rollart.runtime.switchboard import Switchboard
 from rollart.training.batch import encode

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rollart.runtime.codec import CodecError, decode, encode, read_frame, write_frame
+from rollart.runtime.codec import CodecError, decode, encode, read_frame, write_pieces
 from rollart.types import (
     Completion,
     Sampling,
@@ -71,7 +71,7 @@ def assert_same(got, wanted):
 
 def through_pipe(value):
     reader, writer = os.pipe()
-    thread = threading.Thread(target=write_frame, args=(writer, value))
+    thread = threading.Thread(target=write_pieces, args=(writer, encode(value)))
     thread.start()
     try:
         return read_frame(reader)

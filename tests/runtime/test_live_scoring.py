@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 from live_parts import Countdown, Live
+from scorers import in_thread
 
 from rollart.control.batching import Batching
 from rollart.control.filters import Filter
@@ -14,7 +15,7 @@ from rollart.errors import ScoreError, UserError
 from rollart.events import Score, ScoreFailed, TrajectoryScored
 from rollart.replay import replay
 from rollart.runtime.buffer import Buffer
-from rollart.runtime.scoring import Scoring, in_thread
+from rollart.runtime.scoring import Scoring
 from rollart.types import Reward, Task, Trajectory, Turn
 
 

@@ -135,19 +135,6 @@ class Bindings:
                 return name
         return None
 
-    def rebind(self, worker: str, *, now: float) -> Binding:
-        """Give a worker the best place there is now, which may be the one it has."""
-        held = self._workers[worker]
-        old = held.binding
-        if not held.is_lost and self.better(worker) is None:
-            return old
-        pool, node = self._choose(worker, old.preferred, held.needs)
-        self.release(worker, now=now)
-        binding = replace(old, actual=pool, node=node, since_s=now)
-        self._workers[worker] = held = _Held(binding=binding, needs=held.needs)
-        self._take(held)
-        return binding
-
     def place(self, binding: Binding, *, needs: Needs, now: float) -> None:
         """Bind a worker to the node a binding names: it never left that, or is wanted there.
 

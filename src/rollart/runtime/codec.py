@@ -94,11 +94,6 @@ def decode(frame: bytes | bytearray | memoryview) -> Any:
     return _decode(view[_PREFIX.size : middle], view[middle:])
 
 
-def write_frame(fd: int, value: object) -> None:
-    """Write a value to a blocking pipe."""
-    write_pieces(fd, encode(value))
-
-
 def write_pieces(fd: int, pieces: list[memoryview]) -> None:
     """Write what `encode` returned to a blocking pipe."""
     start = 0

@@ -14,23 +14,12 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from rollart.errors import ScoreError
 from rollart.events import Event, Score, ScoreFailed, TrajectoryScored
-from rollart.ports import RewardFunction
 from rollart.runtime.buffer import Buffer
 from rollart.types import Reward, Trajectory
 
 Scored = Reward | ScoreError
 Scorer = Callable[[Sequence[Trajectory]], Awaitable[Sequence[Scored]]]
 """Scores attempts that belong together, one or a whole group: an outcome for each, in order."""
-
-
-def in_thread(function: RewardFunction) -> Scorer:
-    """Return a scorer that runs a function of this process in a thread."""
-
-    async def score(trajectories: Sequence[Trajectory]) -> Sequence[Scored]:
-        values = [await asyncio.to_thread(function, each) for each in trajectories]
-        return [Reward(value=value) for value in values]
-
-    return score
 
 
 class Scoring:

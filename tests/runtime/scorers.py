@@ -1,0 +1,18 @@
+"""Scorers for tests."""
+
+import asyncio
+from collections.abc import Sequence
+
+from rollart.ports import RewardFunction
+from rollart.runtime.scoring import Scored, Scorer
+from rollart.types import Reward, Trajectory
+
+
+def in_thread(function: RewardFunction) -> Scorer:
+    """Return a scorer that runs a function of this process in a thread."""
+
+    async def score(trajectories: Sequence[Trajectory]) -> Sequence[Scored]:
+        values = [await asyncio.to_thread(function, each) for each in trajectories]
+        return [Reward(value=value) for value in values]
+
+    return score
