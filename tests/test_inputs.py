@@ -370,3 +370,19 @@ def test_a_damaged_checkpoint_is_named(rollart, home, built):
     code, said = rollart("train", "--resume", "broken", "run.steps=2")
     assert code == 2
     assert "not a whole checkpoint" in only_error(said)
+
+
+def test_a_checkpoint_whose_schedule_lacks_a_part_is_refused_and_the_run_stays(
+    rollart, home, built
+):
+    older = home / "older"
+    shutil.copytree(built, older)
+    file = checkpoints(older / "checkpoints")[-1] / "run.json"
+    state = json.loads(file.read_text())
+    del state["scheduler"]["adapting"]
+    file.write_text(json.dumps(state))
+    before = contents(older)
+    code, said = rollart("train", "--resume", "older", "run.steps=2")
+    assert code == 2
+    assert only_error(said).endswith("not a whole checkpoint: KeyError('adapting')")
+    assert contents(older) == before

@@ -203,8 +203,8 @@ def test_what_is_no_run_is_told(tmp_path):
     ("damage", "message"),
     [
         (lambda d: (d / "run.json").write_text("{"), "not a whole checkpoint"),
-        (lambda d: (d / "run.json").write_text('{"format": 1}'), "not a whole checkpoint"),
-        (lambda d: (d / "run.json").write_text('{"format": 7}'), "written in format 7, not 1"),
+        (lambda d: (d / "run.json").write_text('{"format": 2}'), "not a whole checkpoint"),
+        (lambda d: (d / "run.json").write_text('{"format": 7}'), "written in format 7, not 2"),
         (lambda d: (d / "buffer.jsonl").unlink(), "not a whole checkpoint"),
         (lambda d: (d / "buffer.jsonl").write_text('{"id": 1}\n'), "not a whole checkpoint"),
     ],

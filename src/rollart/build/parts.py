@@ -9,6 +9,7 @@ from rollart.config import Config
 from rollart.config.rules import make_rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
+from rollart.errors import ModelError
 from rollart.ports import Renderer
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.checkpointing import Saved
@@ -29,7 +30,10 @@ def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     rules, domain_of = make_rules(config), task_streams(config)[0].domain
     if saved is None:
         return Scheduler(rules, domain_of=domain_of)
-    return restore(rules, saved.scheduler, domain_of=domain_of)
+    try:
+        return restore(rules, saved.scheduler, domain_of=domain_of)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ModelError(f"{saved.directory}: not a whole checkpoint: {error!r}") from error
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import cast
 
 from rollart.build.model import prepare_model
+from rollart.build.parts import make_scheduler
 from rollart.build.run import CONFIG, INTERRUPTED, Run, checkpoint_directory
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
@@ -38,6 +39,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     if saved is not None:
         _check_temperature(config, saved)
         _check_going_on(config, saved)
+        make_scheduler(config, saved)  # refuses what it cannot go on from
     # What cannot run is said before anything is made.
     check_places(config)
     if config.ray.address:

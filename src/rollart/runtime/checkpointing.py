@@ -23,7 +23,8 @@ from rollart.ports import Handle
 from rollart.runtime.buffer import Buffer
 from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
 
-FORMAT = 1
+FORMAT = 2
+"""Raised when a record of a run gains or loses a part."""
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
 PREFIX = "step-"
@@ -168,7 +169,10 @@ def load_saved(directory: Path) -> Saved:
     try:
         state = cast("dict[str, Any]", json.loads((directory / STATE).read_text()))
         if state.get("format") != FORMAT:
-            raise ModelError(f"{directory}: written in format {state.get('format')}, not {FORMAT}")
+            raise ModelError(
+                f"{directory}: written in format {state.get('format')}, not {FORMAT}, by another "
+                "version of rollart: go on with that one, or start from its weights (model.path)"
+            )
         lines = (directory / BUFFER).read_text().splitlines()
         return Saved(
             directory=directory,
