@@ -37,7 +37,7 @@ async def evaluate_without_engines(config, model, directory, warnings):
             assert len(measured.trajectories) == 4
             while is_alive(pid):
                 await asyncio.sleep(0.1)
-        evaluator.close()
+        await evaluator.close()
         await site.trainer()
 
 

@@ -93,7 +93,7 @@ def outcome(make, *, engine=None, cancel_when=None, launches=None, **options) ->
                         harness.worker.cancel(each.id)
             assert proxy.in_flight == 0
             harness.access.switchboard.router.check()
-            harness.worker.close()
+            await harness.worker.close()
             harness.worker.cancel(ID)
             return harness
 

@@ -35,7 +35,7 @@ def evaluate(make, *, episodes: int, runs: int = 1, concurrency: int = 3, tasks=
                 seed=5,
             )
             results = [await evaluator.run(episodes) for _ in range(runs)]
-            evaluator.close()
+            await evaluator.close()
             assert proxy.in_flight == 0
             return results
 
@@ -106,7 +106,7 @@ def test_evaluations_asked_for_together_never_share_an_environment():
                 seed=5,
             )
             results = await asyncio.gather(evaluator.run(6), evaluator.run(6))
-            evaluator.close()
+            await evaluator.close()
             return results
 
     first, second = asyncio.run(run())

@@ -150,7 +150,7 @@ def crewed(scenario, **options):
         await crew.workers.start()
         await crew.add_engine()
         await asyncio.wait_for(scenario(crew), 20)
-        crew.workers.close()
+        await crew.workers.close()
         for handle in crew.handles:
             await handle.target.close()
         for handle in crew.engine_handles.values():

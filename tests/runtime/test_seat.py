@@ -6,7 +6,7 @@ import pytest
 from live_parts import AsyncCountdown, Countdown, InlineCountdown
 
 from rollart.control.episode import Outcome
-from rollart.runtime.seat import AttemptError, Seat
+from rollart.runtime.seat import AttemptError, Seat, close_all
 from rollart.types import Failure
 
 LONG_S = 20.0
@@ -323,11 +323,7 @@ def test_closing_a_seat_closes_its_environment(asynchronous):
 
     async def run():
         seat = await opened(lambda _slot: closing(closed, asynchronous=asynchronous))
-        seat.close()
-        for _ in range(200):
-            if closed.is_set():
-                break
-            await asyncio.sleep(0.01)
+        await close_all([seat])
 
     asyncio.run(run())
     assert closed.is_set()
@@ -389,3 +385,95 @@ def test_closing_does_not_wait_nor_complain():
     finally:
         threading.excepthook = hook
     assert seen == []
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_environments_have_a_while_to_close_when_a_run_ends(asynchronous):
+    closed = []
+
+    class Slow(Countdown):
+        def close(self):
+            time.sleep(0.2)
+            closed.append(True)
+
+    class SlowAsync(Countdown):
+        async def close(self):
+            await asyncio.sleep(0.2)
+            closed.append(True)
+
+    async def run():
+        make = SlowAsync if asynchronous else Slow
+        seats = [await opened(lambda _slot: make()) for _ in range(3)]
+        seats[0].close()
+        await close_all(seats)
+        return len(closed)
+
+    assert asyncio.run(run()) == 3
+
+
+def test_the_end_of_a_run_waits_neither_for_what_hangs_nor_for_ever():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait()
+            raise AssertionError
+
+        def close(self):
+            raise AssertionError("its step never ended")
+
+    class NeverCloses(Countdown):
+        def close(self):
+            release.wait()
+
+    async def run():
+        hung, never = await opened(lambda _slot: Hung()), await opened(lambda _slot: NeverCloses())
+        await hung.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await hung.step("go", timeout_s=SHORT_S)
+        await asyncio.wait_for(close_all([hung], grace_s=LONG_S), LONG_S / 2)
+        await asyncio.wait_for(close_all([never], grace_s=SHORT_S), LONG_S / 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["times out", "is cancelled"])
+def test_an_environment_that_is_made_too_late_is_closed(way):
+    closed, release = threading.Event(), threading.Event()
+
+    def make(_slot):
+        release.wait(LONG_S)
+        return closing(closed)
+
+    async def run():
+        seat = Seat(0)
+        if way == "times out":
+            with pytest.raises(AttemptError, match="opening it took more than"):
+                await seat.open("game", make, timeout_s=SHORT_S)
+        else:
+            opening = asyncio.create_task(seat.open("game", make, timeout_s=LONG_S))
+            await asyncio.sleep(SHORT_S)
+            opening.cancel()
+            await asyncio.wait({opening})
+        release.set()
+        await asyncio.to_thread(closed.wait, LONG_S)
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
+def test_a_close_that_is_a_wrapped_coroutine_is_awaited():
+    closed = threading.Event()
+
+    class Wrapped(Countdown):
+        def close(self):
+            return self._close()
+
+        async def _close(self):
+            closed.set()
+
+    async def run():
+        await close_all([await opened(lambda _slot: Wrapped())])
+
+    asyncio.run(run())
+    assert closed.is_set()

@@ -46,7 +46,7 @@ async def _evaluate(
         try:
             measured = await evaluator.run(episodes)
         finally:
-            evaluator.close()
+            await evaluator.close()
     if not measured.trajectories:
         reason = measured.last_failure
         raise UserError(f"all {episodes} episodes failed, nothing was measured; the last: {reason}")

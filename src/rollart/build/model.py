@@ -1,17 +1,19 @@
 """The model a run starts from: a checkpoint as it is, or a tiny one built and warm-started here.
 
-Tiny models are cached by everything that determines them, so the second run starts at once.
+Tiny models are cached by everything that determines them, the files of their environments included
+(but not what those import), so the second run starts at once.
 """
 
 import asyncio
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
 
 from rollart.config import Config, TaskOptions
-from rollart.envs.loading import make_env
+from rollart.envs.loading import close_env, env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.errors import ConfigError, EnvError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
@@ -79,8 +81,8 @@ def _warm_options(options: ModelOptions) -> list[object]:
 
 def _key(config: Config, extra: Iterable[object]) -> str:
     tasks = {
-        name: [task.env, dict(task.options), task.max_turns, task.weight]
-        for name, task in sorted(config.tasks.items())
+        name: [task.env, env_source(task.env), dict(task.options), task.max_turns, task.weight]
+        for name, task in config.tasks.items()
     }
     text = json.dumps([_RECIPE, config.model.path, tasks, list(extra)], default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -95,11 +97,11 @@ async def _corpus(config: Config) -> list[str]:
     """Return the texts of a few plays of each task, and its system prompt."""
     texts: list[str] = []
     for name, task in config.tasks.items():
-        env = make_env(task.env, options=task.options)
-        texts.append(getattr(env, "system_prompt", ""))
-        for seed in range(_CORPUS_PLAYS):
-            record = await _play(env, RandomPlayer(), name=name, task=task, seed=seed)
-            texts += [*record.observations, *record.actions]
+        async with _opened(task) as env:
+            texts.append(getattr(env, "system_prompt", ""))
+            for seed in range(_CORPUS_PLAYS):
+                record = await _play(env, RandomPlayer(), name=name, task=task, seed=seed)
+                texts += [*record.observations, *record.actions]
     return texts
 
 
@@ -108,19 +110,28 @@ async def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demons
     shares = _shares(config.tasks, config.model.warm_start_episodes)
     shown: list[Demonstration] = []
     for position, (name, task) in enumerate(config.tasks.items()):
-        env = make_env(task.env, options=task.options)
-        for episode in range(shares[name]):
-            seed = derive_seed(config.model.seed, position, episode) % 2**31
-            record = await _play(env, player, name=name, task=task, seed=seed)
-            shown.append(
-                demonstrate(
-                    renderer,
-                    system=getattr(env, "system_prompt", ""),
-                    observations=record.observations,
-                    actions=record.actions,
+        async with _opened(task) as env:
+            for episode in range(shares[name]):
+                seed = derive_seed(config.model.seed, position, episode) % 2**31
+                record = await _play(env, player, name=name, task=task, seed=seed)
+                shown.append(
+                    demonstrate(
+                        renderer,
+                        system=getattr(env, "system_prompt", ""),
+                        observations=record.observations,
+                        actions=record.actions,
+                    )
                 )
-            )
     return shown
+
+
+@asynccontextmanager
+async def _opened(task: TaskOptions) -> AsyncGenerator[Env]:
+    env = make_env(task.env, options=task.options)
+    try:
+        yield env
+    finally:
+        await close_env(env)
 
 
 async def _play(env: Env, player: Player, *, name: str, task: TaskOptions, seed: int) -> Play:

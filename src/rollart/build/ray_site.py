@@ -207,7 +207,7 @@ class RaySite:
         with contextlib.suppress(Exception):
             await self._fleet.close()
         if self._rollout is not None:
-            self._rollout.close()
+            await self._rollout.close()
         if is_there(self._head):  # nobody answers where the cluster is gone
             with contextlib.suppress(Exception):
                 await self._trainer.close()

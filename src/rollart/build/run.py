@@ -82,7 +82,7 @@ class Run:
             site = await stack.enter_async_context(self._open_site(start, version))
             self.seconds["start"] = timer.now()
             evaluator = site.make_evaluator(self.setups)
-            stack.callback(evaluator.close)
+            stack.push_async_callback(evaluator.close)
             self.notes |= {} if saved is None else saved.notes
             self.notes["temperature"] = self.config.sampling.temperature
             self.notes["model"] = self.config.model.path

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rollart.cli.printing import BOLD, DIM, paint, say
 from rollart.config import parse_override
-from rollart.envs.loading import make_env
+from rollart.envs.loading import close_env, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.errors import EnvError, UserError
 from rollart.types import Json
@@ -39,8 +39,15 @@ def run(arguments: Namespace) -> int:
 
 def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
     env = make_env(arguments.name, options=options)
+
+    async def episode() -> Play:
+        try:
+            return await play(env, player, seed=seed, max_turns=arguments.max_turns)
+        finally:
+            await close_env(env)
+
     try:
-        result = asyncio.run(play(env, player, seed=seed, max_turns=arguments.max_turns))
+        result = asyncio.run(episode())
     except EnvError as error:
         raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
     except UserError:

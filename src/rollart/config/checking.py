@@ -8,7 +8,7 @@ from typing import Any
 
 from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
-from rollart.envs.loading import close_env, make_env
+from rollart.envs.loading import close_untried, make_env
 from rollart.envs.players import Suggesting
 from rollart.errors import ConfigError
 
@@ -21,7 +21,7 @@ def check_names(config: Config) -> None:
         except ConfigError as error:
             field = f"tasks.{name}." + error.field.removeprefix("env.").replace("name", "env")
             raise ConfigError(field, error.value, error.fix) from error
-        close_env(env)
+        close_untried(env)
         if config.model.needs_suggestions and not isinstance(env, Suggesting):
             fix = "the warm start imitates its method suggest() -> str, and it has none"
             ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"

@@ -4,9 +4,13 @@ What is returned has been checked to look like an Env, so a wrong name or shape 
 before a run starts rather than a failure in each episode.
 """
 
+import asyncio
+import contextlib
 import inspect
+import threading
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import cast
 
 from rollart.errors import ConfigError
@@ -68,11 +72,31 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
         raise ConfigError("env.options", dict(options), fix) from error
 
 
-def close_env(env: Env) -> None:
-    """Close an environment that was made only to see that it can be; an async close is left out."""
+def env_source(name: str) -> str:
+    """Return the text of the file an environment's class is written in; empty if there is none."""
+    try:
+        path = inspect.getsourcefile(load_env_class(name))
+    except TypeError:
+        return ""
+    return "" if path is None else Path(path).read_text(encoding="utf-8")
+
+
+async def close_env(env: Env) -> None:
+    """Close an environment, if it can be; what goes wrong with that concerns nobody any more."""
     close = getattr(env, "close", None)
-    if close is not None and not inspect.iscoroutinefunction(close):
-        close()
+    if close is not None:
+        with contextlib.suppress(Exception):
+            value = close()
+            if inspect.isawaitable(value):
+                await value
+
+
+def close_untried(env: Env) -> None:
+    """Close an environment that was made only to see that it can be, on a loop or outside."""
+    if hasattr(env, "close"):
+        thread = threading.Thread(target=lambda: asyncio.run(close_env(env)))
+        thread.start()
+        thread.join()
 
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:

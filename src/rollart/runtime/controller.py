@@ -14,7 +14,6 @@ scheduler knows is then what the trainer holds, and can be saved.
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never, cast
 
@@ -84,7 +83,7 @@ class Rollout(Protocol):
         """Send an engine no further request."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Run nothing more."""
         ...
 
@@ -142,8 +141,10 @@ class Controller:
         self._pools = {engine.id: engine.pool for engine in engines}
         self.post(RunStarted(engines=engines, slots=slots))
         try:
-            with closing(parts.worker):
+            try:
                 await self._drive()
+            finally:
+                await parts.worker.close()
         except BaseExceptionGroup as group:
             error = _root(group)
             if isinstance(error, UserError) and not isinstance(error, ClusterError):

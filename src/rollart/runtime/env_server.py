@@ -114,7 +114,7 @@ class EnvServer:
             task.cancel()
         await asyncio.gather(*self._attempts, return_exceptions=True)
         if self._is_serving:
-            self._worker.close()
+            await self._worker.close()
 
     def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run an attempt; what breaks it breaks the worker."""

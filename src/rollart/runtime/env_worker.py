@@ -20,7 +20,7 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.runtime.env_manager import Access, EnvManager, Setup
-from rollart.runtime.seat import AttemptError, Seat
+from rollart.runtime.seat import AttemptError, Seat, close_all
 from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
 
 
@@ -99,10 +99,9 @@ class EnvWorker:
         """Send an engine no further request."""
         self._access.switchboard.close(engine)
 
-    def close(self) -> None:
-        """Close every environment."""
-        for seat in self._seats.values():
-            seat.close()
+    async def close(self) -> None:
+        """Close every environment, and give them a while for it."""
+        await close_all(self._seats.values())
 
     async def _run(self, launch: Launch) -> None:
         task = self._tasks(launch.task)

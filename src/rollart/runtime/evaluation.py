@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollart.control.episode import Spec
 from rollart.runtime.env_manager import Access, EnvManager, Setup
-from rollart.runtime.seat import AttemptError, Seat
+from rollart.runtime.seat import AttemptError, Seat, close_all
 from rollart.seeds import derive_seed
 from rollart.types import Failure, GroupId, Task, Trajectory, TrajectoryId, Version
 
@@ -82,10 +82,9 @@ class Evaluator:
         async with self._turn:
             return await self._run(episodes)
 
-    def close(self) -> None:
-        """Close every environment."""
-        for seat in self._seats:
-            seat.close()
+    async def close(self) -> None:
+        """Close every environment, and give them a while for it."""
+        await close_all(self._seats)
 
     async def _run(self, episodes: int) -> Evaluation:
         free = list(self._seats)

@@ -160,7 +160,7 @@ class RemoteEnvWorkers:
         away = [place for place in there if self._grounds.better(place.name)]
         return all(await asyncio.gather(*(self._move(place) for place in away)))
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Drive no worker any more; whoever made them ends them."""
         self._is_closed = True
         for place in self._all():

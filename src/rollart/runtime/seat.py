@@ -4,7 +4,8 @@ A synchronous environment runs in the seat's own thread, an asynchronous one as 
 declares itself `inline` on the event loop. A call that does not answer in time, fails or is
 cancelled is abandoned, never awaited: its thread and its environment are left behind, to be closed
 if the call ever returns, and the next attempt gets new ones. Every way an environment can fail
-becomes an `AttemptError` here only.
+becomes an `AttemptError` here only. When a run ends, environments that are closing have a while
+for it (`close_all`).
 """
 
 import asyncio
@@ -12,7 +13,7 @@ import contextlib
 import inspect
 import queue
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -27,6 +28,8 @@ Answer = tuple[object, BaseException | None]
 """What a call returned, or what it raised; as a value, for futures refuse StopIteration."""
 _RAISED = (Exception, SystemExit, asyncio.CancelledError)
 """What an environment may raise; a cancellation from inside it is no cancelling of the attempt."""
+_CLOSING_S = 4.0
+"""Longest the end of a run waits for environments to close."""
 
 
 class AttemptError(RollartError):
@@ -55,14 +58,21 @@ class Seat:
         self._kind = ""
         self._thread: _Thread | None = None
         self._abandoned: set[asyncio.Task[Answer]] = set()
+        self.closing: set[asyncio.Task[Answer]] = set()
+        """Environments that were left behind and may be expected to close."""
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
         """Have an environment of this kind, the one of the attempt before if it is fit."""
         if self._env is None or self._kind != kind:
             self.close()
             self._kind = kind
-            env = await self._in_thread(lambda: make(self._slot), timeout_s, "opening it")
-            self._env = cast("Env", env)
+            try:
+                answer = await self._ask_thread(
+                    lambda: make(self._slot), timeout_s, unwanted=self._close_late
+                )
+            except TimeoutError:
+                raise self._hung("opening it", timeout_s) from None
+            self._env = cast("Env", self._unwrap("opening it", answer))
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
@@ -92,7 +102,7 @@ class Seat:
         try:
             action, error = await self._ask_thread(lambda: parse(text), timeout_s)
         except TimeoutError:
-            self.close()
+            self._leave_behind(self._abandoned)
             raise AttemptError("parser", f"{self._kind}: the parser {limit} on {text!r}") from None
         if error is not None:
             problem = f"the parser raised {type(error).__name__}: {error} on {text!r}"
@@ -104,17 +114,33 @@ class Seat:
 
     def close(self) -> None:
         """Leave the environment behind, to close itself when what it is doing ends, if ever."""
-        close = getattr(self._env, "close", None)
+        self._leave_behind(self.closing)
+
+    def _leave_behind(self, kept: "set[asyncio.Task[Answer]]") -> None:
+        env, self._env = self._env, None
+        thread, self._thread = self._thread, None
+        close = getattr(env, "close", None)
+        if close is not None:
+            self._keep(self._close(close, thread or _Thread()), kept)
+        elif thread is not None:
+            thread.abandon()
+
+    def _close(self, close: Callable[[], object], thread: "_Thread") -> "asyncio.Task[Answer]":
+        """Close an environment after what its thread is doing, which is then done with."""
         if inspect.iscoroutinefunction(close):
-            self._keep(asyncio.ensure_future(_answer(close())))
-        elif close is not None:
-            if self._thread is None:
-                self._thread = _Thread()
-            self._thread.submit(close, _ignore)
-        self._env = None
-        if self._thread is not None:
-            self._thread.abandon()
-            self._thread = None
+            thread.abandon()
+            return asyncio.ensure_future(_answer(close()))
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        thread.submit(close, _Reply(loop, future))
+        thread.abandon()
+        return asyncio.ensure_future(_whole(future))
+
+    def _close_late(self, env: object) -> None:
+        """Close an environment that was made when nobody waited for it any more."""
+        close = getattr(env, "close", None)
+        if close is not None:
+            self._keep(self._close(close, _Thread()), self._abandoned)
 
     def _checked(self, check: Callable[[object], T], value: object) -> T:
         try:
@@ -155,13 +181,22 @@ class Seat:
             raise self._hung(what, timeout_s) from None
         return self._unwrap(what, answer)
 
-    async def _ask_thread(self, call: Callable[[], object], timeout_s: float) -> Answer:
-        """Run a call in the seat's thread; raises TimeoutError when it does not answer."""
+    async def _ask_thread(
+        self,
+        call: Callable[[], object],
+        timeout_s: float,
+        *,
+        unwanted: Callable[[object], None] | None = None,
+    ) -> Answer:
+        """Run a call in the seat's thread; raises TimeoutError when it does not answer.
+
+        `unwanted` is given what it returns later than that.
+        """
         if self._thread is None:
             self._thread = _Thread()
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
-        self._thread.submit(call, _Reply(loop, future))
+        self._thread.submit(call, _Reply(loop, future, unwanted))
         timer = loop.call_later(timeout_s, _expire, future)
         try:
             return await future
@@ -179,22 +214,32 @@ class Seat:
 
     def _leave(self, task: "asyncio.Task[Answer]") -> None:
         task.cancel()
-        self._keep(task)
+        self._keep(task, self._abandoned)
         self.close()
 
-    def _keep(self, task: "asyncio.Task[Answer]") -> None:
+    def _keep(self, task: "asyncio.Task[Answer]", kept: "set[asyncio.Task[Answer]]") -> None:
         """Hold a task that nobody awaits until it ends."""
-        self._abandoned.add(task)
-        task.add_done_callback(self._abandoned.discard)
+        kept.add(task)
+        task.add_done_callback(kept.discard)
 
     def _hung(self, what: str, timeout_s: float) -> AttemptError:
-        self.close()
+        self._leave_behind(self._abandoned)  # its close may never come
         return AttemptError("env_timeout", f"{self._kind}: {what} took more than {timeout_s:g} s")
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
         self.close()
         name = type(error).__name__
         return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}")
+
+
+async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:
+    """Close the environments of all seats, and give them a while for it."""
+    closing: set[asyncio.Task[Answer]] = set()
+    for seat in seats:
+        seat.close()
+        closing |= seat.closing
+    if closing:
+        await asyncio.wait(closing, timeout=grace_s)
 
 
 async def _answer(awaitable: Awaitable[object]) -> Answer:
@@ -204,8 +249,10 @@ async def _answer(awaitable: Awaitable[object]) -> Answer:
         return None, error
 
 
-def _ignore(_answer: Answer) -> None:
-    pass
+async def _whole(future: "asyncio.Future[Answer]") -> Answer:
+    """Return what a thread answered, awaited if a plain function made an awaitable."""
+    value, error = await future
+    return await _answer(value) if inspect.isawaitable(value) else (value, error)
 
 
 def _expire(future: "asyncio.Future[Answer]") -> None:
@@ -214,11 +261,17 @@ def _expire(future: "asyncio.Future[Answer]") -> None:
 
 
 class _Reply:
-    """Hands a thread's answer to a future of the event loop, if anybody still waits."""
+    """Hands a thread's answer to a future of the event loop, or away if nobody still waits."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Answer]") -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        future: "asyncio.Future[Answer]",
+        unwanted: Callable[[object], None] | None = None,
+    ) -> None:
         self._loop = loop
         self._future = future
+        self._unwanted = unwanted
 
     def __call__(self, answer: Answer) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
@@ -227,6 +280,8 @@ class _Reply:
     def _settle(self, answer: Answer) -> None:
         if not self._future.done():
             self._future.set_result(answer)
+        elif self._unwanted is not None and answer[1] is None:
+            self._unwanted(answer[0])
 
 
 class _Thread:
