@@ -188,11 +188,40 @@ def test_a_run_is_evaluated_from_its_newest_checkpoint(whole):
 def test_evaluations_on_the_way_judge_the_weights_that_are_served(small, runs):
     options = ["run.steps=5", "run.evaluate_every=2", "run.evaluate_episodes=4", "run.mode=rollart"]
     assert train(small("judged", *options)) == 0
-    rows = read_rows(runs / "judged" / "metrics.jsonl")
-    judged = [int(row["step"]) for row in rows if "eval/success_rate" in row]
+    judged = judged_steps(runs / "judged")
     assert (judged[0], judged[-1]) == (0, 5)
     assert [step // 2 for step in judged[1:-1]] == [1, 2][: len(judged) - 2]
     assert len(judged) > 2
+
+
+def judged_steps(directory: Path) -> list[int]:
+    rows = read_rows(directory / "metrics.jsonl")
+    return [int(row["step"]) for row in rows if "eval/success_rate" in row]
+
+
+def test_evaluations_on_the_way_change_nothing_of_an_on_policy_run(whole, small, runs):
+    options = ["run.evaluate_every=3", "run.evaluate_episodes=5"]
+    assert train(small("between", "run.steps=4", *options)) == 0
+    assert judged_steps(runs / "between") == [0, 3, 4]
+    assert learning(runs / "between") == learning(whole)
+
+
+def test_a_run_that_goes_on_is_evaluated_at_the_steps_it_would_have_been(small, runs):
+    options = ["run.evaluate_every=2", "run.evaluate_episodes=4"]
+    assert train(small("judged-on", "run.steps=3", *options)) == 0
+    assert train(small("judged-on", "run.steps=5", *options), resume=runs / "judged-on") == 0
+    assert judged_steps(runs / "judged-on") == [0, 2, 3, 4, 5]
+
+
+def test_an_evaluation_that_was_interrupted_is_made_when_the_run_goes_on(
+    small, runs, interrupt_at, capfd
+):
+    options = ["run.steps=3", "run.evaluate_every=1", "run.evaluate_episodes=4"]
+    interrupt_at(4 + 8 + 2)  # four held-out episodes, a batch of eight, then two held-out ones
+    assert train(small("unjudged", *options)) == 130
+    assert judged_steps(runs / "unjudged") == [0]
+    assert train(small("unjudged", *options), resume=runs / "unjudged") == 0
+    assert judged_steps(runs / "unjudged") == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("mode", ["rollart", "sync_plus"])

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import cast
 
+from rollart.build.evaluations import Evaluations
 from rollart.build.last_save import save_and_raise
 from rollart.build.parts import make_buffer, make_scheduler
 from rollart.build.rewards import Rewards, open_rewards
@@ -24,13 +25,12 @@ from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError, UserError
-from rollart.events import EngineUpdated, Event, StepFinished
+from rollart.events import Event, StepFinished
 from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
 from rollart.runtime.checkpointing import Checkpointer, Saved
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Setup
-from rollart.runtime.evaluation import Evaluator
 from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
 
@@ -56,12 +56,7 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     controller: Controller | None = None
-    evaluating: set[asyncio.Task[dict[str, Json]]] = field(
-        default_factory=set[asyncio.Task[dict[str, Json]]]
-    )
-    """Evaluations that Ctrl-C may end without ending the run in disorder."""
-    evaluated: int = 0
-    """The step up to which evaluations have been started."""
+    evaluations: Evaluations | None = None
     interrupts: int = 0
 
     async def run(self) -> int:
@@ -70,7 +65,6 @@ class Run:
         timer = SystemClock()
         start = self.model if saved is None else saved.directory
         version = Version(0 if saved is None else saved.scheduler["version"])
-        self.evaluated = version
         main = cast("asyncio.Task[int]", asyncio.current_task())
         asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
         async with AsyncExitStack() as stack:
@@ -83,16 +77,24 @@ class Run:
             self.seconds["start"] = timer.now()
             evaluator = site.make_evaluator(self.setups)
             stack.push_async_callback(evaluator.close)
+            self.evaluations = evaluations = Evaluations(
+                self.config,
+                evaluator,
+                recorder=self.recorder,
+                engines=site.infos,
+                generators=site.generators,
+            )
             self.notes |= {} if saved is None else saved.notes
             self.notes["temperature"] = self.config.sampling.temperature
             self.notes["model"] = self.config.model.path
             if "before" not in self.notes:
-                self.notes["before"] = await self._evaluate(evaluator, version)
+                self.notes["before"] = await evaluations.run(version)
+            await evaluations.go_on(version)
             trainer = await site.trainer()
             if saved is not None:
                 await trainer.call("load", str(saved.directory))
                 (self.directory / CONFIG).write_text(dump_toml(self.config))
-            return await self._train(site, trainer, evaluator, rewards)
+            return await self._train(site, trainer, evaluations, rewards)
 
     def _say_where(self) -> None:
         """Say what is being started where that takes a while."""
@@ -118,7 +120,7 @@ class Run:
         )
 
     async def _train(
-        self, site: Site, trainer: Handle, evaluator: Evaluator, rewards: Rewards
+        self, site: Site, trainer: Handle, evaluations: Evaluations, rewards: Rewards
     ) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)
@@ -147,7 +149,8 @@ class Run:
             encode=partial(encode, temperature=config.sampling.temperature),
             score=rewards.score,
             on_train=partial(self._sample, scheduler),
-            after_event=partial(self._after_event, scheduler, checkpointer, evaluator),
+            before_event=partial(evaluations.before_event, scheduler),
+            after_event=partial(self._after_event, scheduler, checkpointer, evaluations),
             lose_engine=site.lose_engine,
         )
         gc.collect()
@@ -167,7 +170,9 @@ class Run:
                 unsaved = await self._save_last(checkpointer, scheduler)
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
-        after = await self._evaluate_last(evaluator, scheduler.optimizer)
+        after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
+        if evaluations.seconds:
+            self.seconds["evaluation"] = evaluations.seconds
         figures: dict[str, Json] = {
             "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
             "rewards": rewards.summary(self.recorder.metrics.scores.failures),
@@ -199,52 +204,13 @@ class Run:
         self,
         scheduler: Scheduler,
         checkpointer: Checkpointer,
-        evaluator: Evaluator,
+        evaluations: Evaluations,
         event: Event,
         tasks: asyncio.TaskGroup,
     ) -> None:
         if isinstance(event, StepFinished):
             checkpointer.begin(scheduler, tasks)
-        every = self.config.run.evaluate_every
-        if every and isinstance(event, EngineUpdated) and scheduler.ending is None:
-            due = self.evaluated + every
-            if scheduler.served >= due:  # only now do the engines hold what is to be judged
-                self.evaluated = scheduler.served // every * every
-                task = tasks.create_task(self._evaluate(evaluator, scheduler.served))
-                self.evaluating.add(task)
-                task.add_done_callback(self.evaluating.discard)
-
-    async def _evaluate_last(
-        self, evaluator: Evaluator, version: Version
-    ) -> dict[str, Json] | None:
-        """Evaluate what was trained, unless the user has no time for it."""
-        if self.interrupts:
-            return None
-        task = asyncio.create_task(self._evaluate(evaluator, version))
-        self.evaluating.add(task)
-        await asyncio.wait({task})
-        return None if task.cancelled() else task.result()
-
-    async def _evaluate(self, evaluator: Evaluator, version: Version) -> dict[str, Json]:
-        episodes = self.config.run.evaluate_episodes
-        if not episodes:
-            return {}
-        timer = SystemClock()
-        measured = await evaluator.run(episodes)
-        self.seconds["evaluation"] = self.seconds.get("evaluation", 0.0) + timer.now()
-        if not measured.trajectories:
-            self.recorder.progress.warn(
-                f"all {episodes} episodes of the evaluation at step {version} failed; the last: "
-                f"{measured.last_failure}"
-            )
-            return {"failed": float(measured.failed)}
-        self.recorder.evaluation(version, measured.figures)
-        if measured.failed:
-            self.recorder.progress.warn(
-                f"{measured.failed} of {episodes} episodes of that evaluation failed and are not "
-                f"in its figures; the last: {measured.last_failure}"
-            )
-        return dict(measured.figures)
+        evaluations.after_event(scheduler, event, tasks)
 
     def _finish(
         self,
@@ -279,12 +245,11 @@ class Run:
 
     def _interrupt(self, main: "asyncio.Task[int]") -> None:
         self.interrupts += 1
-        if self.interrupts == 1 and (self.controller is not None or self.evaluating):
+        was_evaluated = self.evaluations is not None and self.evaluations.interrupt()
+        if self.interrupts == 1 and (self.controller is not None or was_evaluated):
             self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
             if self.controller is not None:
                 self.controller.stop()
-            for task in self.evaluating:
-                task.cancel()
         else:
             main.cancel()
 

@@ -75,6 +75,11 @@ class Recorder:
         words = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
 
+    def has_evaluation(self, step: int) -> bool:
+        """Say whether an evaluation of a step was noted, by this run or the one it goes on from."""
+        rows = read_rows(self._directory / METRICS)
+        return any(row["step"] == step and "eval/success_rate" in row for row in rows)
+
     def samples(self, steps_done: int, trajectories: Iterable[Trajectory]) -> None:
         """Keep trajectories of the step that begins as readable text, under its number."""
         directory, parts_of = self._directory / "samples", self.metrics.parts

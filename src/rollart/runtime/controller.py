@@ -13,7 +13,7 @@ scheduler knows is then what the trainer holds, and can be saved.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, assert_never, cast
 
@@ -102,6 +102,8 @@ class Parts:
     """Sees each batch as it leaves the buffer."""
     after_event: Callable[[Event, asyncio.TaskGroup], None]
     """Called after the scheduler took an event in, before what follows from it is begun."""
+    before_event: Callable[[Event], Awaitable[None]] | None = None
+    """Awaited before the scheduler takes an event in: nothing that follows from it has begun."""
     lose_engine: Callable[[EngineId, str], None] | None = None
     """Told of an engine that is gone, to post `EngineLost` once; None where none can be."""
 
@@ -167,10 +169,12 @@ class Controller:
                     raise event
                 if isinstance(event, EngineJoined):
                     self._pools[event.engine.id] = event.engine.pool
+                if parts.before_event is not None:
+                    await parts.before_event(event)
                 commands = self._take_in(event)
-                self._parts.after_event(event, tasks)
+                parts.after_event(event, tasks)
                 self._execute(commands, tasks)
-                self._parts.worker.settle(event)
+                parts.worker.settle(event)
             self._scoring.close()
             for timer in self._timers:
                 timer.cancel()
