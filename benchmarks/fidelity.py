@@ -17,6 +17,7 @@ from rollart.build.assembly import open_engines
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, load_config
+from rollart.ports import OnCut
 from rollart.runtime.env_manager import Access
 from rollart.runtime.evaluation import Evaluator
 from rollart.runtime.gate import OpenGate
@@ -38,9 +39,9 @@ class Listening:
         self._proxy = proxy
         self.heard: dict[TrajectoryId, tuple[int, ...]] = {}
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
         """Forward a request and keep what went through."""
-        completion = await self._proxy.generate(request)
+        completion = await self._proxy.generate(request, on_cut)
         self.heard[request.session] = request.tokens + completion.tokens
         return completion
 

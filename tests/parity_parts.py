@@ -313,7 +313,7 @@ class TimedGenerator:
         self._waiting: dict[TrajectoryId, SimpleNamespace] = {}
         self._suspended = False
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: Request, on_cut: object = None) -> Completion:
         turn = self._stage.numbers.script_of(request.session).turns[request.turn]
         future = self._stage.loop.create_future()
         waiting = SimpleNamespace(left_s=turn.generate_s, future=future, timer=None, born=None)

@@ -8,6 +8,7 @@ Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFa
 every `Train` by `StepFinished`; `Publish` by `Published`; `Suspend` by `EngineSuspended`;
 `Update` by `EngineUpdated`; `Lend` by `EngineLent`; `Recall` by `EngineRecalled`; `Wake` by `Woke`.
 An engine that is lost answers nothing more, nor does a `Score` of what was dropped when a run ends.
+`TurnCut` follows the end of an attempt whose turn was under way, as soon as the engine knows.
 """
 
 from collections.abc import Mapping
@@ -81,6 +82,15 @@ class TrajectoryCancelled:
 
     id: TrajectoryId
     sampled_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TurnCut:
+    """A turn of an attempt that was cancelled or failed ended in the engine, unfinished."""
+
+    id: TrajectoryId
+    sampled_tokens: int
+    """What it had sampled; not among the attempt's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,6 +193,7 @@ Event = (
     | TrajectoryFinished
     | TrajectoryFailed
     | TrajectoryCancelled
+    | TurnCut
     | TrajectoryScored
     | ScoreFailed
     | StepFinished

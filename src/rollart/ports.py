@@ -7,7 +7,7 @@ Arrays cross ports as `numpy.ndarray`; the words layer does not import numpy, so
 here by the buffer they are.
 """
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from rollart.types import (
@@ -130,13 +130,18 @@ class Engine(Protocol):
         ...
 
 
+OnCut = Callable[[int], None]
+"""Told how many tokens an aborted request had sampled."""
+
+
 class Generator(Protocol):
     """An engine as the rest of the program sees it: asynchronous, suspendable."""
 
-    async def generate(self, request: Request) -> Completion:
+    async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
         """Complete one request; cancelling the await aborts it.
 
-        A completion with finish `abort` was given back by `evict`: it is to go on elsewhere.
+        `on_cut` is then told how many tokens it had sampled, when the engine knows. A completion
+        with finish `abort` was given back by `evict`: it is to go on elsewhere.
         """
         ...
 

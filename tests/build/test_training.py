@@ -194,6 +194,18 @@ def test_evaluations_on_the_way_judge_the_weights_that_are_served(small, runs):
     assert len(judged) > 2
 
 
+def test_every_token_an_engine_sampled_is_accounted_for(small, runs):
+    options = ["run.mode=rollart", "run.steps=12", "run.environments=8", "sampling.max_tokens=60"]
+    redundant = ["redundancy.extra_members=2", "tasks.letters.max_tokens=250"]
+    assert train(small("counted", *options, *redundant)) == 0
+    summary = json.loads((runs / "counted" / "summary.json").read_text())
+    tokens, (engine,) = summary["tokens"], summary["engines"].values()
+    counted = tokens["trained"] + sum(tokens["wasted"].values())
+    assert tokens["wasted"]["cancelled:surplus"] > 0
+    # What the very end of a run cuts off is told to nobody: a turn of each environment.
+    assert 0 <= engine["sampled_tokens"] - counted <= 8 * 60
+
+
 def judged_steps(directory: Path) -> list[int]:
     rows = read_rows(directory / "metrics.jsonl")
     return [int(row["step"]) for row in rows if "eval/success_rate" in row]

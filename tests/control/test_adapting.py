@@ -20,6 +20,7 @@ from rollart.events import (
     TrajectoryCancelled,
     TrajectoryFailed,
     TrajectoryFinished,
+    TurnCut,
 )
 from rollart.types import Failure, TrajectoryInfo
 
@@ -216,7 +217,9 @@ def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
         steps.adapter.lose(Group(id=0, flying=flying), "stale")
         steps.adapter.lose(Group(id=1, scored={0: (92, 1.0)}), "zero_variance")
         told = steps.adapter.note
-        told(steps.now, TrajectoryCancelled(id=90, sampled_tokens=20), [LAUNCH])
+        told(steps.now, TrajectoryCancelled(id=90, sampled_tokens=5), [LAUNCH])
+        told(steps.now, TurnCut(id=90, sampled_tokens=15), [])
+        told(steps.now, TurnCut(id=93, sampled_tokens=999), [])
         told(steps.now, TrajectoryFailed(id=91, failure=failure, sampled_tokens=20), [LAUNCH])
         told(steps.now, TrajectoryCancelled(id=93, sampled_tokens=999), [LAUNCH])
         moved = steps.take(*EVEN, busy_s=5.0)

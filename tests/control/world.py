@@ -37,6 +37,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
     TrajectoryScored,
+    TurnCut,
     Update,
     Wake,
     Woke,
@@ -126,6 +127,8 @@ class World:
                 if self.running[command.id].slot in self.hung or not outruns:
                     del self.running[command.id]
                     self.pending.append(TrajectoryCancelled(id=command.id, sampled_tokens=1))
+                    if self.random.random() < 0.3:
+                        self.pending.append(TurnCut(id=command.id, sampled_tokens=2))
                     self.ends[command.id].append(command.reason)
             case Score():
                 self.note_score(command)

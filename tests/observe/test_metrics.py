@@ -17,6 +17,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
     TrajectoryScored,
+    TurnCut,
     Woke,
 )
 from rollart.observe.ledger import Ledger
@@ -160,6 +161,17 @@ def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
     ledger.add(FAILED, [])
     ledger.check()
     assert dict(ledger.wasted) == {"dropped:stale": 10, "failed:env_timeout": 3}
+
+
+def test_what_a_turn_had_sampled_that_was_cut_off_is_wasted_for_the_reason_of_its_attempt():
+    ledger = Ledger()
+    ledger.add(Woke(at_s=0.0), [Cancel(id=0, reason="stale")])
+    ledger.add(TrajectoryCancelled(id=0, sampled_tokens=4), [])
+    ledger.add(FAILED, [])
+    ledger.add(TurnCut(id=FAILED.id, sampled_tokens=9), [])
+    ledger.add(TurnCut(id=0, sampled_tokens=7), [])
+    ledger.check()
+    assert dict(ledger.wasted) == {"cancelled:stale": 11, "failed:env_timeout": 12}
 
 
 def test_rows_show_what_admission_goes_by_once_it_adapts():

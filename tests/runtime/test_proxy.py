@@ -84,6 +84,42 @@ def test_cancelling_a_request_aborts_it_and_leaves_the_others_alone():
     assert asyncio.run(run()) == (True, (7, 7), 0)
 
 
+def test_who_cancels_a_request_is_told_what_it_had_sampled():
+    async def run():
+        engine = ScriptedEngine(as_many_as_asked)
+        told = []
+        async with running_proxy(engine) as proxy:
+            endless = asyncio.create_task(proxy.generate(ask(1, max_tokens=10**6), told.append))
+            await until(lambda: engine.stats()["sampled_tokens"] > 0)
+            endless.cancel()
+            await asyncio.wait({endless})
+            await until(lambda: told)
+            return told, engine.stats()["sampled_tokens"]
+
+    told, sampled = asyncio.run(run())
+    assert told == [sampled]
+
+
+def test_a_request_that_completes_while_it_is_cancelled_was_sampled_too():
+    async def run(passes: int):
+        engine = ScriptedEngine(as_many_as_asked)
+        told, done = [], 0
+        async with running_proxy(engine) as proxy:
+            asking = asyncio.create_task(proxy.generate(ask(1, max_tokens=3), told.append))
+            for _ in range(passes):
+                await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait({asking})
+            done = 0 if asking.cancelled() else len(asking.result().tokens)
+            await proxy.generate(ask(2, max_tokens=1))
+            await until(lambda: not engine.busy)
+        return done + sum(told), engine.stats()["sampled_tokens"] - 1
+
+    for passes in range(1, 40):
+        counted, sampled = asyncio.run(run(passes))
+        assert counted == sampled
+
+
 def test_a_request_cancelled_before_the_engine_saw_it_is_aborted_too():
     async def run():
         engine = ScriptedEngine(as_many_as_asked)

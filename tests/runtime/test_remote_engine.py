@@ -63,6 +63,25 @@ def test_requests_that_start_together_are_completed_in_few_calls():
     served(scenario)
 
 
+def test_who_cancels_a_request_elsewhere_is_told_what_it_had_sampled():
+    async def scenario(remote, handle, engine, lost):
+        told = []
+        task = asyncio.create_task(remote.generate(ask(1), told.append))
+        while not engine.stats()["sampled_tokens"]:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.wait({task})
+        while engine.busy:
+            await asyncio.sleep(0.001)
+        sampled = engine.stats()["sampled_tokens"]
+        await remote.generate(ask(2, max_tokens=1))
+        while not told:
+            await remote.generate(ask(3, max_tokens=1))
+        assert told == [sampled]
+
+    served(scenario, text=LONG)
+
+
 def test_a_cancelled_request_is_aborted_and_its_session_forgotten():
     async def scenario(remote, handle, engine, lost):
         task = asyncio.create_task(remote.generate(ask(1)))

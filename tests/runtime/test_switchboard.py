@@ -21,7 +21,7 @@ class Teller:
         self.asked = []
         self.forgotten = []
 
-    async def generate(self, request):
+    async def generate(self, request, on_cut=None):
         await asyncio.sleep(0)
         self.asked.append(request)
         self.then()
@@ -40,7 +40,7 @@ class Teller:
 
 
 class Refusing:
-    async def generate(self, request):
+    async def generate(self, request, on_cut=None):
         raise RequestError("too long")
 
     def forget(self, session):
@@ -59,10 +59,10 @@ def ask(session=1, *, domain="games", max_tokens=5):
     )
 
 
-def connected(scenario, *, affinity=None):
+def connected(scenario, *, affinity=None, on_cut=None):
     async def run():
         router = Router(Routing(affinity=affinity or {}), engines=())
-        board = Switchboard(router, generators={}, now=lambda: 0.0)
+        board = Switchboard(router, generators={}, now=lambda: 0.0, on_cut=on_cut)
         await asyncio.wait_for(scenario(board), 5)
         router.check()
 
@@ -101,6 +101,22 @@ def test_what_an_engine_gives_back_goes_on_in_another_with_the_tokens_it_has():
         assert board.home(1) == "b"
 
     connected(scenario)
+
+
+def test_what_was_given_back_and_then_cancelled_is_told():
+    cut = []
+
+    async def scenario(board):
+        board.add("a", Teller(1, say=2, then=lambda: board.close("a")))
+        board.open("a", "local")
+        asking = asyncio.create_task(board.complete(ask(6)))
+        await asyncio.sleep(0.01)
+        asking.cancel()
+        await asyncio.wait({asking})
+        await asyncio.sleep(0)
+        assert cut == [(6, 2)]
+
+    connected(scenario, on_cut=lambda *told: cut.append(told))
 
 
 def test_an_ended_session_is_forgotten_where_its_prefix_is_held():

@@ -43,7 +43,9 @@ def _make_worker(
     """Return what runs attempts in a process of its own, with engines yet to be opened."""
     mode = config.mode
     rule = config.routing if mode.affinity else replace(config.routing, affinity={})
-    switchboard = Switchboard(Router(rule, engines=()), generators={}, now=SystemClock().now)
+    switchboard = Switchboard(
+        Router(rule, engines=()), generators={}, now=SystemClock().now, on_cut=ends.cut
+    )
     access = Access(
         renderer=renderer,
         switchboard=switchboard,

@@ -1,6 +1,6 @@
 """The parts a controller drives, made from a config and, for a resumed run, from a checkpoint."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from rollart.build.assembly import Engines
 from rollart.build.tasks import task_streams
@@ -17,10 +17,10 @@ from rollart.runtime.controller import Controller
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
 from rollart.runtime.evaluation import Evaluator
-from rollart.runtime.gate import Gate, OpenGate, gate_for
+from rollart.runtime.gate import OpenGate, gate_for
 from rollart.runtime.switchboard import Switchboard
 from rollart.seeds import derive_seed
-from rollart.types import Version
+from rollart.types import TrajectoryId, Version
 
 _EVALUATION = 3
 
@@ -46,8 +46,8 @@ def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
 
 def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
     """Return what plays held-out episodes on the engines of this process."""
-    access = _access(config, engines, OpenGate(), None)
-    return evaluator_over(config, setups, renderer=access.renderer, switchboard=access.switchboard)
+    board = _switchboard(config, engines)
+    return evaluator_over(config, setups, renderer=engines.renderer, switchboard=board)
 
 
 def evaluator_over(
@@ -76,26 +76,31 @@ def make_worker(
     buffer: Buffer,
 ) -> EnvWorker:
     """Return what runs attempts and reports to the controller."""
-    mode = config.mode
+    mode, ends = config.mode, Ends(put=buffer.put, post=controller.post)
     return EnvWorker(
         setups=setups,
-        access=_access(config, engines, gate_for(mode.lockstep), controller.scheduler),
+        access=Access(
+            renderer=engines.renderer,
+            switchboard=_switchboard(config, engines, on_cut=ends.cut),
+            gate=gate_for(mode.lockstep),
+            is_fresh=controller.scheduler.is_fresh,
+        ),
         tasks=task_streams(config)[0].task,
-        ends=Ends(put=buffer.put, post=controller.post),
+        ends=ends,
         score_elsewhere=mode.score == "after_rollout",
     )
 
 
-def _access(config: Config, engines: Engines, gate: Gate, scheduler: Scheduler | None) -> Access:
-    return Access(
-        renderer=engines.renderer,
-        switchboard=Switchboard(
-            engines.router(config.routing, affinity=config.mode.affinity),
-            generators=engines.proxies,
-            now=SystemClock().now,
-        ),
-        gate=gate,
-        is_fresh=_always if scheduler is None else scheduler.is_fresh,
+def _switchboard(
+    config: Config,
+    engines: Engines,
+    on_cut: Callable[[TrajectoryId, int], None] | None = None,
+) -> Switchboard:
+    return Switchboard(
+        engines.router(config.routing, affinity=config.mode.affinity),
+        generators=engines.proxies,
+        now=SystemClock().now,
+        on_cut=on_cut,
     )
 
 

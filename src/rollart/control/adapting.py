@@ -41,6 +41,7 @@ from rollart.events import (
     TrajectoryCancelled,
     TrajectoryFailed,
     TrajectoryFinished,
+    TurnCut,
 )
 from rollart.types import TrajectoryId
 
@@ -169,6 +170,8 @@ class Adapter:
         self._least_waste: float | None = None
         self._tokens: dict[TrajectoryId, int] = {}
         self._lost: dict[TrajectoryId, DropReason] = {}
+        self._cut: dict[TrajectoryId, DropReason] = {}
+        """Attempts that ended since the last step, of which more may be told."""
         self._spent: Counter[str] = Counter()
         self._running = Occupancy()
 
@@ -240,8 +243,13 @@ class Adapter:
                 self._tokens[info.id] = info.sampled_tokens
                 self._running.move(now, -1)
             case TrajectoryCancelled() | TrajectoryFailed():
+                if event.id in self._lost:
+                    self._cut[event.id] = self._lost[event.id]
                 self._book(event.id, event.sampled_tokens)
                 self._running.move(now, -1)
+            case TurnCut():
+                if event.id in self._cut:
+                    self._spent[self._cut.pop(event.id)] += event.sampled_tokens
             case _:
                 pass
 
@@ -260,6 +268,7 @@ class Adapter:
         self._trained_s = now
         self._trained += 1
         self._spent.clear()
+        self._cut.clear()
         self._running.restart(now)
         after = self._levels()
         return after if after != before else None

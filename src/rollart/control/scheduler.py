@@ -52,6 +52,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
     TrajectoryScored,
+    TurnCut,
     Wake,
     Woke,
 )
@@ -164,6 +165,8 @@ class Scheduler:
                 self._out += self.fates.failed(event, now)
             case TrajectoryCancelled():
                 self.flights.cancelled(event.id, now)
+            case TurnCut():
+                pass  # the adapter's
             case TrajectoryScored():
                 self._out += self.fates.scored(event, now)
             case ScoreFailed():

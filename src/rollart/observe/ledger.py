@@ -17,8 +17,11 @@ from rollart.events import (
     TrajectoryCancelled,
     TrajectoryFailed,
     TrajectoryFinished,
+    TurnCut,
 )
 from rollart.types import TrajectoryId
+
+_REMEMBERED = 10_000
 
 
 class Ledger:
@@ -30,6 +33,8 @@ class Ledger:
         self.wasted: Counter[str] = Counter()
         self._open: dict[TrajectoryId, int] = {}
         self._cancelling: dict[TrajectoryId, str] = {}
+        self._causes: dict[TrajectoryId, str] = {}
+        """Why attempts ended that did not finish: the latest, of which more may be told."""
 
     @property
     def waiting(self) -> int:
@@ -50,9 +55,11 @@ class Ledger:
                 self._cancelling.pop(info.id, None)
             case TrajectoryFailed(id=id_, failure=failure, sampled_tokens=tokens):
                 self._cancelling.pop(id_, None)
-                self._waste(f"failed:{failure.kind}", tokens)
+                self._end(id_, f"failed:{failure.kind}", tokens)
             case TrajectoryCancelled(id=id_, sampled_tokens=tokens):
-                self._waste(f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", tokens)
+                self._end(id_, f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", tokens)
+            case TurnCut(id=id_, sampled_tokens=tokens):
+                self._waste(self._causes.pop(id_, "cancelled:interrupted"), tokens)
             case _:
                 pass
         for command in commands:
@@ -73,6 +80,12 @@ class Ledger:
                 self.trained += sum(self._open.pop(each, 0) for group in groups for each in group)
             case _:
                 pass
+
+    def _end(self, id_: TrajectoryId, cause: str, tokens: int) -> None:
+        self._waste(cause, tokens)
+        self._causes[id_] = cause
+        if len(self._causes) > _REMEMBERED:
+            del self._causes[next(iter(self._causes))]
 
     def _waste(self, cause: str, tokens: int) -> None:
         self.sampled += tokens

@@ -32,7 +32,15 @@ class Refused:
     message: str
 
 
-EngineAnswer = Completion | Refused
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What an aborted request had sampled."""
+
+    session: TrajectoryId
+    sampled_tokens: int
+
+
+EngineAnswer = Completion | Refused | Cut
 EngineMessage = Request | Ended
 
 
@@ -109,10 +117,15 @@ class EngineServer(Worker):
                 await task
 
     async def _complete(self, request: Request, mailbox: Mailbox[EngineAnswer]) -> None:
+        session = request.session
+
+        def on_cut(tokens: int) -> None:
+            mailbox.put(Cut(session=session, sampled_tokens=tokens))
+
         try:
-            mailbox.put(await self._proxy.generate(request))
+            mailbox.put(await self._proxy.generate(request, on_cut))
         except RequestError as error:
-            mailbox.put(Refused(session=request.session, message=str(error)))
+            mailbox.put(Refused(session=session, message=str(error)))
 
     def _end(self, session: TrajectoryId) -> None:
         task = self._running.get(session)

@@ -18,6 +18,7 @@ from rollart.events import (
     TrajectoryCancelled,
     TrajectoryFailed,
     TrajectoryFinished,
+    TurnCut,
 )
 from rollart.runtime.env_manager import Access, EnvManager, Setup
 from rollart.runtime.seat import AttemptError, Seat, close_all
@@ -30,6 +31,10 @@ class Ends:
 
     put: Callable[[Trajectory], None]
     post: Callable[[Event], None]
+
+    def cut(self, id_: TrajectoryId, tokens: int) -> None:
+        """Tell of a turn that ended with its attempt."""
+        self.post(TurnCut(id=id_, sampled_tokens=tokens))
 
 
 class Tasks(Protocol):

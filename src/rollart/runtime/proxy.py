@@ -14,12 +14,33 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rollart.clock import SystemClock
 from rollart.errors import RollartError, UserError
-from rollart.ports import Array, Engine
+from rollart.ports import Array, Engine, OnCut
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
 
 
 class RequestError(RollartError):
     """The engine refuses one request; the others are not concerned."""
+
+
+class Pending:
+    """A request that is waited for."""
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        self.answer: Completion | None = None
+        """What came, also when whoever waits for it was cancelled a moment before."""
+
+    def settle(self, completion: Completion) -> None:
+        """Take the answer."""
+        self.answer = completion
+        if not self.future.done():
+            self.future.set_result(completion)
+
+    def refuse(self, error: RequestError) -> None:
+        """Take that there will be no answer."""
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class LLMProxy:
@@ -44,7 +65,9 @@ class LLMProxy:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"engine-{id}")
         self._added: list[Request] = []
         self._ended: list[tuple[TrajectoryId, bool]] = []
-        self._waiting: dict[TrajectoryId, asyncio.Future[Completion]] = {}
+        self._waiting: dict[TrajectoryId, Pending] = {}
+        self._cut: dict[TrajectoryId, OnCut] = {}
+        """Whom to tell of requests that are to be aborted."""
         self._work = asyncio.Event()
         self._running = asyncio.Event()
         self._running.set()
@@ -65,17 +88,17 @@ class LLMProxy:
         """Return the engine's counters."""
         return self._engine.stats()
 
-    async def generate(self, request: Request) -> Completion:
-        """Complete one request; cancelling the await aborts it."""
+    async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
+        """Complete one request; cancelling the await aborts it, and `on_cut` is told its tokens."""
         if self._broken is not None:
             raise self._broken
-        future = asyncio.get_running_loop().create_future()
-        self._waiting[request.session] = future
+        self._waiting[request.session] = pending = Pending(request)
         self._added.append(request)
         self._work.set()
         try:
-            return await future
+            return await pending.future
         except asyncio.CancelledError:
+            note_cut(pending, on_cut, self._cut)
             self._ended.append((request.session, True))
             self._work.set()
             raise
@@ -115,10 +138,11 @@ class LLMProxy:
             added, self._added = self._added, []
             ended, self._ended = self._ended, []
             running = self._waiting.keys() - {request.session for request in added}
-            partial = await asyncio.get_running_loop().run_in_executor(
+            partial, cut = await asyncio.get_running_loop().run_in_executor(
                 self._thread, self._abandon, sorted(running), ended
             )
         self._complete([*partial, *map(untouched, added)])
+        self._tell(cut)
 
     async def run(self) -> None:
         """Drive the engine until cancelled."""
@@ -133,9 +157,9 @@ class LLMProxy:
                         await self._step()
         except Exception as error:
             self._broken = error
-            for future in self._waiting.values():
-                if not future.done():
-                    future.set_exception(error)
+            for pending in self._waiting.values():
+                if not pending.future.done():
+                    pending.future.set_exception(error)
             raise
         finally:
             self._thread.shutdown(wait=False)
@@ -145,47 +169,59 @@ class LLMProxy:
         added, self._added = self._added, []
         ended, self._ended = self._ended, []
         loop = asyncio.get_running_loop()
-        done, refused = await loop.run_in_executor(self._thread, self._advance, added, ended)
+        done, refused, cut = await loop.run_in_executor(self._thread, self._advance, added, ended)
         self._complete(done)
+        self._tell(cut)
         for session, error in refused:
-            future = self._waiting.get(session)
-            if future is not None and not future.done():
-                future.set_exception(RequestError(str(error)))
+            pending = self._waiting.get(session)
+            if pending is not None:
+                pending.refuse(RequestError(str(error)))
         if self._engine.busy:
             self._work.set()
 
     def _complete(self, completions: list[Completion]) -> None:
         for completion in completions:
-            future = self._waiting.get(completion.session)
-            if future is not None and not future.done():
-                future.set_result(completion)
+            pending = self._waiting.get(completion.session)
+            if pending is not None:
+                pending.settle(completion)
+            else:
+                self._tell([completion])
+
+    def _tell(self, cut: list[Completion]) -> None:
+        for completion in cut:
+            on_cut = self._cut.pop(completion.session, None)
+            if on_cut is not None:
+                on_cut(len(completion.tokens))
 
     def _advance(
         self, added: list[Request], ended: list[tuple[TrajectoryId, bool]]
-    ) -> tuple[list[Completion], list[tuple[TrajectoryId, UserError]]]:
+    ) -> tuple[list[Completion], list[tuple[TrajectoryId, UserError]], list[Completion]]:
         refused: list[tuple[TrajectoryId, UserError]] = []
         for request in added:
             try:
                 self._engine.add(request)
             except UserError as error:
                 refused.append((request.session, error))
-        self._end(ended)
-        return (self._engine.step() if self._engine.busy else []), refused
+        cut = self._end(ended)
+        return (self._engine.step() if self._engine.busy else []), refused, cut
 
     def _abandon(
         self, running: list[TrajectoryId], ended: list[tuple[TrajectoryId, bool]]
-    ) -> list[Completion]:
-        self._end(ended)
+    ) -> tuple[list[Completion], list[Completion]]:
+        cut = self._end(ended)
         partial = [self._engine.abort(session) for session in running]
         for session in running:
             self._engine.forget(session)
-        return [completion for completion in partial if completion is not None]
+        return [completion for completion in partial if completion is not None], cut
 
-    def _end(self, ended: list[tuple[TrajectoryId, bool]]) -> None:
+    def _end(self, ended: list[tuple[TrajectoryId, bool]]) -> list[Completion]:
+        cut: list[Completion] = []
         for session, aborted in ended:
-            if aborted:
-                self._engine.abort(session)
+            completion = self._engine.abort(session) if aborted else None
+            if completion is not None:
+                cut.append(completion)
             self._engine.forget(session)
+        return cut
 
     def _load(self, version: Version) -> Mapping[str, float]:
         start_s = self._clock.now()
@@ -197,6 +233,19 @@ class LLMProxy:
             "exposed_s": exposed_s,
             "load_s": self._clock.now() - start_s - exposed_s,
         }
+
+
+def note_cut(pending: Pending, on_cut: OnCut | None, cut: dict[TrajectoryId, OnCut]) -> None:
+    """Have `on_cut` told of a request that is not waited for any more, now or when it is aborted.
+
+    Not before its attempt has ended: that is told first.
+    """
+    if on_cut is None:
+        return
+    if pending.answer is None:
+        cut[pending.request.session] = on_cut
+    else:
+        asyncio.get_running_loop().call_soon(on_cut, len(pending.answer.tokens))
 
 
 def untouched(request: Request) -> Completion:

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollart.errors import InvariantError
-from rollart.ports import Handle
+from rollart.ports import Handle, OnCut
 from rollart.runtime.bodies import ActorDiedError
-from rollart.runtime.engine_server import Ended, EngineAnswer, Refused
+from rollart.runtime.engine_server import Cut, Ended, EngineAnswer, Refused
 from rollart.runtime.exchange import Line
-from rollart.runtime.proxy import RequestError, untouched
+from rollart.runtime.proxy import Pending, RequestError, note_cut, untouched
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
 
 
@@ -39,7 +39,8 @@ class RemoteEngine:
         self._patience_s = patience_s
         self._is_lost = False
         self._calls: set[asyncio.Future[Any]] = set()
-        self._waiting: dict[TrajectoryId, tuple[Request, asyncio.Future[Completion]]] = {}
+        self._waiting: dict[TrajectoryId, Pending] = {}
+        self._cut: dict[TrajectoryId, OnCut] = {}
         self._line: Line[Request | Ended, EngineAnswer] = Line(
             handle,
             name=caller,
@@ -48,19 +49,22 @@ class RemoteEngine:
             lose=self.lost,
         )
 
-    async def generate(self, request: Request) -> Completion:
-        """Complete one request; cancelling the await aborts it."""
+    async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
+        """Complete one request; cancelling the await aborts it.
+
+        `on_cut` is told its tokens with what the engine answers next, if it answers again.
+        """
         if self._is_lost:
             await asyncio.sleep(0)  # whoever asks again and again lets others take note of the loss
             return untouched(request)
         if request.session in self._waiting:
             raise InvariantError(f"session {request.session} asks again before it was answered")
-        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        self._waiting[request.session] = request, future
+        self._waiting[request.session] = pending = Pending(request)
         self._line.send(request)
         try:
-            return await future
+            return await pending.future
         except asyncio.CancelledError:
+            note_cut(pending, on_cut, self._cut)
             self._line.send(Ended(session=request.session))
             raise
         finally:
@@ -100,11 +104,12 @@ class RemoteEngine:
             return
         self._is_lost = True
         self._line.close()
+        self._cut.clear()
         for call in self._calls:
             call.cancel()
-        for request, future in self._waiting.values():
-            if not future.done():
-                future.set_result(untouched(request))
+        for pending in self._waiting.values():
+            if pending.answer is None:
+                pending.settle(untouched(pending.request))
         self._lose(self.id, error)
 
     def close(self) -> None:
@@ -130,10 +135,12 @@ class RemoteEngine:
             call.cancel()
 
     def _hear(self, answer: EngineAnswer) -> None:
-        waiting = self._waiting.get(answer.session)
-        if waiting is None or waiting[1].done():
-            return
-        if isinstance(answer, Refused):
-            waiting[1].set_exception(RequestError(answer.message))
-        elif answer.turn == waiting[0].turn:
-            waiting[1].set_result(answer)
+        pending = self._waiting.get(answer.session)
+        if pending is None:
+            on_cut = self._cut.pop(answer.session, None)
+            if on_cut is not None and not isinstance(answer, Refused):
+                on_cut(answer.sampled_tokens if isinstance(answer, Cut) else len(answer.tokens))
+        elif isinstance(answer, Refused):
+            pending.refuse(RequestError(answer.message))
+        elif isinstance(answer, Completion) and answer.turn == pending.request.turn:
+            pending.settle(answer)

@@ -7,6 +7,7 @@ is open, requests wait for one.
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from rollart.control.continuation import join, remainder
 from rollart.control.routing import Router
@@ -23,11 +24,16 @@ class Switchboard:
         *,
         generators: Mapping[EngineId, Generator],
         now: Callable[[], float],
+        on_cut: Callable[[TrajectoryId, int], None] | None = None,
     ) -> None:
-        """Take the engines there are, open or not, and the time requests are measured by."""
+        """Take the engines there are, open or not, and the time requests are measured by.
+
+        `on_cut` is told how many tokens a turn had sampled that ended with its attempt.
+        """
         self.router = router
         self._generators = dict(generators)
         self._now = now
+        self._on_cut = on_cut
         self._waiting: list[asyncio.Future[None]] = []
 
     def add(self, engine: EngineId, generator: Generator) -> None:
@@ -58,7 +64,12 @@ class Switchboard:
         """Complete a request; where an engine gives it back, another goes on with what there is."""
         completion = await self._ask(request)
         while completion.finish == "abort":
-            rest = await self._ask(remainder(request, completion))
+            try:
+                rest = await self._ask(remainder(request, completion))
+            except asyncio.CancelledError:
+                loop = asyncio.get_running_loop()
+                loop.call_soon(self._note_cut, request.session, len(completion.tokens))
+                raise
             completion = join(completion, rest)
         return completion
 
@@ -76,9 +87,14 @@ class Switchboard:
         router, now, session = self.router, self._now, request.session
         await self.some_open()
         engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
-        completion = await self._generators[engine].generate(request)
+        on_cut = partial(self._note_cut, session)
+        completion = await self._generators[engine].generate(request, on_cut)
         if completion.finish == "abort":
             router.cancelled(session)
         else:
             router.done(session, now=now(), sampled_tokens=len(completion.tokens))
         return completion
+
+    def _note_cut(self, session: TrajectoryId, tokens: int) -> None:
+        if self._on_cut is not None and tokens:
+            self._on_cut(session, tokens)
