@@ -13,9 +13,9 @@ scheduler knows is then what the trainer holds, and can be saved.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, assert_never, cast
+from typing import Protocol, TypeVar, assert_never, cast
 
 from rollart.clock import Clock
 from rollart.control.scheduler import Scheduler
@@ -56,6 +56,7 @@ from rollart.runtime.scoring import Scorer, Scoring
 from rollart.runtime.stepping import Stepping
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
+T = TypeVar("T")
 Observer = Callable[[float, Event, Sequence[Command]], object]
 """Sees each event with its time and what the scheduler made of it."""
 
@@ -214,16 +215,16 @@ class Controller:
                 case Score():
                     self._scoring.begin(command)
                 case Suspend() | Update() | Resume():
-                    tasks.create_task(self._at_engine(command.engine, self._sync(command)))
+                    tasks.create_task(self._at_engine(command.engine, self._sync, command))
                 case Admit():
                     pool = self._pools[command.engine]
                     self._parts.worker.open_engine(command.engine, pool, is_guest=False)
                 case Lend():
-                    tasks.create_task(self._at_engine(command.engine, self._lend(command)))
+                    tasks.create_task(self._at_engine(command.engine, self._lend, command))
                 case Recall():
                     # Closed now: a turn that starts before it is evicted would only come back.
                     self._parts.worker.close_engine(command.engine)
-                    tasks.create_task(self._at_engine(command.engine, self._evict(command.engine)))
+                    tasks.create_task(self._at_engine(command.engine, self._evict, command))
                 case Wake():
                     timer = tasks.create_task(self._wake(command))
                     self._timers.add(timer)
@@ -244,10 +245,12 @@ class Controller:
         push_s = self._clock.now() - start_s
         self.post(Published(version=command.version, metrics={"push_s": push_s}))
 
-    async def _at_engine(self, engine: EngineId, work: Coroutine[Any, Any, None]) -> None:
+    async def _at_engine(
+        self, engine: EngineId, work: Callable[[T], Awaitable[None]], command: T
+    ) -> None:
         """Do something with an engine; one that is gone is told to be, and answers nothing."""
         try:
-            await work
+            await work(command)
         except ActorDiedError as error:
             if self._parts.lose_engine is None:
                 raise
@@ -275,9 +278,9 @@ class Controller:
         self._parts.worker.open_engine(command.engine, pool, is_guest=True)
         self.post(EngineLent(engine=command.engine, version=command.version))
 
-    async def _evict(self, engine: EngineId) -> None:
-        await self._parts.generators[engine].evict()
-        self.post(EngineRecalled(engine=engine))
+    async def _evict(self, command: Recall) -> None:
+        await self._parts.generators[command.engine].evict()
+        self.post(EngineRecalled(engine=command.engine))
 
     async def _wake(self, command: Wake) -> None:
         await self._clock.sleep(max(0.0, command.at_s - self._clock.now()))
