@@ -292,6 +292,8 @@ def test_fewer_versions_than_engines_may_be_loading_are_refused(tmp_path):
     assert load_config(file, ["weights.keep=9"]).kept_versions == 9
     extra = ["redundancy.extra_groups=9", "batching.groups_per_step=4"]
     assert load_config(file, ["staleness.alpha=2", *extra]).kept_versions == 6
+    adaptive = ["redundancy.adaptive=true", "redundancy.max_extra_groups=24"]
+    assert load_config(file, ["staleness.alpha=2", *adaptive]).kept_versions == 4 + 24 // 8
     wanted = "weights.keep = 3: engines may still be loading one of 4: keep as many, or 0"
     with pytest.raises(ConfigError, match=re.escape(wanted)):
         load_config(file, ["staleness.alpha=2", "weights.keep=3"])

@@ -47,6 +47,8 @@ def test_the_papers_counting_needs_engines_at_most_one_step_behind():
         True,
     ]
     assert Staleness().may_train(optimizer=3, served=0)
+    ahead = Staleness(alpha=2, window="ahead")
+    assert [ahead.may_train(optimizer=3, served=served) for served in (0, 1)] == [False, True]
 
 
 def test_a_step_waits_a_while_at_the_bound_unless_told_otherwise():

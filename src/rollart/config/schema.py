@@ -287,8 +287,11 @@ class Config:
 
     @property
     def _least_versions(self) -> int:
-        extra = self.redundancy.extra_groups // self.batching.groups_per_step
-        return self.mode.staleness(self.staleness).alpha + extra + 2
+        redundancy, per_step = self.redundancy, self.batching.groups_per_step
+        extra = redundancy.extra_groups
+        if redundancy.adaptive:
+            extra = redundancy.most_extra_groups(per_step)
+        return self.mode.staleness(self.staleness).alpha + extra // per_step + 2
 
     def _check_versions(self) -> None:
         if 0 < self.weights.keep < self._least_versions:

@@ -63,8 +63,15 @@ class Staleness:
         return self.judge(optimizer=optimizer, served=served) - born <= self.alpha
 
     def may_train(self, *, optimizer: Version, served: Version) -> bool:
-        """Say whether a step may start: the paper's counting needs the engines one step behind."""
-        return self.counting == "optimizer" or optimizer - served <= 1
+        """Say whether a step may start: engines must not be left too far behind.
+
+        The paper's counting needs them one step behind. In a window "ahead" nothing else bounds
+        how many versions pass while the slowest loads one, and the store keeps `alpha` more.
+        """
+        behind = optimizer - served
+        if self.counting == "serving":
+            return behind <= 1
+        return self.window == "served" or behind <= self.alpha
 
     def find_endangered(
         self,
