@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from rollart.build.model import prepare_model
+from rollart.errors import ConfigError
 
 GAME = """
 class Game:
@@ -30,7 +31,12 @@ class Game:
 
 
 @pytest.fixture
-def build(small, tmp_path, monkeypatch):
+def said() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def build(small, tmp_path, monkeypatch, said):
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def build(word: str):
@@ -44,7 +50,7 @@ def build(small, tmp_path, monkeypatch):
             "model.warm_start_episodes=2",
             "model.warm_start_epochs=1",
         )
-        return prepare_model(config, lambda _text: None)
+        return prepare_model(config, said.append)
 
     yield build
     sys.modules.pop("cached_game", None)
@@ -56,6 +62,35 @@ def test_another_environment_of_the_same_name_gets_a_model_of_its_own(build):
     second = build("sideways")
     assert second != first
     assert build("left") == first
+
+
+def test_it_is_said_which_model_is_used(build, said):
+    model = build("downwards")
+    assert f"model: built for these tasks earlier, in {model}" not in said
+    build("downwards")
+    assert said[-1] == f"model: built for these tasks earlier, in {model}"
+
+
+def test_an_environment_that_hangs_is_named_before_the_warm_start(small, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "hanging_game.py").write_text(
+        GAME.format(word="x") + "    def step(self, action):\n"
+        "        import threading\n        threading.Event().wait()\n"
+    )
+    game = ["tasks.letters.env='hanging_game:Game'", "tasks.letters.step_timeout_s=0.1"]
+    config = small("hung", *game)
+    with pytest.raises(ConfigError) as caught:
+        prepare_model(config, lambda _text: None)
+    assert str(caught.value) == (
+        "tasks.letters.env = 'hanging_game:Game': a game played to build the tiny model failed: "
+        "step took more than 0.1 s"
+    )
+
+
+def test_a_first_prompt_without_room_for_an_action_is_refused_before_the_warm_start(small):
+    config = small("short", "model.warm_start=true", "tasks.letters.max_tokens=5")
+    with pytest.raises(ConfigError, match=r"tasks.letters.max_tokens = 5: the first prompt alone"):
+        prepare_model(config, lambda _text: None)
 
 
 def test_environments_a_model_was_built_from_are_closed(build):

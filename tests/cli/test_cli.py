@@ -244,6 +244,19 @@ def test_an_environment_that_raises_is_not_called_a_bug_of_ours(lines, tmp_path,
     assert err.startswith("error: raising_env:Raising raised OSError: the server is away\n")
 
 
+def test_an_environment_that_leaves_the_program_is_told(lines, tmp_path, monkeypatch):
+    (tmp_path / "leaving_env.py").write_text(
+        "import sys\nclass Leaving:\n"
+        "    def reset(self, seed, task):\n        sys.exit(3)\n"
+        "    def step(self, action):\n        raise NotImplementedError\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, _, err = lines("env", "try", "leaving_env:Leaving")
+    assert code == 2
+    assert err.startswith("error: leaving_env:Leaving raised SystemExit: 3\n")
+
+
 def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, monkeypatch):
     (tmp_path / "rubbish_env.py").write_text(
         "class Rubbish:\n"

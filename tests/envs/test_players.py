@@ -101,3 +101,39 @@ def test_rubbish_from_an_environment_is_an_env_error():
 
     with pytest.raises(EnvError, match="finite reward"):
         run(Rubbish(), RandomPlayer())
+
+
+def test_a_game_is_told_its_split_and_index():
+    class Telling(Countdown):
+        async def reset(self, seed, task):
+            return f"{seed} {task['split']} {task['index']}", {}
+
+    assert run(Telling(), RandomPlayer(), seed=7).observations[0] == "7 train 7"
+    record = asyncio.run(play(Telling(), RandomPlayer(), seed=7, index=2, max_turns=1))
+    assert record.observations[0] == "7 train 2"
+
+
+def test_actions_named_once_hold_until_others_are_named():
+    class Naming(Countdown):
+        async def reset(self, seed, task):
+            await super().reset(seed, task)
+            return "3", {"actions": ["a"]}
+
+        async def step(self, action):
+            *result, info = await super().step(action)
+            return *result, {"actions": ["b"]} if self.left == 1 else info
+
+    assert run(Naming(), RandomPlayer()).actions == ("a", "a", "b")
+
+
+def test_suggestions_may_be_awaited_and_must_be_text():
+    class Suggesting(Countdown):
+        said = "go"
+
+        async def suggest(self):
+            return self.said
+
+    assert run(Suggesting(), NoisyPlayer(noise=0.0)).actions == ("go",) * 3
+    Suggesting.said = 3
+    with pytest.raises(EnvError, match=r"suggest\(\) must return a str; it returned 3"):
+        run(Suggesting(), NoisyPlayer(noise=0.0))

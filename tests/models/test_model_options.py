@@ -24,7 +24,10 @@ def test_the_cache_is_named_by_option_then_variable_then_home(monkeypatch):
     assert ModelOptions().cache_directory == Path("/somewhere")
     monkeypatch.delenv("ROLLART_CACHE")
     monkeypatch.setenv("HOME", "/home/someone")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     assert ModelOptions().cache_directory == Path("/home/someone/.cache/rollart")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
+    assert ModelOptions().cache_directory == Path("/caches/rollart")
 
 
 @pytest.mark.parametrize(

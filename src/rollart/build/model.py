@@ -4,17 +4,16 @@ Tiny models are cached by everything that determines them, the files of their en
 (but not what those import), so the second run starts at once.
 """
 
-import asyncio
 import hashlib
 import json
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 from rollart.config import Config, TaskOptions
 from rollart.envs.loading import close_env, env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
+from rollart.envs.watching import Watch, run_watched
 from rollart.errors import ConfigError, EnvError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.loading import resolve
@@ -24,14 +23,11 @@ from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.models.warm_start import warm_start
-from rollart.ports import Env
 from rollart.seeds import derive_seed
-from rollart.types import Json
 
 _RECIPE = 1
 """Raised when the same options would give other weights than before."""
 _CORPUS_PLAYS = 64
-_TRAINING: dict[str, Json] = {"split": "train"}
 
 Say = Callable[[str], None]
 
@@ -43,24 +39,26 @@ def prepare_model(config: Config, say: Say) -> Path:
         return resolve(config.model.path)
     cache = config.model.cache_directory
     base = cache / f"tiny-{size}-{_key(config, [config.model.seed])}"
+    warm = cache / f"warm-{size}-{_key(config, _warm_options(config.model))}"
+    wanted = warm if config.model.warm_start else base
+    if wanted.exists():
+        say(f"model: built for these tasks earlier, in {wanted}")
+        return wanted
     if not base.exists():
         say(f"building a {size} model and its tokenizer in {base}")
-        tokenizer = build_tokenizer(asyncio.run(_corpus(config)))
+        tokenizer = build_tokenizer(_corpus(config))
         build_tiny(size, directory=base, seed=config.model.seed, tokenizer=tokenizer)
-    if not config.model.warm_start:
-        return base
-    warm = cache / f"warm-{size}-{_key(config, _warm_options(config.model))}"
-    if not warm.exists():
+    if config.model.warm_start:
         say(f"warm start from {config.model.warm_start_episodes} plays, cached in {warm}")
         renderer = ChatRenderer(load_tokenizer(base))
         warm_start(
             base,
-            asyncio.run(_demonstrations(config, renderer)),
+            _demonstrations(config, renderer),
             options=config.model,
             directory_out=warm,
             on_progress=_Reporter(say),
         )
-    return warm
+    return wanted
 
 
 class _Reporter:
@@ -93,54 +91,70 @@ def _shares(tasks: Mapping[str, TaskOptions], count: int) -> dict[str, int]:
     return {name: round(count * task.weight / total) for name, task in tasks.items()}
 
 
-async def _corpus(config: Config) -> list[str]:
+def _corpus(config: Config) -> list[str]:
     """Return the texts of a few plays of each task, and its system prompt."""
     texts: list[str] = []
     for name, task in config.tasks.items():
-        async with _opened(task) as env:
-            texts.append(getattr(env, "system_prompt", ""))
-            for seed in range(_CORPUS_PLAYS):
-                record = await _play(env, RandomPlayer(), name=name, task=task, seed=seed)
-                texts += [*record.observations, *record.actions]
+        system, plays = _played(name, task, RandomPlayer(), seeds=range(_CORPUS_PLAYS))
+        texts.append(system)
+        texts += [text for each in plays for text in (*each.observations, *each.actions)]
     return texts
 
 
-async def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demonstration]:
+def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demonstration]:
     player = NoisyPlayer(noise=config.model.noise)
     shares = _shares(config.tasks, config.model.warm_start_episodes)
     shown: list[Demonstration] = []
     for position, (name, task) in enumerate(config.tasks.items()):
-        async with _opened(task) as env:
-            for episode in range(shares[name]):
-                seed = derive_seed(config.model.seed, position, episode) % 2**31
-                record = await _play(env, player, name=name, task=task, seed=seed)
-                shown.append(
-                    demonstrate(
-                        renderer,
-                        system=getattr(env, "system_prompt", ""),
-                        observations=record.observations,
-                        actions=record.actions,
-                    )
-                )
+        numbers = range(shares[name])
+        seeds = [derive_seed(config.model.seed, position, each) % 2**31 for each in numbers]
+        system, plays = _played(name, task, player, seeds=seeds)
+        firsts = {each.observations[0] for each in plays[:_CORPUS_PLAYS]}
+        prompts = [len(renderer.start(system, each)) for each in firsts]
+        _check_room(name, task, max(prompts, default=0))
+        shown += [
+            demonstrate(
+                renderer, system=system, observations=each.observations, actions=each.actions
+            )
+            for each in plays
+        ]
     return shown
 
 
-@asynccontextmanager
-async def _opened(task: TaskOptions) -> AsyncGenerator[Env]:
-    env = make_env(task.env, options=task.options)
-    try:
-        yield env
-    finally:
-        await close_env(env)
+def _check_room(name: str, task: TaskOptions, prompt_tokens: int) -> None:
+    """Refuse before the warm start what would leave no room for an action after it."""
+    if prompt_tokens >= task.max_tokens:
+        fix = f"the first prompt alone takes {prompt_tokens} tokens: allow more"
+        raise ConfigError(f"tasks.{name}.max_tokens", task.max_tokens, fix)
 
 
-async def _play(env: Env, player: Player, *, name: str, task: TaskOptions, seed: int) -> Play:
-    """Play an episode; whatever the environment does wrong is the user's to mend."""
+def _played(
+    name: str, task: TaskOptions, player: Player, *, seeds: Sequence[int]
+) -> tuple[str, list[Play]]:
+    """Play games of a task; return its system prompt and the games.
+
+    Whatever its environment does wrong is the user's to mend.
+    """
+    watch = Watch(reset_s=task.reset_timeout_s, step_s=task.step_timeout_s)
+
+    async def play_all() -> tuple[str, list[Play]]:
+        env = make_env(task.env, options=task.options)
+        try:
+            plays = [
+                await play(
+                    env, player, seed=seed, index=index, max_turns=task.max_turns, watch=watch
+                )
+                for index, seed in enumerate(seeds)
+            ]
+            return getattr(env, "system_prompt", ""), plays
+        finally:
+            await close_env(env)
+
     try:
-        return await play(env, player, seed=seed, max_turns=task.max_turns, task=_TRAINING)
+        return run_watched(watch, play_all)
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         said = str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"
         fix = f"a game played to build the tiny model failed: {said}"
         raise ConfigError(f"tasks.{name}.env", task.env, fix) from error

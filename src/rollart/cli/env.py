@@ -1,6 +1,5 @@
 """`rollart env try`: an environment played without a model."""
 
-import asyncio
 import sys
 import textwrap
 from argparse import Namespace
@@ -11,8 +10,12 @@ from rollart.cli.printing import BOLD, DIM, paint, say
 from rollart.config import parse_override
 from rollart.envs.loading import close_env, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
+from rollart.envs.watching import Watch, run_watched
 from rollart.errors import EnvError, UserError
 from rollart.types import Json
+
+_LIMIT_S = 30.0
+"""Longest a call may take, as in training unless tasks.NAME.step_timeout_s says otherwise."""
 
 
 def run(arguments: Namespace) -> int:
@@ -38,21 +41,22 @@ def run(arguments: Namespace) -> int:
 
 
 def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
-    env = make_env(arguments.name, options=options)
+    watch = Watch(reset_s=_LIMIT_S, step_s=_LIMIT_S)
 
     async def episode() -> Play:
+        env = make_env(arguments.name, options=options)
         try:
-            return await play(env, player, seed=seed, max_turns=arguments.max_turns)
+            return await play(env, player, seed=seed, max_turns=arguments.max_turns, watch=watch)
         finally:
             await close_env(env)
 
     try:
-        result = asyncio.run(episode())
+        result = run_watched(watch, episode)
     except EnvError as error:
         raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserError(
             f"{arguments.name} raised {type(error).__name__}: {error}\n"
             "ROLLART_DEBUG=1 shows where; in training the attempt would be made again"

@@ -7,12 +7,14 @@ is determined by the environment, the player and the seed.
 import inspect
 import string
 from collections.abc import Awaitable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from random import Random
 from typing import Protocol, cast, runtime_checkable
 
 from rollart.contract import check_reset, check_step
-from rollart.errors import ConfigError
+from rollart.envs.watching import Watch
+from rollart.errors import ConfigError, EnvError
 from rollart.ports import Env
 from rollart.seeds import derive_seed
 from rollart.types import Json, StopReason
@@ -24,7 +26,7 @@ _TEXT_LENGTH = 8
 class Suggesting(Protocol):
     """An environment that can name a good action."""
 
-    def suggest(self) -> str:
+    def suggest(self) -> "str | Awaitable[str]":
         """Return a good action now."""
         ...
 
@@ -32,7 +34,7 @@ class Suggesting(Protocol):
 class Player(Protocol):
     """Chooses actions."""
 
-    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
+    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> "str | Awaitable[str]":
         """Return the next action."""
         ...
 
@@ -60,7 +62,7 @@ class NoisyPlayer:
         if not 0.0 <= self.noise <= 1.0:
             raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
 
-    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
+    def act(self, env: Env, info: Mapping[str, Json], random: Random) -> "str | Awaitable[str]":
         """Return the suggested or a random action."""
         if random.random() < self.noise:
             return RandomPlayer().act(env, info, random)
@@ -88,16 +90,29 @@ async def play(
     *,
     seed: int,
     max_turns: int,
-    task: Mapping[str, Json] | None = None,
+    index: int | None = None,
+    watch: Watch | None = None,
 ) -> Play:
-    """Play one episode of an environment, sync or async."""
+    """Play one episode of an environment, sync or async: training's task of an index.
+
+    The index is the seed's if none is given.
+    """
     random = Random(derive_seed(seed, 1))
-    observation, info = check_reset(await _settle(env.reset(seed, task or {})))
+    over = nullcontext if watch is None else watch.over
+    task: dict[str, Json] = {"split": "train", "index": seed if index is None else index}
+    with over("reset"):
+        observation, info = check_reset(await _settle(env.reset(seed, task)))
     observations, actions, rewards = [observation], list[str](), list[float]()
     stop: StopReason = "max_turns"
+    legal: Json = None
     for _ in range(max_turns):
-        action = player.act(env, info, random)
-        result = check_step(await _settle(env.step(action)))
+        legal = info.get("actions", legal)
+        with over("suggest"):
+            action = await _settle(player.act(env, {**info, "actions": legal}, random))
+        if not isinstance(action, str):
+            raise EnvError(f"suggest() must return a str; it returned {action!r}")
+        with over("step"):
+            result = check_step(await _settle(env.step(action)))
         observation, reward, terminated, truncated, info = result
         observations.append(observation)
         actions.append(action)

@@ -35,7 +35,7 @@ class ModelOptions:
     noise: float = 0.5
     """How many of the player's moves are random: 0 shows mastery, 1 shows only the format."""
     cache: str = ""
-    """Where built models are kept; empty: $ROLLART_CACHE, else ~/.cache/rollart."""
+    """Where built models are kept; empty: $ROLLART_CACHE, or rollart in the user's cache."""
 
     def __post_init__(self) -> None:
         if not self.path:
@@ -65,4 +65,5 @@ class ModelOptions:
     def cache_directory(self) -> Path:
         """The directory of built models."""
         named = self.cache or os.environ.get("ROLLART_CACHE", "")
-        return Path(named).expanduser() if named else Path.home() / ".cache" / "rollart"
+        users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return (Path(named) if named else Path(users) / "rollart").expanduser()

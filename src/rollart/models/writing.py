@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging
 
@@ -39,7 +40,8 @@ def written_whole(directory: Path) -> Generator[Path]:
         yield draft
         draft.chmod(0o755)
         replace_directory(draft, directory)
-    except OSError as error:
-        raise StorageError(f"cannot write {directory}: {error}") from error
+    except (OSError, SafetensorError) as error:
+        fix = "make room, or choose another directory"
+        raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
