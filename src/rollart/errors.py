@@ -4,6 +4,7 @@
     ├── UserError            the user can fix it: printed as one message, no traceback, exit 2
     │   ├── ConfigError      a config field: names the field, the value and the fix
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
+    │   │   └── DamagedError     a checkpoint that is not whole: another one may be
     │   ├── PlacementError   a worker that no pool can take
     │   ├── ClusterError     the cluster under a run is gone, and with it all that is not on disk
     │   ├── GroupError       one of several workers that need each other failed, and all were ended
@@ -37,6 +38,10 @@ class ConfigError(UserError):
 
 class ModelError(UserError):
     """A model, tokenizer or checkpoint that cannot be used."""
+
+
+class DamagedError(ModelError):
+    """A checkpoint that is not whole: a run may go on from another."""
 
 
 class PlacementError(UserError):

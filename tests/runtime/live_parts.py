@@ -115,6 +115,12 @@ class Crashing(Countdown):
         raise ValueError("the simulator crashed")
 
 
+CRASHED = (
+    "countdown: step raised ValueError: the simulator crashed "
+    f"(live_parts.py:{Crashing.step.__code__.co_firstlineno + 1})"
+)
+
+
 def make_setup(make: Callable[[int], Env], **changes) -> Setup:
     values = {
         "make": make,

@@ -5,6 +5,7 @@ import threading
 
 import pytest
 from live_parts import (
+    CRASHED,
     ENGINE,
     AsyncCountdown,
     Countdown,
@@ -164,11 +165,10 @@ def test_a_reward_that_is_scored_elsewhere_is_left_out():
 
 def test_a_crash_is_a_failure_with_the_tokens_it_cost():
     harness = outcome(lambda _slot: Crashing())
-    message = "countdown: step raised ValueError: the simulator crashed"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
         TrajectoryFailed(
-            id=ID, failure=Failure(kind="env_error", message=message), sampled_tokens=3
+            id=ID, failure=Failure(kind="env_error", message=CRASHED), sampled_tokens=3
         ),
     ]
     assert harness.records == []
@@ -180,7 +180,9 @@ def test_a_crash_before_the_first_token_has_no_birth():
             raise ValueError("no map")
 
     harness = outcome(lambda _slot: Unopened())
-    failure = Failure(kind="env_error", message="countdown: reset raised ValueError: no map")
+    line = Unopened.reset.__code__.co_firstlineno + 1
+    message = f"countdown: reset raised ValueError: no map (test_env_worker.py:{line})"
+    failure = Failure(kind="env_error", message=message)
     assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=0)]
 
 

@@ -1,4 +1,5 @@
 import asyncio
+import json
 import threading
 import time
 
@@ -213,27 +214,39 @@ def test_whatever_an_environment_raises_is_a_failure_with_its_words(kind, error)
 
         class Raising(kind):
             async def step(self, action):
-                raise error
+                raise type(error)(*error.args)
     else:
 
         class Raising(kind):
             def step(self, action):
-                raise error
+                raise type(error)(*error.args)
 
     failure = failure_of(lambda _slot: Raising())
     assert failure.kind == "env_error"
     assert failure.message.startswith("game: step raised ")
     if not isinstance(error, TimeoutError | StopIteration | asyncio.CancelledError):
-        assert failure.message == f"game: step raised {type(error).__name__}: {error}"
+        line = Raising.step.__code__.co_firstlineno + 1
+        raised = f"{type(error).__name__}: {error}"
+        assert failure.message == f"game: step raised {raised} (test_seat.py:{line})"
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure():
     def make(_slot):
         raise OSError("no display")
 
+    where = f"(test_seat.py:{make.__code__.co_firstlineno + 1})"
     assert failure_of(make, calls="") == Failure(
-        kind="env_error", message="game: opening it raised OSError: no display"
+        kind="env_error", message=f"game: opening it raised OSError: no display {where}"
     )
+
+
+def test_the_line_named_is_the_environments_own_however_deep_the_error_lies():
+    class Parsing(Countdown):
+        def step(self, action):
+            return json.loads("no json")
+
+    line = Parsing.step.__code__.co_firstlineno + 1
+    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_seat.py:{line})")
 
 
 @pytest.mark.parametrize(

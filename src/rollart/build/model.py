@@ -11,12 +11,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rollart.config import Config, TaskOptions
+from rollart.engines.torch.architecture import read_architecture
 from rollart.envs.loading import close_env, env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
 from rollart.errors import ConfigError, EnvError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
-from rollart.models.loading import resolve
+from rollart.models.devices import find_device
+from rollart.models.loading import load_config, resolve, weight_files
 from rollart.models.options import ModelOptions
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
@@ -59,6 +61,16 @@ def prepare_model(config: Config, say: Say) -> Path:
             on_progress=_Reporter(say),
         )
     return wanted
+
+
+def check_model(config: Config, directory: Path) -> None:
+    """Refuse a model or a device that the engine or the trainer would refuse later."""
+    read_architecture(load_config(directory))
+    weight_files(directory)
+    load_tokenizer(directory)
+    if not config.ray.address:
+        find_device(config.engine.torch.device, field="engine.torch.device")
+        find_device(config.training.device, field="training.device")
 
 
 class _Reporter:

@@ -9,7 +9,7 @@ from rollart.config import Config
 from rollart.config.rules import make_rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
-from rollart.errors import ModelError
+from rollart.errors import DamagedError
 from rollart.ports import Renderer
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.checkpointing import Saved
@@ -33,7 +33,7 @@ def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     try:
         return restore(rules, saved.scheduler, domain_of=domain_of)
     except (KeyError, TypeError, ValueError) as error:
-        raise ModelError(f"{saved.directory}: not a whole checkpoint: {error!r}") from error
+        raise DamagedError(f"{saved.directory}: not a whole checkpoint: {error!r}") from error
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:

@@ -2,8 +2,8 @@
 
     trainer ranks ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
 
-Everything a run leaves is in its directory. Ctrl-C asks the scheduler to end in order, with a
-checkpoint; a second one ends at once.
+Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to end in order,
+with a checkpoint; a second one ends at once.
 """
 
 import asyncio
@@ -34,7 +34,6 @@ from rollart.runtime.env_manager import Setup
 from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
 
-INTERRUPTED = 130
 CONFIG = "config.toml"
 
 
@@ -58,6 +57,7 @@ class Run:
     controller: Controller | None = None
     evaluations: Evaluations | None = None
     interrupts: int = 0
+    exit_code: int = 0
 
     async def run(self) -> int:
         """Train and evaluate; return the exit code."""
@@ -66,7 +66,8 @@ class Run:
         start = self.model if saved is None else saved.directory
         version = Version(0 if saved is None else saved.scheduler["version"])
         main = cast("asyncio.Task[int]", asyncio.current_task())
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, self._interrupt, main)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, main, number)
         async with AsyncExitStack() as stack:
             say = self.recorder.progress.message
             warn = self.recorder.progress.warn
@@ -180,7 +181,7 @@ class Run:
         self._finish(scheduler, figures, after)
         if unsaved is not None:
             raise unsaved
-        return INTERRUPTED if self.interrupts else 0
+        return self.exit_code
 
     async def _save_last(
         self, checkpointer: Checkpointer, scheduler: Scheduler
@@ -243,8 +244,9 @@ class Run:
                 style="bold",
             )
 
-    def _interrupt(self, main: "asyncio.Task[int]") -> None:
+    def _interrupt(self, main: "asyncio.Task[int]", number: signal.Signals) -> None:
         self.interrupts += 1
+        self.exit_code = 128 + number
         was_evaluated = self.evaluations is not None and self.evaluations.interrupt()
         if self.interrupts == 1 and (self.controller is not None or was_evaluated):
             self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")

@@ -1,23 +1,27 @@
 """Training from a config: a run's directory, its model, and the run itself to its end."""
 
 import asyncio
+import contextlib
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import cast
 
-from rollart.build.model import prepare_model
+from rollart.build.model import check_model, prepare_model
 from rollart.build.parts import make_scheduler
-from rollart.build.run import CONFIG, INTERRUPTED, Run, checkpoint_directory
+from rollart.build.run import CONFIG, Run, checkpoint_directory
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
+from rollart.config.changes import changed_values
 from rollart.config.fitting import check_places
+from rollart.config.loading import parse_config
 from rollart.config.placing import unused_units
 from rollart.config.rules import make_rules
 from rollart.control.recording import encode_rules
 from rollart.control.snapshot import buffered
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, DamagedError, StorageError, UserError
 from rollart.observe.directory import claim_directory
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
@@ -35,12 +39,12 @@ from rollart.types import Json
 def train(config: Config, *, resume: Path | None = None) -> int:
     """Run a config to its end, or go on from a checkpoint; return the exit code."""
     clock = SystemClock()
-    saved = None if resume is None else load_saved(find_checkpoint(resume))
+    saved = None if resume is None else _load(find_checkpoint(resume))
+    # What cannot run is said before anything is made, and before an earlier run is moved aside.
     if saved is not None:
         _check_temperature(config, saved)
         _check_going_on(config, saved)
-        make_scheduler(config, saved)  # refuses what it cannot go on from
-    # What cannot run is said before anything is made.
+        make_scheduler(config, saved)
     check_places(config)
     if config.ray.address:
         from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
@@ -48,15 +52,45 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         check_joinable(config.ray.address)
     setups = make_setups(config, config.sampling)
     model = prepare_model(config, partial(print, file=sys.stderr, flush=True))
+    check_model(config, model)
     prepared_s = clock.now()
+    recorder = _open_recorder(config, saved)
+    run = Run(
+        config=config,
+        directory=config.run.path,
+        setups=setups,
+        recorder=recorder,
+        saved=saved,
+        model=model,
+    )
+    run.seconds["model"] = prepared_s
+    try:
+        code = run_to_end(run.run())
+    except asyncio.CancelledError:
+        left = checkpoints(checkpoint_directory(run.directory))
+        last = left[-1] if left else "none"
+        recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
+        code = run.exit_code
+    except BaseException as error:
+        with contextlib.suppress(StorageError):  # a full disk has been told
+            recorder.close()
+        if isinstance(error, DamagedError) and saved is not None:
+            raise DamagedError(f"{error}{_others(saved.directory)}") from error
+        raise
+    recorder.close()
+    return code
+
+
+def _open_recorder(config: Config, saved: Saved | None) -> Recorder:
+    """Claim the run's directory and open what is written there; say what is gone on from."""
     directory = config.run.path
+    before = None if saved is None else _config_beside(saved)
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
     if saved is None:
         (directory / CONFIG).write_text(dump_toml(config))
-    rules = make_rules(config)
     header = LogHeader(
         seed=config.run.seed,
-        rules=encode_rules(rules, task_streams(config)[0]),
+        rules=encode_rules(make_rules(config), task_streams(config)[0]),
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder = Recorder(
@@ -66,36 +100,56 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         steps=config.run.steps,
         resume_step=None if saved is None else saved.scheduler["version"],
     )
-    if saved is not None:
-        recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
+    say = recorder.progress.message
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)
     if moved is not None:
-        recorder.progress.message(f"the earlier run there was moved to {moved}")
-    if (
-        saved is not None
-        and saved.directory.resolve().parent == checkpoint_directory(directory).resolve()
-    ):
-        for path in set_aside_later(saved.directory):
-            recorder.progress.message(f"a later checkpoint was set aside as {path}")
+        say(f"the earlier run there was moved to {moved}")
+    if saved is not None:
+        recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
+        is_own = saved.directory.resolve().parent == checkpoint_directory(directory).resolve()
+        for text in _going_on(config, saved, before, is_own=is_own):
+            say(text)
+        for path in set_aside_later(saved.directory) if is_own else ():
+            say(f"a later checkpoint was set aside as {path}")
+    return recorder
+
+
+def _going_on(
+    config: Config, saved: Saved, before: Config | None, *, is_own: bool
+) -> Iterator[str]:
+    """Yield what a person should know who has a run go on."""
+    step, steps = saved.scheduler["version"], config.run.steps
+    where = "" if is_own else f" in {config.run.path}; the run it is of stays as it is"
+    yield f"going on from {saved.directory} (step {step} of {steps}){where}"
+    if step == steps:
+        yield "nothing is left to train: give a larger run.steps to train on"
+    places = ("run.directory", "run.import_paths", "run.name")
+    changes = [] if before is None else changed_values(before, config)
+    for change in changes:
+        if not change.startswith(places):
+            yield f"changed: {change}"
+
+
+def _config_beside(saved: Saved) -> Config | None:
+    """Return the config of the run a checkpoint is of, if it is there and can be read."""
     try:
-        run = Run(
-            config=config,
-            directory=directory,
-            setups=setups,
-            recorder=recorder,
-            saved=saved,
-            model=model,
-        )
-        run.seconds["model"] = prepared_s
-        return run_to_end(run.run())
-    except asyncio.CancelledError:
-        left = checkpoints(checkpoint_directory(directory))
-        last = left[-1] if left else "none"
-        recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
-        return INTERRUPTED
-    finally:
-        recorder.close()
+        return parse_config((saved.directory.parent.parent / CONFIG).read_text())
+    except (OSError, ValueError, UserError):
+        return None
+
+
+def _load(checkpoint: Path) -> Saved:
+    try:
+        return load_saved(checkpoint)
+    except DamagedError as error:
+        raise DamagedError(f"{error}{_others(checkpoint)}") from error
+
+
+def _others(checkpoint: Path) -> str:
+    """Name the newest other checkpoint of a run."""
+    beside = [each for each in checkpoints(checkpoint.parent) if each != checkpoint]
+    return f"; another is there: rollart train --resume {beside[-1]}" if beside else ""
 
 
 def _check_temperature(config: Config, saved: Saved) -> None:

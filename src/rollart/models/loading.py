@@ -47,7 +47,7 @@ def load_config(directory: Path) -> dict[str, Any]:
 def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
     """Return all parameters by name; bf16 and fp16 become fp32, since numpy has no bf16."""
     weights: dict[str, numpy.ndarray[Any, Any]] = {}
-    for file in _weight_files(directory):
+    for file in weight_files(directory):
         try:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
@@ -58,7 +58,8 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
     return weights
 
 
-def _weight_files(directory: Path) -> list[Path]:
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files of a directory's weights; all of them are there."""
     single = directory / "model.safetensors"
     if single.is_file():
         return [single]

@@ -5,6 +5,7 @@ What was written before a crash stays readable: a torn last line is ignored by t
 off before anything is appended, so every other line is whole.
 """
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -100,8 +101,11 @@ class EventLog:
     def close(self) -> None:
         """Write what is buffered and close the file."""
         if not self._file.closed:
-            self.flush()
-            self._file.close()
+            try:
+                self.flush()
+            finally:
+                with contextlib.suppress(OSError):
+                    self._file.close()
 
     def _write(self, line: str) -> None:
         try:

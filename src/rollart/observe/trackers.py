@@ -3,13 +3,15 @@
 A row of training has a `step`; a row of evaluation has one too and names starting with `eval/`.
 """
 
+import contextlib
 import json
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from tensorboardX import FileWriter  # pyright: ignore[reportMissingTypeStubs]
-from tensorboardX.proto import summary_pb2
+from tensorboardX.event_file_writer import EventsWriter  # pyright: ignore[reportMissingTypeStubs]
+from tensorboardX.proto import event_pb2, summary_pb2
 
 from rollart.errors import StorageError, UserError
 from rollart.observe.metrics import Row
@@ -55,30 +57,52 @@ class JsonlTracker:
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        with contextlib.suppress(OSError):  # what was not written was told
+            self._file.close()
 
 
 class TensorBoardTracker:
-    """Writes rows as TensorBoard scalars."""
+    """Writes rows as TensorBoard scalars, each on disk at once.
+
+    Without the library's own thread: what that cannot write it prints as a traceback, and whoever
+    fills its queue then waits for ever.
+    """
 
     def __init__(self, directory: Path) -> None:
-        writer: Any = FileWriter(str(directory), flush_secs=10)
-        messages: Any = summary_pb2
+        self._directory = directory
+        events: Any = event_pb2
+        summaries: Any = summary_pb2
+        self._event, self._summary = events.Event, summaries.Summary
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            writer: Any = EventsWriter(str(directory / "events"))
+        except OSError as error:
+            raise self._refused(error) from error
         self._writer = writer
-        self._summary = messages.Summary
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Keep one row, as one record: the writer's queue is short and whoever fills it waits."""
+        """Keep one row, as one record."""
         values: list[Any] = [
             self._summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
             for name, value in row.items()
             if name != "step"
         ]
-        self._writer.add_summary(self._summary(value=values), int(row["step"]))
+        event = self._event(
+            wall_time=time.time(), step=int(row["step"]), summary=self._summary(value=values)
+        )
+        try:
+            self._writer.write_event(event)
+            self._writer.flush()
+        except OSError as error:
+            raise self._refused(error) from error
 
     def close(self) -> None:
-        """Write what is left."""
-        self._writer.close()
+        """Close the file."""
+        with contextlib.suppress(OSError):  # what was not written was told
+            self._writer.close()
+
+    def _refused(self, error: OSError) -> StorageError:
+        return StorageError(f"{self._directory}: TensorBoard's file cannot be written: {error}")
 
 
 def read_rows(path: Path) -> list[Row]:

@@ -1,6 +1,6 @@
 """What holds an actor: this process, or one of its own behind two pipes; blocking either way.
 
-A body is used by one thread at a time, save `terminate` and `kill`. Errors of the project's tree
+A body is used by one thread at a time, save `kill`. Errors of the project's tree
 come out of it as they are, anything else as an `ActorError` with the traceback from where it
 happened. A process that dies fails the exchange it was busy with and all later ones, with its exit
 code or signal and its last words.
@@ -50,10 +50,6 @@ class Body(Protocol):
         """End in order."""
         ...
 
-    def terminate(self) -> None:
-        """Be asked to end at once; called from another thread."""
-        ...
-
     def kill(self) -> None:
         """Be ended; called from another thread."""
         ...
@@ -80,9 +76,6 @@ class LocalBody:
         """Let the object close itself."""
         if self._actor is not None:
             _translated(self._target, "close", self._actor.close)
-
-    def terminate(self) -> None:
-        """Do nothing."""
 
     def kill(self) -> None:
         """Do nothing."""
@@ -129,10 +122,6 @@ class ProcessBody:
             self._close_pipes()
             self._process.wait()
             self._listener.join(timeout=1.0)
-
-    def terminate(self) -> None:
-        """Send SIGTERM."""
-        self._process.terminate()
 
     def kill(self) -> None:
         """Send SIGKILL."""

@@ -18,7 +18,7 @@ from typing import Any, cast
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
 from rollart.directories import cut_short, recover_directory, replace_directory
-from rollart.errors import ModelError, StorageError, UserError
+from rollart.errors import DamagedError, ModelError, StorageError, UserError
 from rollart.ports import Handle
 from rollart.runtime.buffer import Buffer
 from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
@@ -182,7 +182,7 @@ def load_saved(directory: Path) -> Saved:
             notes=state["notes"],
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{directory}: not a whole checkpoint: {error!r}") from error
+        raise DamagedError(f"{directory}: not a whole checkpoint: {error!r}") from error
 
 
 def _write_through(path: Path, text: str) -> None:

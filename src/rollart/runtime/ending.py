@@ -2,10 +2,13 @@
 
 `asyncio.run` waits for every task it cancels; an environment that swallows its cancellation, or
 never returns from its `close`, would hold the process for ever. Here they have a while to end in
-order; what is left then is left behind with the loop.
+order; what is left then is left behind with the loop. Ctrl-C cancels the main task, unless that
+handles the signal itself.
 """
 
 import asyncio
+import signal
+import threading
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -16,8 +19,20 @@ GRACE_S = 5.0
 def run(main: Coroutine[Any, Any, T], *, grace_s: float = GRACE_S) -> T:
     """Run a coroutine to its end in a new loop; give other tasks `grace_s` to end after it."""
     loop = asyncio.new_event_loop()
+    task, interrupts = loop.create_task(main), list[bool]()
+
+    def interrupt() -> None:
+        interrupts.append(True)
+        task.cancel()
+
+    if threading.current_thread() is threading.main_thread():
+        loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
-        return loop.run_until_complete(main)
+        return loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        if interrupts:
+            raise KeyboardInterrupt from None
+        raise
     finally:
         try:
             loop.run_until_complete(_end_tasks(grace_s))

@@ -96,7 +96,7 @@ class ActorHandle:
         return await self._lane.submit(lambda: self._call(method, args))
 
     async def close(self) -> None:
-        """End the actor: ask it, then SIGTERM, then SIGKILL; calls not yet started fail."""
+        """End the actor: ask it, then SIGKILL; calls not yet started fail."""
         if self._ending is None:
             self._ending = asyncio.create_task(self._end())
         await asyncio.shield(self._ending)
@@ -112,14 +112,13 @@ class ActorHandle:
     async def _end(self) -> None:
         ended = self._lane.submit(lambda: self._body.close() if self._body else None)
         self._lane.stop()
-        stages: tuple[Callable[[Body], None] | None, ...] = (_terminate, _kill, None)
-        for force in stages:
+        await asyncio.wait({ended}, timeout=self._grace_s)
+        if not ended.done() and self._body is not None:
+            self._body.kill()
             await asyncio.wait({ended}, timeout=self._grace_s)
-            if ended.done():
-                return ended.result()
-            if force is not None and self._body is not None:
-                force(self._body)
-        raise ActorError(f"{self._target} did not end within {3 * self._grace_s:g} s")
+        if not ended.done():
+            raise ActorError(f"{self._target} did not end within {2 * self._grace_s:g} s")
+        return ended.result()
 
 
 class EmbeddedHost:
@@ -170,14 +169,6 @@ class EmbeddedHost:
         for result in results:
             if result is not None:
                 raise result
-
-
-def _terminate(body: Body) -> None:
-    body.terminate()
-
-
-def _kill(body: Body) -> None:
-    body.kill()
 
 
 def _print_line(line: str) -> None:

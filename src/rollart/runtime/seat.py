@@ -12,9 +12,12 @@ import asyncio
 import contextlib
 import inspect
 import queue
+import sys
 import threading
+import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rollart.contract import check_reset, check_step
@@ -227,9 +230,20 @@ class Seat:
         return AttemptError("env_timeout", f"{self._kind}: {what} took more than {timeout_s:g} s")
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
+        where = _where(error, self._env)
         self.close()
         name = type(error).__name__
-        return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}")
+        return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}{where}")
+
+
+def _where(error: BaseException, env: object) -> str:
+    """Return the line of the environment's own file that raised, or else the innermost one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if not frames:
+        return ""
+    own = getattr(sys.modules.get(type(env).__module__), "__file__", None)
+    frame = next((each for each in reversed(frames) if each.filename == own), frames[-1])
+    return f" ({Path(frame.filename).name}:{frame.lineno})"
 
 
 async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:

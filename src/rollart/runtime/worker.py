@@ -2,7 +2,8 @@
 
 The process reads one frame, does what it says, writes one frame, in order, until it is told to
 stop or its pipe ends. It does not outlive its parent: an idle worker sees the end of its pipe, a
-busy one is killed by the kernel. It ignores SIGINT, which is the parent's to handle. What it
+busy one is killed by the kernel. It ignores SIGINT and SIGTERM, which may be sent to a whole job
+and are the parent's to handle. What it
 prints goes to its standard error, which the parent reads.
 """
 
@@ -157,7 +158,8 @@ def _die_with(parent_pid: int) -> None:
 
 def main() -> None:
     """Serve the two pipes named on the command line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     read_fd, write_fd, parent_pid = (int(argument) for argument in sys.argv[1:])
     _die_with(parent_pid)
     faulthandler.enable()

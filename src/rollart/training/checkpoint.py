@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rollart.errors import ModelError
+from rollart.errors import DamagedError, ModelError
 from rollart.training.drafts import drafted, recover
 from rollart.training.exporting import ADAPTER_DIRECTORY, ADAPTER_STEM, write_model
 from rollart.training.model import Model, load_model
@@ -192,7 +192,7 @@ def _read_record(directory: Path) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise ModelError(f"{directory} is no checkpoint: it has no trainer.json") from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{path} is damaged ({error}); resume from another checkpoint") from error
+        raise DamagedError(f"{path} is damaged ({error}); resume from another") from error
     return record
 
 

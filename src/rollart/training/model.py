@@ -26,7 +26,8 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from rollart.errors import ConfigError, ModelError
+from rollart.errors import ModelError
+from rollart.models.devices import find_device
 from rollart.training.packing import MicroBatch
 
 Model = Any
@@ -62,10 +63,7 @@ def load_model(path: str, *, dtype: str, device: str) -> Model:
             )
     if model.get_output_embeddings() is None:
         raise ModelError(f"the model {path} has no output layer that can be trained")
-    try:
-        return model.to(device).eval()
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError("training.device", device, _first_line(error)) from error
+    return model.to(find_device(device, field="training.device")).eval()
 
 
 def is_packable(model: Model) -> bool:

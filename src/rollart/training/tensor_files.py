@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rollart.errors import ModelError
+from rollart.errors import DamagedError, ModelError
 from rollart.training.balance import deal
 from rollart.training.sharding import Rows
 
@@ -105,7 +105,7 @@ class TensorReader:
     def read(self, name: str, rows: Rows, *, shape: tuple[int, ...]) -> Tensor:
         """Return rows of a tensor that must be of this shape."""
         if name not in self._places:
-            raise ModelError(f"{self._path} holds no {name}; resume from another checkpoint")
+            raise DamagedError(f"{self._path} holds no {name}; resume from another")
         if self.shape(name) != shape:
             raise ModelError(f"{self._path} holds {name} {self.shape(name)}; wanted {shape}")
         try:
@@ -117,4 +117,4 @@ class TensorReader:
             raise self._damaged(error) from error
 
     def _damaged(self, error: Exception) -> ModelError:
-        return ModelError(f"{self._path} is missing or damaged ({error}); resume from another")
+        return DamagedError(f"{self._path} is missing or damaged ({error}); resume from another")

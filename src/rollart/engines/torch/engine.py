@@ -25,21 +25,10 @@ from rollart.engines.torch.planner import Plan, Planner, Waiting
 from rollart.engines.torch.sampler import read_filters, sample
 from rollart.engines.torch.sessions import Session, Sessions
 from rollart.errors import ConfigError, InvariantError, ModelError
+from rollart.models.devices import find_device
 from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
 
 _COUNTERS = ("prefill_tokens", "reused_tokens", "sampled_tokens", "steps", "recomputed_tokens")
-
-
-def _find_device(name: str) -> torch.device:
-    """Return a device of this machine."""
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without CUDA
-        reason = str(error).splitlines()[0]
-        fix = f"this machine has no such torch device: {reason}; cpu always works"
-        raise ConfigError("engine.torch.device", name, fix) from error
-    return device
 
 
 class TorchEngine:
@@ -62,7 +51,8 @@ class TorchEngine:
                 options.max_length,
                 f"the model has {shape.max_positions} positions (max_position_embeddings)",
             )
-        device, dtype = _find_device(options.device), getattr(torch, options.dtype)
+        device = find_device(options.device, field="engine.torch.device")
+        dtype = getattr(torch, options.dtype)
         rows = options.rows + options.cached_sessions
         with torch.inference_mode():
             self._model = Model(
