@@ -14,6 +14,7 @@ class Letters:
     lock = threading.Lock()
     resets = 0
     interrupt_at = 0
+    interrupt_by = signal.SIGINT
     jitter_s = 0.003
 
     def reset(self, seed, task):
@@ -21,7 +22,7 @@ class Letters:
         with Letters.lock:
             Letters.resets += 1
             if Letters.resets == Letters.interrupt_at:
-                os.kill(os.getpid(), signal.SIGINT)
+                os.kill(os.getpid(), Letters.interrupt_by)
         return f"say {seed % 10}", {"actions": ["a", "b"]}
 
     def step(self, action):

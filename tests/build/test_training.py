@@ -1,6 +1,7 @@
 """Real runs: torch engine, trainer process, shared memory between them."""
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
@@ -30,8 +31,9 @@ def learning(directory: Path) -> dict[int, dict[str, float]]:
 def interrupt_at(monkeypatch):
     """Return a function that has the nth reset from now on send an interrupt."""
 
-    def arm(reset: int) -> None:
+    def arm(reset: int, by: signal.Signals = signal.SIGINT) -> None:
         monkeypatch.setattr(Letters, "resets", 0)
+        monkeypatch.setattr(Letters, "interrupt_by", by)
         monkeypatch.setattr(Letters, "interrupt_at", reset)
 
     return arm
@@ -93,6 +95,16 @@ def test_a_run_that_goes_on_learns_the_same_to_the_last_bit(whole, small, runs):
     proof = replay(runs / "cut")
     assert proof["ended"] == {"trained": 32}
     assert (proof["open"], proof["lost"], proof["trained_twice"]) == (0, 0, 0)
+
+
+def test_the_summary_of_a_run_that_went_on_is_of_the_whole_run(whole, small, runs):
+    first = json.loads((whole / "summary.json").read_text())
+    assert train(small("summed")) == 0
+    begun = json.loads((runs / "summed" / "summary.json").read_text())
+    assert train(small("summed", "run.steps=4"), resume=runs / "summed") == 0
+    last = json.loads((runs / "summed" / "summary.json").read_text())
+    assert last["tokens"] == first["tokens"]
+    assert last["seconds"]["training"] > begun["seconds"]["training"]
 
 
 def test_a_trainer_in_this_process_learns_the_same(whole, small, runs):
@@ -163,6 +175,32 @@ def test_an_interrupted_run_goes_on_and_neither_loses_nor_doubles_anything(
     header = read_log(directory / "events.jsonl")[1].header.snapshot
     in_snapshot = {id_ for group in header["groups"] for _, id_, _ in group["scored"]}
     assert in_snapshot == kept
+
+
+def test_a_run_that_is_terminated_saves_what_it_has(small, runs, interrupt_at, capfd):
+    directory = runs / "terminated"
+    interrupt_at(12, signal.SIGTERM)
+    assert train(small("terminated", "run.steps=4")) == 128 + signal.SIGTERM
+    assert "stopping in order" in capfd.readouterr().err
+    assert train(small("terminated", "run.steps=4"), resume=directory) == 0
+    said = capfd.readouterr().err
+    step = json.loads((directory / "summary.json").read_text())["resumed_at"]
+    saved = directory / "checkpoints" / f"step-{step:06d}"
+    assert f"going on from {saved} (step {step} of 4)\n" in said
+    assert replay(directory)["ended"]["trained"] == 32
+
+
+def test_a_run_that_goes_on_says_what_is_new(whole, small, capfd):
+    options = ["run.steps=4", "run.checkpoint_every=2", "run.keep_checkpoints=9"]
+    assert train(small("elsewhere", *options, "retry.max_attempts=7"), resume=whole) == 0
+    said = capfd.readouterr().err
+    saved = whole / "checkpoints" / "step-000004"
+    elsewhere = whole.parent / "elsewhere"
+    place = f"(step 4 of 4) in {elsewhere}; the run it is of stays as it is"
+    assert f"going on from {saved} {place}\n" in said
+    assert "nothing is left to train: give a larger run.steps to train on\n" in said
+    assert "changed: retry.max_attempts = 3 -> 7\n" in said
+    assert "changed: run." not in said.replace("changed: run.evaluate_episodes = 6 -> 0", "")
 
 
 def test_an_interrupt_before_training_ends_the_run_at_once(whole, small, interrupt_at, capfd):

@@ -40,3 +40,4 @@ def test_weights_that_cannot_be_drawn_by_are_refused(weights):
 def test_the_domain_of_a_task_is_known_without_making_it():
     mix = TaskMix(KINDS, seed=3)
     assert [mix.domain(n) for n in range(50)] == [mix.task(n).domain for n in range(50)]
+    assert [mix.name(n) for n in range(50)] == [mix.task(n).env for n in range(50)]

@@ -111,6 +111,48 @@ def test_each_row_counts_from_the_step_before():
     assert (row["staleness_mean"], row["staleness_max"]) == (1.0, 1)
 
 
+def test_rates_are_over_several_steps():
+    metrics = Metrics()
+    for record in RUN:
+        metrics.add(*record)
+    metrics.add(4.0, finished(5), [Train(version=1, groups=((5,),), staleness=1)])
+    row = metrics.add(4.5, StepFinished(version=2), [])
+    assert row is not None
+    assert row["trajectories_per_s"] == pytest.approx(3 / 4.5)
+    assert row["tokens_per_s"] == pytest.approx(47 / 4.5)
+    for step in range(3, 20):
+        id_ = 100 + step
+        train = Train(version=step - 1, groups=((id_,),), staleness=0)
+        metrics.add(4.0 * step, finished(id_), [train])
+        row = metrics.add(4.0 * step + 2.0, StepFinished(version=step), [])
+    assert row["trajectories_per_s"] == pytest.approx(1 / 4.0)
+    assert row["tokens_per_s"] == pytest.approx(10 / 4.0)
+
+
+def test_rows_have_figures_of_each_task_where_there_are_several():
+    metrics = Metrics(lambda task: ("lake", "sums")[task])
+    launches = [
+        Launch(id=id_, group=id_, member=0, attempt=0, task=id_ % 2, slot=id_, seed=0)
+        for id_ in range(6)
+    ]
+    metrics.add(0.0, STARTED, launches)
+    for id_, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
+        metrics.add(1.0, finished(id_, reward=reward), [])
+    metrics.add(1.0, TrajectoryCancelled(id=4, sampled_tokens=0), [])
+    metrics.add(1.0, finished(5), [Drop(ids=(5,), reason="stale")])
+    metrics.add(1.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1), (2, 3)), staleness=0)])
+    row = metrics.add(2.0, StepFinished(version=1), [])
+    assert row is not None
+    assert {name: value for name, value in row.items() if name.startswith("tasks/")} == {
+        "tasks/lake/trajectories": 2,
+        "tasks/lake/reward_mean": 1.0,
+        "tasks/lake/success_rate": 1.0,
+        "tasks/sums/trajectories": 2,
+        "tasks/sums/reward_mean": 0.5,
+        "tasks/sums/success_rate": 0.5,
+    }
+
+
 def test_rows_show_what_moving_weights_took_since_the_step_before():
     metrics = Metrics()
     for record in RUN:

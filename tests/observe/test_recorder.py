@@ -100,6 +100,21 @@ def test_a_run_leaves_its_directory_behind(tmp_path: Path):
     )
 
 
+def test_steps_that_teach_nothing_are_told_once(tmp_path: Path):
+    shown = io.StringIO()
+    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=20, file=shown)
+    for step in range(12):
+        recorder.record(step, Woke(at_s=0.0), [Train(version=step, groups=(), staleness=0)])
+        no_signal = float(step != 2)
+        finished = StepFinished(version=step + 1, metrics={"no_signal": no_signal})
+        recorder.record(step + 0.5, finished, [])
+    recorder.close()
+    warnings = [line for line in shown.getvalue().splitlines() if line.startswith("warning")]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("warning: the last 5 steps taught nothing: all attempts of each")
+    assert "step 8/20" in shown.getvalue().split("warning")[0].splitlines()[-1]
+
+
 def test_a_trajectory_reads_as_text():
     assert render_trajectory(TRAJECTORY) == (
         "trajectory 7 of group 2: succeeded\n"

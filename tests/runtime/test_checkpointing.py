@@ -81,7 +81,7 @@ class Desk:
             trainer=self.trainer,
             buffer=buffer,
             now=lambda: 12.5,
-            notes={"before": {"success_rate": 0.25}},
+            notes=lambda: {"before": {"success_rate": 0.25}},
             warn=self.warnings.append,
         )
 

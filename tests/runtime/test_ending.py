@@ -1,4 +1,6 @@
 import asyncio
+import os
+import signal
 
 import pytest
 
@@ -71,3 +73,20 @@ def test_a_cancelled_main_still_raises():
 
     with pytest.raises(asyncio.CancelledError):
         run(main())
+
+
+def test_an_interrupt_ends_what_runs_in_order():
+    ended: list[str] = []
+
+    async def main() -> None:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(asyncio.Event().wait())
+                await asyncio.sleep(0)
+                os.kill(os.getpid(), signal.SIGINT)
+        finally:
+            ended.append("main")
+
+    with pytest.raises(KeyboardInterrupt):
+        run(main())
+    assert ended == ["main"]

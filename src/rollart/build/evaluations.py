@@ -9,6 +9,7 @@ Any other run is evaluated beside its rollout.
 import asyncio
 from collections.abc import Mapping
 
+from rollart.build.spending import Spending
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.control.scheduler import Scheduler
@@ -28,6 +29,7 @@ class Evaluations:
         evaluator: Evaluator,
         *,
         recorder: Recorder,
+        spending: Spending,
         engines: tuple[EngineInfo, ...],
         generators: Mapping[EngineId, Generator],
     ) -> None:
@@ -35,14 +37,13 @@ class Evaluations:
         self._every = config.run.evaluate_every if self._episodes else 0
         self._evaluator = evaluator
         self._recorder = recorder
+        self._spending = spending
         self._generators = generators
         mode = config.mode
         self._is_exact = mode.update == "idle" and mode.alpha == 0 and not config.ray.address
         self._held = {engine.id: engine.version for engine in engines if not engine.lent}
         self._begun = 0
         self._running: set[asyncio.Task[dict[str, Json]]] = set()
-        self.seconds = 0.0
-        """What evaluations took."""
 
     async def run(self, version: Version) -> dict[str, Json]:
         """Evaluate what the engines hold."""
@@ -50,7 +51,7 @@ class Evaluations:
             return {}
         timer = SystemClock()
         measured = await self._evaluator.run(self._episodes)
-        self.seconds += timer.now()
+        self._spending.note("evaluation", timer.now())
         warn = self._recorder.progress.warn
         if not measured.trajectories:
             warn(

@@ -21,6 +21,7 @@ from rollart.build.last_save import save_and_raise
 from rollart.build.parts import make_buffer, make_scheduler
 from rollart.build.rewards import Rewards, open_rewards
 from rollart.build.site import Site, open_embedded
+from rollart.build.spending import Spending
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.control.scheduler import Scheduler
@@ -52,7 +53,7 @@ class Run:
     recorder: Recorder
     saved: Saved | None
     model: Path
-    seconds: dict[str, float] = field(default_factory=dict[str, float])
+    spending: Spending
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     controller: Controller | None = None
     evaluations: Evaluations | None = None
@@ -75,13 +76,14 @@ class Run:
             rewards = await stack.enter_async_context(opening)
             self._say_where()
             site = await stack.enter_async_context(self._open_site(start, version))
-            self.seconds["start"] = timer.now()
+            self.spending.note("start", timer.now())
             evaluator = site.make_evaluator(self.setups)
             stack.push_async_callback(evaluator.close)
             self.evaluations = evaluations = Evaluations(
                 self.config,
                 evaluator,
                 recorder=self.recorder,
+                spending=self.spending,
                 engines=site.infos,
                 generators=site.generators,
             )
@@ -134,7 +136,7 @@ class Run:
             trainer=trainer,
             buffer=buffer,
             now=clock.now,
-            notes=self.notes,
+            notes=lambda: {**self.notes, "spent": self.spending.total()},
             warn=self.recorder.progress.warn,
         )
         self.controller = controller = Controller(
@@ -157,7 +159,7 @@ class Run:
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
         self.recorder.progress.start()
-        timer = SystemClock()
+        self.spending.begin_training()
         failure = unsaved = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)
@@ -165,15 +167,13 @@ class Run:
             failure = error
         finally:
             self.controller = None
-            self.seconds["training"] = timer.now()
+            self.spending.end_training()
             self.recorder.progress.stop()
             if failure is None:
                 unsaved = await self._save_last(checkpointer, scheduler)
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
         after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
-        if evaluations.seconds:
-            self.seconds["evaluation"] = evaluations.seconds
         figures: dict[str, Json] = {
             "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
             "rewards": rewards.summary(self.recorder.metrics.scores.failures),
@@ -220,7 +220,6 @@ class Run:
         after: dict[str, Json] | None,
     ) -> None:
         before = self.notes["before"]
-        ledger = self.recorder.metrics.ledger
         summary: dict[str, Json] = {
             "name": self.config.run.name,
             "mode": self.config.run.mode,
@@ -230,8 +229,7 @@ class Run:
             "success_after": _success(after),
             "before": before,
             "after": after,
-            "seconds": {name: round(value, 2) for name, value in self.seconds.items()},
-            "tokens": {"trained": ledger.trained, "wasted": dict(ledger.wasted)},
+            **self.spending.total(),
             "resumed_at": None if self.saved is None else self.saved.scheduler["version"],
             **figures,
         }

@@ -3,14 +3,15 @@
 import asyncio
 import contextlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rollart.build.model import check_model, prepare_model
 from rollart.build.parts import make_scheduler
 from rollart.build.run import CONFIG, Run, checkpoint_directory
+from rollart.build.spending import Spending
 from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
@@ -55,6 +56,10 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     check_model(config, model)
     prepared_s = clock.now()
     recorder = _open_recorder(config, saved)
+    spending = Spending(recorder.metrics.ledger)
+    spending.note("model", prepared_s)
+    if saved is not None and "spent" in saved.notes:
+        spending.go_on(cast("Mapping[str, Any]", saved.notes["spent"]))
     run = Run(
         config=config,
         directory=config.run.path,
@@ -62,8 +67,8 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         recorder=recorder,
         saved=saved,
         model=model,
+        spending=spending,
     )
-    run.seconds["model"] = prepared_s
     try:
         code = run_to_end(run.run())
     except asyncio.CancelledError:
@@ -88,9 +93,10 @@ def _open_recorder(config: Config, saved: Saved | None) -> Recorder:
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
     if saved is None:
         (directory / CONFIG).write_text(dump_toml(config))
+    stream = task_streams(config)[0]
     header = LogHeader(
         seed=config.run.seed,
-        rules=encode_rules(make_rules(config), task_streams(config)[0]),
+        rules=encode_rules(make_rules(config), stream),
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder = Recorder(
@@ -99,6 +105,7 @@ def _open_recorder(config: Config, saved: Saved | None) -> Recorder:
         name=config.run.name,
         steps=config.run.steps,
         resume_step=None if saved is None else saved.scheduler["version"],
+        task_name=stream.name if len(config.tasks) > 1 else None,
     )
     say = recorder.progress.message
     for unused in unused_units(config) if config.ray.address else ():

@@ -45,6 +45,10 @@ class TaskMix:
         payload: dict[str, Json] = {"split": self._split, "index": index}
         return Task(id=index, env=kind.name, domain=kind.domain, seed=seed, payload=payload)
 
+    def name(self, index: int) -> str:
+        """Return what the task at an index is called."""
+        return self._kind(index).name
+
     def domain(self, index: int) -> str:
         """Return the domain of the task at an index."""
         return self._kind(index).domain

@@ -1,11 +1,12 @@
 """Metrics: events and commands folded into one row per optimizer step, and into the state of now.
 
-A row is flat: names and numbers. Rates are over the time since the step before. The fold reads no
-clock: the same log gives the same rows, live and afterwards.
+A row is flat: names and numbers. Counts are since the step before; rates are over the last few
+steps, because steps may end in pairs. The fold reads no clock: the same log gives the same rows,
+live and afterwards. Where there are several tasks, a row also has figures of each.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rollart.events import (
@@ -32,6 +33,10 @@ from rollart.observe.scores import Scores
 from rollart.types import EngineId, Trajectory, TrajectoryId, TrajectoryInfo, Version
 
 Row = dict[str, float]
+TaskName = Callable[[int], str]
+"""Returns what the task at an index of the stream is called."""
+_RATED_STEPS = 8
+"""Steps that rates are over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +80,19 @@ class _Training:
     """The trajectories, with their rewards."""
     parts: Mapping[TrajectoryId, Mapping[str, float]]
     """What the rewards are made of."""
+    tasks: Mapping[TrajectoryId, str]
+    """What they are attempts at, where that differs."""
 
 
 class Metrics:
     """Folds a run into rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, task_name: TaskName | None = None) -> None:
+        """Take what tasks are called, if there are several."""
+        self._task_name = task_name
+        self._tasks: dict[TrajectoryId, str] = {}
+        self._rated: deque[tuple[float, int, float]] = deque(maxlen=_RATED_STEPS)
+        """When each of the last steps began, its trajectories and tokens."""
         self.ledger = Ledger()
         self.scores = Scores()
         self._infos: dict[TrajectoryId, TrajectoryInfo] = {}
@@ -112,6 +124,7 @@ class Metrics:
                 stop=each.stop,
             )
             self._rewards[each.id] = rewards[each.id]
+            self._tasks[each.id] = each.task.env
             self.ledger.take_over(each.id, each.sampled_tokens)
         self._sampled = self.ledger.sampled
 
@@ -154,10 +167,12 @@ class Metrics:
                 self._infos[info.id] = info
                 if info.reward is not None:
                     self._rewards[info.id] = info.reward
-            case TrajectoryFailed():
+            case TrajectoryFailed(id=id_):
                 self._end_attempt("failed")
-            case TrajectoryCancelled():
+                self._tasks.pop(id_, None)
+            case TrajectoryCancelled(id=id_):
                 self._end_attempt("cancelled")
+                self._tasks.pop(id_, None)
             case TrajectoryScored(id=id_, reward=reward):
                 self._rewards[id_] = reward
             case Published(metrics=took) | EngineUpdated(metrics=took):
@@ -170,13 +185,16 @@ class Metrics:
 
     def _note_command(self, now: float, command: Command) -> None:
         match command:
-            case Launch():
+            case Launch(id=id_, task=task):
                 self._running += 1
                 self._window.counts["launched"] += 1
+                if self._task_name is not None:
+                    self._tasks[id_] = self._task_name(task)
             case Drop(ids=ids):
                 self._window.counts["dropped"] += len(ids)
                 for each in ids:
                     self._forget(each)
+                    self._tasks.pop(each, None)
             case Train(version=version, groups=groups):
                 ids = [each for group in groups for each in group]
                 taken = (self._forget(each) for each in ids)
@@ -186,6 +204,7 @@ class Metrics:
                     groups=len(groups),
                     batch=tuple(pair for pair in taken if pair is not None),
                     parts=self.scores.take(ids),
+                    tasks={each: self._tasks.pop(each, "") for each in ids},
                 )
             case Suspend(engine=engine):
                 self._suspended[engine] = now
@@ -212,8 +231,8 @@ class Metrics:
             "step": event.version,
             "time_s": now,
             **_batch_row(training),
-            **self._token_row(seconds),
-            "trajectories_per_s": _per(len(training.batch), seconds),
+            **(tokens := self._token_row()),
+            **self._rates(now, training, tokens["tokens"]),
             "step_s": seconds,
             "train_s": now - training.start_s,
             "trainer_wait_s": training.start_s - window.start_s,
@@ -222,6 +241,7 @@ class Metrics:
         }
         for name in ("launched", "finished", "failed", "cancelled", "dropped"):
             row[name] = window.counts[name]
+        row.update(_tasks_row(training) if self._task_name is not None else {})
         row.update(_weights_row(window.weights))
         row.update(self.scores.row(training.parts.values()))
         row.update(self._levels)
@@ -230,18 +250,34 @@ class Metrics:
         self._window = _Window(start_s=now)
         return row
 
-    def _token_row(self, seconds: float) -> Row:
+    def _rates(self, now: float, training: _Training, tokens: float) -> Row:
+        """Return trajectories and tokens a second over the last steps."""
+        self._rated.append((self._window.start_s, len(training.batch), tokens))
+        seconds = now - self._rated[0][0]
+        return {
+            "trajectories_per_s": _per(sum(each[1] for each in self._rated), seconds),
+            "tokens_per_s": _per(sum(each[2] for each in self._rated), seconds),
+        }
+
+    def _token_row(self) -> Row:
         """Return the tokens since the last step: sampled, and wasted by cause."""
         tokens = self.ledger.sampled - self._sampled
         wasted = self.ledger.wasted - self._wasted
         self._sampled, self._wasted = self.ledger.sampled, Counter(self.ledger.wasted)
-        row: Row = {
-            "tokens": tokens,
-            "tokens_per_s": _per(tokens, seconds),
-            "wasted_tokens": wasted.total(),
-        }
+        row: Row = {"tokens": tokens, "wasted_tokens": wasted.total()}
         row.update({f"wasted/{cause}": count for cause, count in sorted(wasted.items())})
         return row
+
+
+def _tasks_row(training: _Training) -> Row:
+    """Return what the trajectories of each task were like."""
+    row: Row = {}
+    for name in sorted(set(training.tasks.values())):
+        mine = [each for each in training.batch if training.tasks[each[0].id] == name]
+        row[f"tasks/{name}/trajectories"] = len(mine)
+        row[f"tasks/{name}/reward_mean"] = _per(sum(reward for _, reward in mine), len(mine))
+        row[f"tasks/{name}/success_rate"] = _per(sum(i.success for i, _ in mine), len(mine))
+    return row
 
 
 def _weights_row(taken: Sequence[Mapping[str, float]]) -> Row:

@@ -85,11 +85,21 @@ class Progress:
             f"staleness {row['staleness_mean']:.2f} (max {row['staleness_max']:.0f})",
             f"step {row['step_s']:.2f} s (train {row['train_s']:.2f} s)",
         ]
+        words += self._tasks(row)
         if wasted := row["wasted_tokens"]:
             words.append(f"wasted {wasted:,.0f} tokens")
         if left := self._left_s(row):
             words.append(f"{_clock(left)} left")
         return "  ".join(words)
+
+    def _tasks(self, row: Mapping[str, float]) -> list[str]:
+        """Say how each task went, where there are several."""
+        ends = "/success_rate"
+        return [
+            f"{name.removeprefix('tasks/').removesuffix(ends)} {value:.0%}"
+            for name, value in row.items()
+            if name.startswith("tasks/") and name.endswith(ends)
+        ]
 
     def _left_s(self, row: Mapping[str, float]) -> float | None:
         if self._first is None or row["step"] <= self._first[0]:
@@ -129,6 +139,7 @@ class Progress:
                 f"{row['trajectories_per_s']:.1f} trajectories/s   "
                 f"{row['tokens_per_s']:,.0f} tokens/s   step {row['step_s']:.2f} s",
             ),
+            *([("tasks", "   ".join(tasks))] if (tasks := self._tasks(row)) else []),
             ("staleness", f"{row['staleness_mean']:.2f} (max {row['staleness_max']:.0f})"),
         ]
 

@@ -10,7 +10,7 @@ from typing import IO
 
 from rollart.events import Command, Event, TrajectoryFailed
 from rollart.observe.log import EventLog, LogHeader
-from rollart.observe.metrics import Metrics, Row
+from rollart.observe.metrics import Metrics, Row, TaskName
 from rollart.observe.plots import plot_learning_curve
 from rollart.observe.progress import Progress
 from rollart.observe.samples import write_samples
@@ -22,6 +22,7 @@ LOG = "events.jsonl"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CURVE = "learning_curve.png"
+_IDLE_STEPS = 5
 
 
 class Recorder:
@@ -35,15 +36,19 @@ class Recorder:
         name: str,
         steps: int,
         resume_step: int | None = None,
+        task_name: TaskName | None = None,
         file: IO[str] | None = None,
     ) -> None:
+        """Open the directory's files; `task_name` says what tasks are called, if several."""
         self._directory = directory
         self._name = name
-        self.metrics = Metrics()
+        self.metrics = Metrics(task_name)
         self.gauges: Callable[[], Mapping[str, float]] = lambda: {}
         """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
         self._failures: set[str] = set()
         """The kinds of failures that were told."""
+        self._idle_steps = 0
+        """Steps in a row that could teach nothing."""
         self.log = EventLog(directory / LOG, header)
         rows = JsonlTracker(directory / METRICS, resume_step=resume_step)
         self._trackers = (rows, TensorBoardTracker(directory / "tensorboard"))
@@ -59,6 +64,7 @@ class Recorder:
             row.update(self.gauges())
             self._track(row)
             self.progress.step(row)
+            self._watch_signal(row)
         if isinstance(event, TrajectoryFailed) and event.failure.kind not in self._failures:
             self._failures.add(event.failure.kind)
             self.progress.warn(
@@ -97,6 +103,17 @@ class Recorder:
         self.log.close()
         for tracker in self._trackers:
             tracker.close()
+
+    def _watch_signal(self, row: Row) -> None:
+        """Say once that nothing is being learned, if nothing can be."""
+        self._idle_steps = self._idle_steps + 1 if row.get("trainer/no_signal") else 0
+        if self._idle_steps == _IDLE_STEPS:
+            self.progress.warn(
+                f"the last {_IDLE_STEPS} steps taught nothing: all attempts of each group got the "
+                f"same reward (the last mean is {row['reward_mean']:.3f}). If that goes on, look "
+                "at samples/, then at the task's difficulty, the model's start (model.warm_start) "
+                "or batching.group_size"
+            )
 
     def _track(self, row: Row) -> None:
         for tracker in self._trackers:

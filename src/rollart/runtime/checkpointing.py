@@ -54,7 +54,7 @@ class Checkpointer:
         trainer: Handle,
         buffer: Buffer,
         now: Callable[[], float],
-        notes: dict[str, Json],
+        notes: Callable[[], dict[str, Json]],
         warn: Callable[[str], None],
     ) -> None:
         self._directory = directory
@@ -83,7 +83,7 @@ class Checkpointer:
                 "format": FORMAT,
                 "clock_s": self._now(),
                 "scheduler": record,
-                "notes": dict(self._notes),
+                "notes": self._notes(),
             },
             trajectories=tuple(self._buffer.get(id_) for id_ in buffered(record)),
         )
