@@ -5,7 +5,7 @@ set -euo pipefail
 make=$1 bin=$2 config=$3
 
 if [ "$config" = examples/quickstart.toml ]; then
-    echo "this takes about 4 to 8 minutes on two cores"
+    echo "this takes 2 to 8 minutes on two cores, a minute when all is installed and cached"
 fi
 start=$(date +%s)
 "$make" --no-print-directory install

@@ -255,7 +255,7 @@ def test_rubbish_from_the_users_code_ends_the_run_with_the_reason(
 
 def test_a_good_run_says_nothing_but_its_progress(built, home):
     said = (home / "good.stderr").read_text().splitlines()
-    starts = ("building a ", "evaluation at step ", "step 1/1 ", "run directory: ")
+    starts = ("small: game", "building a ", "evaluation at step ", "step 1/1 ", "run directory: ")
     assert [line for line in said if not line.startswith(starts)] == []
 
 
@@ -317,7 +317,7 @@ def test_a_mistake_in_the_model_leaves_the_earlier_run_where_it_is(rollart, buil
 def small_disk(home):
     """A disk with room for one checkpoint, where the run's checkpoints go."""
     place = home / "full" / "checkpoints"
-    place.mkdir(parents=True)
+    place.mkdir(parents=True, exist_ok=True)
     command = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(place)]
     if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs root and mount for a real disk that is full")
@@ -360,6 +360,27 @@ def test_work_sampled_at_one_temperature_is_not_trained_as_if_at_another(rollart
         "sampling.temperature = 0.5: the checkpoint holds 1 trajectories sampled at 1.0: go on "
         "with that",
     )
+
+
+@pytest.mark.parametrize("field", ["engine.torch.device", "training.device"])
+def test_a_device_that_is_not_there_leaves_the_earlier_run_where_it_is(rollart, home, built, field):
+    before = contents(built)
+    code, said = rollart("train", "small.toml", f"run.directory={built}", f"{field}=cuda:7")
+    assert code == 2
+    assert only_error(said).startswith(f"{field} = 'cuda:7': this machine has no such torch device")
+    assert contents(built) == before
+    assert not built.with_name(f"{built.name}.1").exists()
+
+
+def test_a_full_cache_is_one_message(rollart, home, small_disk):
+    filler = small_disk / "filler"
+    with pytest.raises(OSError, match="No space left"):
+        filler.write_bytes(bytes(1 << 30))
+    options = ["run.directory=uncached", f"model.cache={small_disk}"]
+    code, said = rollart("train", "small.toml", *options)
+    assert code == 2
+    assert "make room, or choose another directory" in only_error(said)
+    assert not (home / "uncached").exists()
 
 
 def test_a_damaged_checkpoint_is_named(rollart, home, built):

@@ -11,7 +11,7 @@ import pytest
 from rollart import __version__
 from rollart.cli import main
 from rollart.cli.doctor import _PACKAGES, examine
-from rollart.cli.dry_run import most_attempts
+from rollart.cli.dry_run import headline, most_attempts
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
 from rollart.config import load_config
@@ -101,6 +101,11 @@ def test_overrides_may_stand_before_and_after_options():
         (["xyzzy"], "'doctor')\ntry: rollart --help"),
         (["train"], "name a config file"),
         (["train", "no.toml"], "no.toml: no such config file"),
+        (["train", QUICKSTART, "steps=1"], "did you mean run.steps? (on the command line)"),
+        (["train", "nothere.toml"], "no such config file; examples/ holds calculator.toml"),
+        (["train", QUICKSTART, "run.directory=/dev/null/x"], "/dev/null is no directory"),
+        (["train", QUICKSTART, "model.path=./nope"], "there is no such directory"),
+        (["config", "check"], "the following arguments are required: CONFIG\n"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),
         (["train", QUICKSTART, "run.steps=many"], "run.steps = 'many': must be a whole number"),
         (["train", QUICKSTART, "tasks.lake.env=pond"], "tasks.lake.env = 'pond': "),
@@ -149,6 +154,15 @@ def test_pools_and_clusters_that_are_not_there_are_told_before_torch_is_loaded(
     said = "`rollart train` refuses these pools: training.ranks = 5: each takes a unit"
     assert said in lines("train", two_pools, *ranks, "--dry-run")[1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_headed_by_what_it_does():
+    tasks = ["tasks.lak.env=frozen_lake", "run.mode=sync", "staleness.alpha=3"]
+    assert headline(load_config(QUICKSTART, tasks)) == (
+        "quickstart: lake (frozen_lake), lak (frozen_lake); tiny:0.3M; 150 steps of 16 x 8 "
+        "trajectories; mode sync, staleness at most 0 (the mode's: staleness.alpha = 3 has no "
+        "effect); in runs/quickstart"
+    )
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ from rollart.config.fitting import check_places
 from rollart.config.local_pools import refusal
 from rollart.config.placing import idle_units, refused_split
 from rollart.control.modes import Mode
+from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
@@ -43,6 +44,21 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
         *_describe_refusal(config),
     ]
     return "\n".join(lines)
+
+
+def headline(config: Config) -> str:
+    """Return in one line what a run does: what is easily got wrong by a slip."""
+    rule = config.mode.staleness(config.staleness)
+    mode = f"mode {config.mode.name}, staleness at most {rule.alpha}"
+    if config.staleness.alpha not in (rule.alpha, Staleness().alpha):
+        mode += f" (the mode's: staleness.alpha = {config.staleness.alpha} has no effect)"
+    tasks = ", ".join(
+        name if name == task.env else f"{name} ({task.env})" for name, task in config.tasks.items()
+    )
+    groups, size = config.batching.groups_per_step, config.batching.group_size
+    steps = "1 step" if config.run.steps == 1 else f"{config.run.steps} steps"
+    batch = f"{steps} of {groups} x {size} trajectories"
+    return f"{config.run.name}: {tasks}; {config.model.path}; {batch}; {mode}; in {config.run.path}"
 
 
 def most_attempts(config: Config) -> int:

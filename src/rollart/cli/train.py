@@ -1,14 +1,18 @@
 """`rollart train`: a config in, a run's directory out."""
 
 import json
+import sys
 from argparse import Namespace
 from pathlib import Path
 
-from rollart.cli.dry_run import describe_run
+from rollart.cli.dry_run import describe_run, headline
 from rollart.cli.printing import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.config.fitting import check_places
 from rollart.errors import UserError
+from rollart.models.paths import local_model
+from rollart.observe.directory import check_writable
+from rollart.runtime.checkpointing import find_checkpoint
 
 CONFIG = "config.toml"
 """The resolved config in a run's directory."""
@@ -28,11 +32,17 @@ def run(arguments: Namespace) -> int:
         return 0
     silence_bars()
     # Said again by `train`; said here it need not wait for torch.
+    if resume is not None:
+        find_checkpoint(resume)
+    local_model(config.model.path)
+    check_writable(config.run.path)
     check_places(config)
     if config.ray.address:
         from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
 
         check_joinable(config.ray.address)
+    if resume is None:
+        sys.stderr.write(f"{headline(config)}\n")
     from rollart.build.training import train  # noqa: PLC0415 loads torch
 
     return train(config, resume=resume)

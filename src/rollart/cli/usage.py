@@ -44,6 +44,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Report a wrong command line."""
+        message = message.replace(", key=value", "")  # there may be none of them
         raise UserError(f"{message}{_guess(message)}\ntry: {self.prog} --help")
 
 

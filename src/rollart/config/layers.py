@@ -106,8 +106,12 @@ def _read_text(path: Path) -> str:
 
 
 def _neighbours(path: Path) -> str:
-    names = sorted(each.name for each in path.parent.glob("*.toml"))[:8]
-    return f"; {path.parent}/ holds {', '.join(names)}" if names else ""
+    for directory in (path.parent, path.parent / "examples"):
+        found = sorted(each.name for each in directory.glob("*.toml"))
+        names = [name for name in found if name != "pyproject.toml"][:8]
+        if names:
+            return f"; {directory}/ holds {', '.join(names)}"
+    return ""
 
 
 def _merge(into: Table, table: Mapping[str, Any]) -> None:

@@ -168,11 +168,22 @@ def _required(cls: type) -> list[str]:
     ]
 
 
+def _places(key: str) -> list[str]:
+    """Return where in a config's sections there is such a key."""
+    return [
+        f"{section}.{key}"
+        for section, hint in field_types(Config).items()
+        if option_class(hint) is hint and key in field_types(hint)
+    ]
+
+
 def unknown_key(cls: type, prefix: str, key: str) -> str:
     """Say that a class has no such key, and which was meant or which there are."""
     hints = field_types(cls)
     if prefix and key in field_types(Config):
         return f"unknown key; did you mean the section [{key}]?"
+    if not prefix and (places := _places(key)):
+        return f"unknown key; did you mean {' or '.join(places)}?"
     if meant := meant_by(cls, key):
         return f"unknown key; did you mean {prefix}{meant}?"
     near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)

@@ -49,7 +49,11 @@ class RunOptions:
     steps: int = 100
     """Optimizer steps to make."""
     mode: ModeName = "rollart"
-    """The schedule: how rollout, training and weight updates overlap."""
+    """The schedule: how rollout, training and weight updates overlap.
+
+    sync: environments step together, then training; sync_plus: each trajectory by itself, then
+    training; one_off: training on the last batch beside rollout; areal: trajectories may span
+    updates, bounded at their start; rollart: bounded at every turn, routed by affinity."""
     environments: int = 64
     """Environment slots: episodes that run at once."""
     checkpoint_every: int = 50
@@ -92,7 +96,9 @@ class TaskOptions:
     """One kind of problem in the mix: an environment and the limits of its episodes."""
 
     env: str
-    """A shipped environment's name, or "module:Class" of your own."""
+    """frozen_lake, calculator, number_guess; your own: "module:Class" or "path/to/file.py:Class".
+
+    Modules are found next to the config; paths start where the command was started."""
     domain: str = ""
     """The tag requests are routed by; empty takes the task's name."""
     weight: float = 1.0

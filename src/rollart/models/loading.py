@@ -15,23 +15,15 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 
 from rollart.errors import ModelError
+from rollart.models.paths import local_model
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _INDEX = "model.safetensors.index.json"
-_HUB_NAME_PARTS = 2
 
 
 def resolve(path: str) -> Path:
     """Return the directory of a model: a local one, or a hub name fetched to the hub's cache."""
-    local = Path(path).expanduser()
-    if local.is_dir():
-        return local
-    if local.exists():
-        raise ModelError(f"model.path = {path!r}: is a file; name the directory of a checkpoint")
-    looks_local = local.is_absolute() or path.startswith((".", "~")) or path.endswith("/")
-    if looks_local or path.count("/") >= _HUB_NAME_PARTS or not path:
-        raise ModelError(f"model.path = {path!r}: there is no such directory")
-    return _fetch(path)
+    return local_model(path) or _fetch(path)
 
 
 def load_config(directory: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 An earlier run found there is moved aside under a number, whole; a resumed run goes on in its own.
 """
 
+import os
 from pathlib import Path
 
 from rollart.errors import StorageError
@@ -30,6 +31,20 @@ def claim_directory(
             f"{directory}: cannot be used as the run's directory: {error}"
         ) from error
     return moved
+
+
+def check_writable(directory: Path) -> None:
+    """Refuse a directory that could not be made or written in."""
+    place = directory.absolute()
+    while not os.path.lexists(place):
+        place = place.parent
+    problem = ""
+    if not place.is_dir():
+        problem = "is no directory"
+    elif not os.access(place, os.W_OK | os.X_OK):
+        problem = "may not be written in"
+    if problem:
+        raise StorageError(f"{directory}: cannot be used as the run's directory: {place} {problem}")
 
 
 def _free_name(directory: Path) -> Path:
