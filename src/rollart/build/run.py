@@ -32,6 +32,7 @@ from rollart.ports import Handle
 from rollart.runtime.checkpointing import Checkpointer, Saved
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Setup
+from rollart.runtime.stalls import watch_stalls
 from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
 
@@ -160,12 +161,14 @@ class Run:
         gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
         self.recorder.progress.start()
         self.spending.begin_training()
+        stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
         failure = unsaved = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)
         except UserError as error:
             failure = error
         finally:
+            stalls.cancel()
             self.controller = None
             self.spending.end_training()
             self.recorder.progress.stop()
