@@ -4,6 +4,8 @@ from rollart.events import (
     Adapt,
     Cancel,
     Drop,
+    EngineJoined,
+    EngineLost,
     EngineUpdated,
     Launch,
     Publish,
@@ -109,6 +111,33 @@ def test_each_row_counts_from_the_step_before():
     assert row is not None
     assert (row["step"], row["tokens"], row["step_s"], row["wasted_tokens"]) == (2, 10, 4.0, 0)
     assert (row["staleness_mean"], row["staleness_max"]) == (1.0, 1)
+
+
+def test_what_the_end_of_a_step_leads_to_is_counted_in_the_next_one():
+    metrics = Metrics()
+    for record in RUN[:-1]:
+        metrics.add(*record)
+    metrics.add(3.5, finished(9), [])
+    now, event, commands = RUN[-1]
+    row = metrics.add(now, event, [*commands, Drop(ids=(9,), reason="stale")])
+    assert row is not None
+    assert (row["dropped"], row["wasted/dropped:stale"]) == (1, 10)
+    metrics.add(5.0, finished(5), [Train(version=1, groups=((5,),), staleness=1)])
+    row = metrics.add(6.0, StepFinished(version=2), [])
+    assert row is not None
+    assert (row["dropped"], row["wasted/dropped:stale"]) == (1, 10)
+
+
+def test_engines_that_join_and_are_lost_are_counted():
+    metrics = Metrics()
+    metrics.add(0.0, STARTED, [])
+    another = EngineInfo(id="e1", pool="default", version=0)
+    metrics.add(0.0, EngineJoined(engine=another), [])
+    lent = EngineInfo(id="e2", pool="training", version=0, lent=True)
+    metrics.add(0.0, EngineJoined(engine=lent), [Suspend(engine="e0")])
+    assert (metrics.status.engines, metrics.status.suspended) == (2, 1)
+    metrics.add(0.0, EngineLost(engine="e0", message="gone"), [])
+    assert (metrics.status.engines, metrics.status.suspended) == (1, 0)
 
 
 def test_rates_are_over_several_steps():

@@ -1,7 +1,7 @@
 """The entry point: parse, run one command, turn whatever happens into an exit code.
 
-0 done, 1 a bug, 2 the user can fix it (one message, no traceback), 130 interrupted. With
-ROLLART_DEBUG set every error keeps its traceback.
+0 done, 1 a bug, 2 the user can fix it (one message, no traceback), 130 interrupted, 143 terminated,
+141 whoever read the output is gone. With ROLLART_DEBUG set every error keeps its traceback.
 """
 
 import errno

@@ -48,6 +48,11 @@ class Ledger:
 
     def add(self, event: Event, commands: Sequence[Command]) -> None:
         """Book one event and the commands that followed from it."""
+        self.note(event)
+        self.book(commands)
+
+    def note(self, event: Event) -> None:
+        """Book one event."""
         match event:
             case TrajectoryFinished(info=info):
                 self.sampled += info.sampled_tokens
@@ -62,6 +67,9 @@ class Ledger:
                 self._waste(self._causes.pop(id_, "cancelled:interrupted"), tokens)
             case _:
                 pass
+
+    def book(self, commands: Sequence[Command]) -> None:
+        """Book the commands that followed from an event."""
         for command in commands:
             self._book(command)
 

@@ -14,6 +14,8 @@ from rollart.events import (
     Cancel,
     Command,
     Drop,
+    EngineJoined,
+    EngineLost,
     EngineUpdated,
     Event,
     Launch,
@@ -99,7 +101,8 @@ class Metrics:
         self._rewards: dict[TrajectoryId, float] = {}
         self._running = 0
         self._slots = 0
-        self._engines = 0
+        self._engines: set[EngineId] = set()
+        """Those that always serve."""
         self._suspended: dict[EngineId, float] = {}
         self._training: _Training | None = None
         self._window = _Window()
@@ -132,9 +135,10 @@ class Metrics:
         """Fold one record in; return a row when it ends a step."""
         self._window.busy_slot_s += self._running * (now - self._now)
         self._now = now
-        self.ledger.add(event, commands)
+        self.ledger.note(event)
         self.scores.add(now, event, commands)
         row = self._note_event(now, event)
+        self.ledger.book(commands)  # what follows from the end of a step is the next one's
         for command in commands:
             self._note_command(now, command)
         return row
@@ -151,7 +155,7 @@ class Metrics:
             running=self._running,
             slots=self._slots,
             waiting=self.ledger.waiting,
-            engines=self._engines,
+            engines=len(self._engines),
             suspended=len(self._suspended),
             training_since_s=None if self._training is None else self._training.start_s,
         )
@@ -159,9 +163,14 @@ class Metrics:
     def _note_event(self, now: float, event: Event) -> Row | None:
         match event:
             case RunStarted(engines=engines, slots=slots):
-                self._engines = sum(not engine.lent for engine in engines)
+                self._engines = {engine.id for engine in engines if not engine.lent}
                 self._slots = slots
                 self._window.start_s = now
+            case EngineJoined(engine=engine):
+                self._engines |= set() if engine.lent else {engine.id}
+            case EngineLost(engine=lost):
+                self._engines.discard(lost)
+                self._suspended.pop(lost, None)
             case TrajectoryFinished(info=info):
                 self._end_attempt("finished")
                 self._infos[info.id] = info
@@ -236,7 +245,7 @@ class Metrics:
             "step_s": seconds,
             "train_s": now - training.start_s,
             "trainer_wait_s": training.start_s - window.start_s,
-            "engines_suspended_s": _per(window.suspended_s, self._engines),
+            "engines_suspended_s": _per(window.suspended_s, len(self._engines)),
             "slots_busy": _per(window.busy_slot_s, self._slots * seconds),
         }
         for name in ("launched", "finished", "failed", "cancelled", "dropped"):
