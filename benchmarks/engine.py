@@ -7,13 +7,15 @@ weights with all of the machine:
 - the engine, which also returns log-probs;
 - `generate`, over all conversations ready when the call before ended, left-padded, with the
   cache, no log-probs asked for; a call lasts as long as its longest turn;
-- transformers' continuous batching, fed as conversations become ready.
+- transformers' continuous batching, fed as conversations become ready; starting and stopping its
+  manager is not counted.
 
-Rounds are interleaved; figures are medians. Only tokens that belong to a turn are counted.
+Each side is a process of its own, tried with one thread, with two that sleep when idle and with two
+that spin a while first; its fastest setting takes part in rounds that alternate the sides. Ratios
+are medians over rounds. Only tokens that belong to a turn are counted.
 """
 
 import argparse
-import json
 import os
 import random
 import statistics
@@ -21,7 +23,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,8 +45,9 @@ TURNS = 6
 GAP_S = 0.005
 PAD = 0
 TOKENS = 256
-THREADS = 2
 MAX_LENGTH = 768
+SETTINGS = {"1 thread": (1, ""), "2 sleeping": (2, "PASSIVE"), "2 spinning": (2, "")}
+"""Threads, and how they wait (OMP_WAIT_POLICY): with nothing said they spin a while, then sleep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +110,11 @@ class Arrivals:
         """Whether some have not arrived."""
         return bool(self._waiting)
 
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the first arrival."""
+        return time.perf_counter() - self._start_s
+
     def take(self, *, idle: bool) -> list[Progress]:
         """Return what has arrived; when `idle`, wait for the next."""
         while True:
@@ -121,20 +130,20 @@ class Arrivals:
             time.sleep(self._waiting[0].conversation.arrival_s - now)
 
 
-def make_engine(model: Qwen3ForCausalLM) -> TorchEngine:
+def make_engine(model: Qwen3ForCausalLM, *, threads: int) -> TorchEngine:
     """Make the engine once per model, as a run does."""
     return TorchEngine(
         model_config=model.config.to_dict(),
         weights=model.state_dict(),
         options=TorchEngineOptions(
-            rows=CONVERSATIONS, cached_sessions=0, max_length=MAX_LENGTH, threads=THREADS
+            rows=CONVERSATIONS, cached_sessions=0, max_length=MAX_LENGTH, threads=threads
         ),
         version=Version(0),
     )
 
 
-def run_engine(engine: TorchEngine, conversations: list[Conversation]) -> None:
-    """Hold the conversations with the torch engine."""
+def run_engine(engine: TorchEngine, conversations: list[Conversation]) -> float:
+    """Hold the conversations with the torch engine; return the seconds."""
     arrivals = Arrivals(conversations)
     active: dict[int, Progress] = {}
 
@@ -163,10 +172,11 @@ def run_engine(engine: TorchEngine, conversations: list[Conversation]) -> None:
             else:
                 engine.forget(done.session)
                 del active[done.session]
+    return arrivals.elapsed_s
 
 
-def run_generate(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> None:
-    """Hold the conversations with `generate`."""
+def run_generate(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> float:
+    """Hold the conversations with `generate`; return the seconds."""
     arrivals = Arrivals(conversations)
     active: list[Progress] = []
     while active or arrivals.pending:
@@ -189,10 +199,11 @@ def run_generate(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> 
             for each, row in zip(active, rows, strict=True)
             if each.complete(row[: each.length])
         ]
+    return arrivals.elapsed_s
 
 
-def run_continuous(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> None:
-    """Hold the conversations with transformers' continuous batching."""
+def run_continuous(model: Qwen3ForCausalLM, conversations: list[Conversation]) -> float:
+    """Hold the conversations with transformers' continuous batching; return the seconds."""
     config = ContinuousBatchingConfig(
         page_size=32, num_blocks=CONVERSATIONS * MAX_LENGTH // 32, max_batch_tokens=2048, seed=1
     )
@@ -217,6 +228,7 @@ def run_continuous(model: Qwen3ForCausalLM, conversations: list[Conversation]) -
             assert len(result.generated_tokens) == progress.length
             if progress.complete(list(result.generated_tokens)):
                 ask(progress)
+        return arrivals.elapsed_s
 
 
 def _generation(count: int) -> GenerationConfig:
@@ -231,54 +243,85 @@ def _generation(count: int) -> GenerationConfig:
     )
 
 
-Side = Callable[[list[Conversation]], None]
+Side = Callable[[list[Conversation]], float]
+SIDES = ("engine", "generate", "continuous_batching")
 
 
-def make_sides(size: str) -> dict[str, Side]:
-    """Return every side with a model of its own, all of the same weights."""
+def make_side(name: str, *, size: str, threads: int) -> Side:
+    """Return one side, all of the same weights."""
     tokenizer = build_tokenizer([__doc__ or NAME])
-    models = [make_tiny(size, seed=0, tokenizer=tokenizer).eval() for _ in range(3)]
-    return {
-        "engine": partial(run_engine, make_engine(models[0])),
-        "generate": partial(run_generate, models[1]),
-        "continuous_batching": partial(run_continuous, models[2]),
-    }
+    model = make_tiny(size, seed=0, tokenizer=tokenizer).eval()
+    match name:
+        case "engine":
+            return partial(run_engine, make_engine(model, threads=threads))
+        case "generate":
+            return partial(run_generate, model)
+        case _:
+            return partial(run_continuous, model)
 
 
-def measure(size: str, *, rounds: int) -> dict[str, list[float]]:
-    """Return sampled tokens per second of every side, round by round."""
-    sides = make_sides(size)
+def serve(name: str, *, size: str, threads: int) -> None:
+    """Be one side: hold all conversations for each line read, print the seconds that took."""
+    logging.set_verbosity_error()
+    warnings.filterwarnings("ignore")
+    torch.set_num_threads(threads)
+    side = make_side(name, size=size, threads=threads)
+    side(make_conversations(turns=1))
     conversations = make_conversations(turns=TURNS)
-    sampled = sum(sum(each.lengths) for each in conversations)
-    for side in sides.values():
-        side(make_conversations(turns=1))
-    speeds: dict[str, list[float]] = {name: [] for name in sides}
-    for _ in range(rounds):
-        for name, side in sides.items():
-            start_s = time.perf_counter()
-            side(conversations)
-            speeds[name].append(sampled / (time.perf_counter() - start_s))
-    return speeds
+    for _ in sys.stdin:
+        print(side(conversations), flush=True)
+
+
+@contextmanager
+def side_process(name: str, *, size: str, setting: str) -> Iterator[Callable[[], float]]:
+    """Start a side; give what has it hold the conversations and returns the seconds."""
+    threads, policy = SETTINGS[setting]
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+    environment.pop("OMP_WAIT_POLICY", None)
+    if policy:
+        environment["OMP_WAIT_POLICY"] = policy
+    command = [sys.executable, __file__, name, size, str(threads)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        ask, answer = child.stdin, child.stdout
+
+        def once() -> float:
+            ask.write("\n")
+            ask.flush()
+            return float(answer.readline())
+
+        yield once
+        ask.close()
+
+
+def measure(size: str, *, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Return sampled tokens a second of every side, round by round, and the settings they had."""
+    sampled = sum(sum(each.lengths) for each in make_conversations(turns=TURNS))
+    best: dict[str, str] = {}
+    for name in SIDES:
+        took_s: dict[str, float] = {}
+        for setting in SETTINGS:
+            with side_process(name, size=size, setting=setting) as once:
+                took_s[setting] = once()
+        best[name] = min(took_s, key=took_s.__getitem__)
+        print(f"{size} {name}: {took_s}", file=sys.stderr, flush=True)
+    speeds: dict[str, list[float]] = {name: [] for name in SIDES}
+    with ExitStack() as stack:
+        sides = {
+            name: stack.enter_context(side_process(name, size=size, setting=best[name]))
+            for name in SIDES
+        }
+        for _ in range(rounds):
+            for name, once in sides.items():
+                speeds[name].append(sampled / once())
+    return speeds, best
 
 
 def run(*, quick: bool) -> dict[str, object]:
-    """Measure in a process of its own, whose threads sleep when idle instead of spinning.
-
-    Spinning threads make two-thread figures of every side arbitrary on a machine that is not
-    otherwise silent.
-    """
-    environment = os.environ | {"OMP_NUM_THREADS": str(THREADS), "OMP_WAIT_POLICY": "PASSIVE"}
-    command = [sys.executable, __file__, *(["--quick"] if quick else [])]
-    child = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(child.stdout)
-
-
-def compare(*, quick: bool) -> dict[str, object]:
     """Return the engine's speed over each baseline, by model size."""
-    logging.set_verbosity_error()
-    warnings.filterwarnings("ignore")
-    torch.set_num_threads(THREADS)
-    speeds = {size: measure(size, rounds=2 if quick else 5) for size in SIZES}
+    measured = {size: measure(size, rounds=2 if quick else 5) for size in SIZES}
 
     def over(baseline: str) -> dict[str, float]:
         return {
@@ -289,7 +332,7 @@ def compare(*, quick: bool) -> dict[str, object]:
                 ),
                 2,
             )
-            for size, sides in speeds.items()
+            for size, (sides, _) in measured.items()
         }
 
     return {
@@ -297,15 +340,18 @@ def compare(*, quick: bool) -> dict[str, object]:
         "over_continuous_batching": over("continuous_batching"),
         "tokens_per_s": {
             size: {name: round(statistics.median(values)) for name, values in sides.items()}
-            for size, sides in speeds.items()
+            for size, (sides, _) in measured.items()
         },
+        "settings": {size: best for size, (_, best) in measured.items()},
         "conversations": CONVERSATIONS,
         "turns": TURNS,
-        "threads": torch.get_num_threads(),
     }
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true")
-    print(json.dumps(compare(quick=parser.parse_args().quick), indent=2))
+    parser.add_argument("side", choices=SIDES)
+    parser.add_argument("size", choices=SIZES)
+    parser.add_argument("threads", type=int)
+    chosen = parser.parse_args()
+    serve(chosen.side, size=chosen.size, threads=chosen.threads)
