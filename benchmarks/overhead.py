@@ -57,6 +57,7 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
     grounds = Grounds(
         spawn=lambda name, _is_spare: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": name}),
         release=lost.append,
+        leave=lost.append,
         better=lambda _name: False,
         warn=lost.append,
         give_up=lost.append,

@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+@cache
 def warm_model() -> Path:
     """Return the quickstart's warm-started model, built on first use."""
     return prepare_model(load_config(ROOT / "examples" / "quickstart.toml"), say)
@@ -67,27 +69,22 @@ class Timed:
         first = min(_WARM_UP_STEPS, len(ends) - 2)
         return sum(batches[first + 1 :]) / (ends[-1] - ends[first])
 
-    def rollout_per_s(self, *, lockstep: bool) -> float:
-        """Finished trajectories a second of rollout, training and weight updates left out."""
-        if lockstep:
-            spans = list(_rollouts(self.records))[1:]
-            return sum(count for _, count in spans) / sum(seconds for seconds, _ in spans)
-        ends = [r.time_s for r in self.records if isinstance(r.event, StepFinished)]
-        start, stop = ends[min(_WARM_UP_STEPS, len(ends) - 2)], ends[-1]
-        finished = [r.time_s for r in self.records if isinstance(r.event, TrajectoryFinished)]
-        return sum(start < time_s <= stop for time_s in finished) / (stop - start)
+    @property
+    def rollouts_s(self) -> list[float]:
+        """How long each batch rolled out, where batches do so one after another."""
+        return list(_rollouts(self.records))
 
 
-def _rollouts(records: tuple[Record, ...]) -> Iterator[tuple[float, int]]:
-    """Yield, for each batch of launches, how long it rolled out and how many finished."""
+def _rollouts(records: tuple[Record, ...]) -> Iterator[float]:
+    """Yield the time from the first launch of each batch to its last end."""
     started: float | None = None
-    running = count = 0
+    running = 0
     for record in records:
         if isinstance(record.event, TrajectoryFinished):
-            running, count = running - 1, count + 1
+            running -= 1
             if running == 0 and started is not None:
-                yield record.time_s - started, count
-                started, count = None, 0
+                yield record.time_s - started
+                started = None
         launches = sum(isinstance(command, Launch) for command in record.commands)
         if launches and started is None:
             started = record.time_s
