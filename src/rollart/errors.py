@@ -7,8 +7,11 @@
     │   │   └── DamagedError     a checkpoint that is not whole: another one may be
     │   ├── PlacementError   a worker that no pool can take
     │   ├── ClusterError     the cluster under a run is gone, and with it all that is not on disk
+    │   ├── EngineError      an engine that broke, out of memory for one; the trainer is well
     │   ├── GroupError       one of several workers that need each other failed, and all were ended
     │   └── StorageError     a disk or directory that refuses
+    │       ├── PrunedError      weights that were asked for too late: newer ones are there
+    │       └── CorruptError     weights that are not what was stored: no use to read them again
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
     ├── ScoreError           a reward function or what runs it failed; never a score
     ├── SandboxError         a sandbox could not be had; says nothing about the program
@@ -52,12 +55,24 @@ class ClusterError(UserError):
     """The cluster under a run is gone: nothing can be saved any more."""
 
 
+class EngineError(UserError):
+    """An engine broke while it computed: the run cannot go on, what was trained can be saved."""
+
+
 class GroupError(UserError):
     """Workers that need each other were ended because one failed: made again, they may go on."""
 
 
 class StorageError(UserError):
     """A disk or directory that refuses what a run needs of it."""
+
+
+class PrunedError(StorageError):
+    """Weights that are stored no longer because newer ones are: those can be had."""
+
+
+class CorruptError(StorageError):
+    """Weights whose checksum is not the one they were stored with, each time they are read."""
 
 
 class EnvError(RollartError):

@@ -1,6 +1,7 @@
 """Engines elsewhere: each end is told once, and another joins with the newest weights."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from inline_handle import InlineHandle
@@ -8,13 +9,13 @@ from live_parts import STOP, say
 
 from rollart.control.routing import Router, Routing
 from rollart.engines.scripted import ScriptedEngine
-from rollart.errors import StorageError
+from rollart.errors import PrunedError, StorageError
 from rollart.events import EngineJoined, EngineLost
 from rollart.runtime import engine_fleet
 from rollart.runtime.bodies import ActorDiedError
 from rollart.runtime.engine_fleet import Berth, EngineFleet, Ground, Spawned
 from rollart.runtime.engine_server import EngineServer
-from rollart.runtime.proxy import LLMProxy
+from rollart.runtime.proxy import LLMProxy, RequestError
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import EngineInfo, Request, Sampling
 
@@ -34,6 +35,8 @@ class Dock:
         self.newest = 0
         self.refused = 0
         self.missing = set()
+        self.pruned = set()
+        self.unspawned = []
         self.may_spawn = asyncio.Event()
         self.may_spawn.set()
         self.ground = Ground(
@@ -49,7 +52,12 @@ class Dock:
         self.fleet.close_engine = self.closed.append
 
     async def spawn(self, berth, engine):
-        await self.may_spawn.wait()
+        try:
+            await self.may_spawn.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            self.unspawned.append(engine)
+            raise
         if self.refused:
             self.refused -= 1
             raise OSError("no room")
@@ -65,6 +73,8 @@ class Dock:
     def fetch(self, version):
         if version in self.missing:
             raise StorageError(f"version {version} did not arrive")
+        if version in self.pruned:
+            raise PrunedError(f"version {version} is no longer there")
         return {}
 
     async def until(self, count):
@@ -187,7 +197,9 @@ def test_an_engine_that_broke_but_lives_is_ended_before_another_is_made():
         await dock.until(2)
         assert (await asking).finish == "abort"
         assert broken.dead.is_set()
-        assert dock.events == [EngineLost(engine="a", message="out of memory"), joined("a.1")]
+        lost, back = dock.events
+        assert (lost.engine, back) == ("a", joined("a.1"))
+        assert "out of memory" in lost.message
 
     docked(scenario)
 
@@ -213,6 +225,122 @@ def test_a_new_engine_whose_weights_do_not_arrive_is_ended_and_tried_again():
         await dock.until(2)
         assert dock.events[1] == joined("b.2", version=2)
         assert dock.warnings[1:] == ["engine b cannot be made now: version 2 did not arrive"]
+
+    docked(scenario)
+
+
+async def load(fleet, engine, version):
+    """Do what the controller does with an engine that is to load a version."""
+    try:
+        await fleet.generators[engine].update(version)
+    except ActorDiedError as error:
+        fleet.lose(engine, str(error))
+
+
+def test_an_engine_that_cannot_load_weights_is_made_again_while_another_is_there():
+    async def scenario(dock, fleet):
+        dock.missing = {1}
+        await load(fleet, "a", 1)
+        await dock.until(2)
+        why = "it cannot load version 1: version 1 did not arrive"
+        assert dock.events == [EngineLost(engine="a", message=why), joined("a.1")]
+        assert dock.warnings == [f"engine a is gone ({why}); its turns go on elsewhere"]
+        assert dock.handles[0].dead.is_set()
+
+    docked(scenario)
+
+
+def test_where_no_engine_can_load_weights_the_last_one_says_why():
+    async def scenario(dock, fleet):
+        dock.newest, dock.missing = 1, {1}
+        answers = await asyncio.gather(
+            *(load(fleet, engine, 1) for engine in "ab"), return_exceptions=True
+        )
+        (error,) = (answer for answer in answers if answer is not None)
+        assert (type(error), str(error)) == (StorageError, "version 1 did not arrive")
+        assert [info.id for info in fleet.infos] == ["ab"[answers.index(error)]]
+
+    docked(scenario)
+
+
+def test_one_whose_weights_are_stored_no_longer_is_made_again_with_newer_ones():
+    async def scenario(dock, fleet):
+        dock.newest, dock.missing, dock.pruned = 1, {1}, {1}
+        await load(fleet, "a", 1)
+        dock.newest, dock.missing = 3, set()
+        await load(fleet, "b", 1)
+        await dock.until(4)
+        assert {event.engine.id for event in dock.events if isinstance(event, EngineJoined)} == {
+            "a.1",
+            "b.1",
+        }
+        assert [info.version for info in fleet.infos] == [3, 3]
+
+    docked(scenario)
+
+
+def test_an_engine_on_training_hardware_does_not_stand_in_for_one_that_cannot_load():
+    async def scenario(dock, _fleet):
+        berths = [Berth(name="s"), Berth(name="t", is_lent=True)]
+        fleet = EngineFleet(dock.ground, berths=berths)
+        await fleet.start()
+        dock.missing = {1}
+        with pytest.raises(StorageError, match="version 1 did not arrive"):
+            await load(fleet, "s", 1)
+        await load(fleet, "t", 1)
+        assert fleet.handle_of("t") is None
+        await fleet.close()
+
+    docked(scenario)
+
+
+def test_engines_drop_what_a_caller_that_is_gone_has_asked():
+    async def scenario(dock, fleet):
+        asking = []
+        for number, handle in enumerate(dock.handles):
+            await handle.call("suspend")
+            call = handle.call("exchange", "gone", 0, [ask(number)])
+            asking.append(asyncio.ensure_future(call))
+        await asyncio.sleep(0.01)
+        dock.handles[1].kill()
+        fleet.leave("gone")
+        while dock.handles[0].target._callers:
+            await asyncio.sleep(0.001)
+        assert dock.handles[0].calls.count("leave") == 1
+        answers = await asyncio.gather(*asking, return_exceptions=True)
+        assert [type(each) for each in answers] == [RequestError, ActorDiedError]
+
+    docked(scenario)
+
+
+def test_where_one_engine_cannot_be_made_at_the_start_the_others_are_given_up_first():
+    async def run():
+        dock = Dock(20.0)
+        wait, dock.may_spawn = dock.spawn, asyncio.Event()
+
+        async def spawn(berth, engine):
+            if berth == "b":
+                raise OSError("no room")
+            return await wait(berth, engine)
+
+        ground = replace(dock.ground, spawn=spawn)
+        fleet = EngineFleet(ground, berths=[Berth(name="a"), Berth(name="b")])
+        with pytest.raises(OSError, match="no room"):
+            await fleet.start()
+        assert (dock.unspawned, sorted(dock.released)) == (["a"], ["a", "b"])
+        await fleet.close()
+
+    asyncio.run(run())
+
+
+def test_when_a_fleet_is_closed_what_it_was_making_has_ended():
+    async def scenario(dock, fleet):
+        dock.may_spawn.clear()
+        dock.handles[0].kill()
+        await dock.until(1)
+        await asyncio.sleep(0.01)
+        await fleet.close()
+        assert (dock.unspawned, dock.released) == (["a.1"], ["a", "a.1"])
 
     docked(scenario)
 

@@ -1,7 +1,9 @@
 """Environment workers elsewhere: every launch is answered once, whatever becomes of a worker."""
 
 import asyncio
+from dataclasses import replace
 
+import pytest
 from inline_handle import InlineHandle
 from live_parts import ENGINE, Countdown, LetterRenderer, make_setup, make_task, say
 
@@ -51,13 +53,16 @@ class Crew:
         self.may_spawn = asyncio.Event()
         self.may_spawn.set()
         self.engine_handles = {}
+        self.told_engines = set()
         self.gate = LockStepGate if is_lockstep else OpenGate
         self.away = set()
         self.names = []
         self.released = []
+        self.unspawned = []
         grounds = Grounds(
             spawn=self.spawn,
             release=self.released.append,
+            leave=self.leave,
             better=lambda name: name in self.away,
             warn=self.warnings.append,
             give_up=self.given_up.append,
@@ -74,7 +79,12 @@ class Crew:
 
     async def spawn(self, name, is_spare):
         assert name.startswith("spare-") == is_spare
-        await self.may_spawn.wait()
+        try:
+            await self.may_spawn.wait()
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.01)
+            self.unspawned.append(name)
+            raise
         if self.failing_spawns:
             self.failing_spawns -= 1
             raise OSError("no machine")
@@ -82,6 +92,10 @@ class Crew:
         self.names.append(name)
         self.handles.append(handle)
         return handle
+
+    def leave(self, name):
+        for handle in self.engine_handles.values():
+            self.told_engines.add(asyncio.ensure_future(handle.call("leave", name)))
 
     def make_worker(self, ends):
         board = Switchboard(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
@@ -216,6 +230,69 @@ def test_a_successor_is_another_caller_to_the_engines():
         calls = len(crew.engine_handles[ENGINE].calls)
         await asyncio.sleep(0.05)
         assert len(crew.engine_handles[ENGINE].calls) == calls
+
+    crewed(scenario)
+
+
+def test_engines_decode_no_more_for_a_worker_that_is_gone():
+    async def scenario(crew):
+        crew.workers.close_engine(ENGINE)
+        engine = await crew.add_engine("engine-1", "x" * 100_000)
+        server = engine.target
+        await engine.call("suspend")
+        crew.launch(0, 1)
+        await crew.until(lambda: sorted(server._callers) == ["environments-0", "environments-1"])
+        await crew.until(lambda: server._proxy.in_flight == 2)
+        crew.handles[0].kill()
+        await crew.until(lambda: len(crew.handles) == 3)
+        await crew.until(lambda: server._proxy.in_flight == 1)
+        assert list(server._callers) == ["environments-1"]
+
+    crewed(scenario)
+
+
+def test_engines_forget_a_worker_that_went_home():
+    async def scenario(crew):
+        crew.launch(0, 1)
+        await crew.until(lambda: len(crew.ends()) == 2)
+        crew.away = {"environments-0"}
+        assert await crew.workers.mend()
+        server = crew.engine_handles[ENGINE].target
+        await crew.until(lambda: list(server._callers) == ["environments-1"])
+        crew.launch(2)
+        await crew.until(lambda: len(crew.ends()) == 3)
+        assert crew.ends()[2] == "finished"
+
+    crewed(scenario)
+
+
+def test_where_one_worker_cannot_be_made_at_the_start_the_others_are_given_up_first():
+    async def run():
+        crew = Crew()
+        crew.may_spawn.clear()
+        wait = crew.workers._grounds.spawn
+
+        async def spawn(name, is_spare):
+            if name == "environments-1":
+                raise OSError("no machine")
+            return await wait(name, is_spare)
+
+        crew.workers._grounds = replace(crew.workers._grounds, spawn=spawn)
+        with pytest.raises(OSError, match="no machine"):
+            await crew.workers.start()
+        assert crew.unspawned == ["environments-0"]
+
+    asyncio.run(run())
+
+
+def test_when_workers_are_closed_what_was_being_made_has_ended():
+    async def scenario(crew):
+        crew.may_spawn.clear()
+        crew.handles[0].kill()
+        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        await asyncio.sleep(0.01)
+        await crew.workers.close()
+        assert crew.unspawned == ["environments-0.1"]
 
     crewed(scenario)
 

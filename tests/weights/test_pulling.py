@@ -2,11 +2,12 @@
 
 import threading
 import time
+from contextlib import closing
 
 import numpy as np
 import pytest
 
-from rollart.errors import StorageError
+from rollart.errors import CorruptError, InvariantError, PrunedError, StorageError
 from rollart.types import Version
 from rollart.weights.buckets import BucketStore
 from rollart.weights.files import FileBlobs
@@ -27,6 +28,25 @@ class Gated(FileBlobs):
         super().put(key, data)
 
     def get(self, key):
+        value = super().get(key)
+        self.read.append(key.partition(".")[2] or key)
+        return value
+
+
+class Flaky(FileBlobs):
+    """Files that cannot be read while they are told so; a part of a key says which."""
+
+    def __init__(self, directory):
+        super().__init__(directory)
+        self.failing: dict[str, int] = {}
+        self.error: Exception = StorageError("the link is down")
+        self.read: list[str] = []
+
+    def get(self, key):
+        for part, times in self.failing.items():
+            if part in key and times:
+                self.failing[part] = times - 1
+                raise self.error
         value = super().get(key)
         self.read.append(key.partition(".")[2] or key)
         return value
@@ -174,11 +194,84 @@ def test_damage_is_told_to_whoever_waits(tmp_path, writer):
     (path,) = tmp_path.glob("1-*.3")
     path.write_bytes(b"short")
     puller = Puller(BucketStore(FileBlobs(tmp_path)), wait_s=5)
-    with pytest.raises(StorageError, match=r"bucket 3 of the weights .* is damaged"):
+    start_s = time.monotonic()
+    with pytest.raises(CorruptError, match=r"bucket 3 of the weights .* is damaged"):
         puller.fetch(Version(1))
+    assert time.monotonic() - start_s < 4
     writer.publish(Version(2), weights(2.0))
     assert puller.fetch(Version(2))["w"][0] == 2
     puller.close()
+
+
+@pytest.fixture
+def flaky(tmp_path):
+    return Flaky(tmp_path)
+
+
+def open_puller(flaky, *, wait_s):
+    puller = Puller(BucketStore(flaky), wait_s=wait_s)
+    return closing(puller)
+
+
+@pytest.mark.parametrize("error", [StorageError("the link is down"), OSError("no route")])
+def test_a_store_that_fails_for_a_while_is_asked_again(writer, flaky, error):
+    writer.publish(Version(1), weights(1.0))
+    flaky.error = error
+    flaky.failing = {"head": 3, "layout": 2, ".1": 3, "manifest": 2}
+    with open_puller(flaky, wait_s=20) as puller:
+        assert puller.fetch(Version(1))["w"].tolist() == [1.0] * 1000
+    assert [flaky.read.count(bucket) for bucket in "0123"] == [1, 1, 1, 1]
+
+
+def test_a_store_that_does_not_answer_is_told_when_the_patience_ends(tmp_path, writer, flaky):
+    writer.publish(Version(1), weights(1.0))
+    flaky.failing = {".2": 10**6}
+    wanted = (
+        rf"version 1 of the weights could not be read from the directory {tmp_path} within 0\.3 s: "
+        r"the link is down; weights\.wait_s is the patience"
+    )
+    with open_puller(flaky, wait_s=0.3) as puller:
+        with pytest.raises(StorageError, match=wanted):
+            puller.fetch(Version(1))
+        flaky.failing = {"head": 10**6}
+        with pytest.raises(StorageError, match=wanted):
+            puller.fetch(Version(1))
+        flaky.failing = {}
+        assert puller.fetch(Version(1))["w"][0] == 1
+
+
+def test_a_bucket_that_comes_into_sight_late_is_had(tmp_path, writer):
+    writer.publish(Version(1), weights(1.0))
+    (path,) = tmp_path.glob("1-*.2")
+    hidden = path.rename(tmp_path / "hidden")
+    shown = threading.Timer(0.2, hidden.rename, [path])
+    shown.start()
+    with closing(Puller(BucketStore(FileBlobs(tmp_path)), wait_s=20)) as puller:
+        assert puller.fetch(Version(1))["w"].tolist() == [1.0] * 1000
+    shown.join()
+
+
+def test_a_broken_invariant_is_told_at_once(writer, flaky):
+    writer.publish(Version(1), weights(1.0))
+    flaky.error = InvariantError("a wrong key")
+    for part in ("head", "layout"):
+        flaky.failing = {part: 10**6}
+        with (
+            open_puller(flaky, wait_s=60) as puller,
+            pytest.raises(InvariantError, match="a wrong key"),
+        ):
+            puller.fetch(Version(1))
+
+
+def test_a_version_asked_for_when_only_newer_ones_are_left_says_so(tmp_path):
+    writer = BucketStore(FileBlobs(tmp_path), keep=1)
+    for version in (1, 2):
+        writer.publish(Version(version), weights(version))
+    with (
+        closing(Puller(BucketStore(FileBlobs(tmp_path)), wait_s=0.1)) as puller,
+        pytest.raises(PrunedError, match=r"version 1 of the weights is no longer in .*version 2"),
+    ):
+        puller.fetch(Version(1))
 
 
 def test_a_closed_puller_says_so(tmp_path):

@@ -165,6 +165,7 @@ class RaySite:
         grounds = Grounds(
             spawn=self._spawner.environments,
             release=self._resources.release,
+            leave=self._fleet.leave,
             better=self._resources.is_better,
             warn=self._warn,
             give_up=controller.fail,
@@ -179,12 +180,12 @@ class RaySite:
             is_lockstep=is_lockstep,
         )
         rollout.local, rollout.generators = self._switchboard, self._fleet.generators
+        self._rollout = rollout
         await rollout.start()
         await self._switchboard.some_open()  # what was lost before may still be on its way
         for info in self._fleet.infos:
             if not info.lent:
                 rollout.open_engine(info.id, info.pool, is_guest=False)
-        self._rollout = rollout
         self._fleet.post = controller.post
         self._fleet.close_engine = lambda engine: rollout.close_engine(engine, is_lost=True)
         self._run(self._watch_cluster(controller))
@@ -204,10 +205,10 @@ class RaySite:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with contextlib.suppress(Exception):
-            await self._fleet.close()
         if self._rollout is not None:
             await self._rollout.close()
+        with contextlib.suppress(Exception):
+            await self._fleet.close()
         if is_there(self._head):  # nobody answers where the cluster is gone
             with contextlib.suppress(Exception):
                 await self._trainer.close()

@@ -15,13 +15,15 @@ class WeightOptions:
     place: str = ""
     """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
     keep: int = 0
-    """Newest versions kept; 0: as many as an engine may still be loading, staleness.alpha + 2."""
+    """Newest versions kept; 0: as many as an engine may still be loading: staleness.alpha + 2, and
+    one for each whole batch of redundancy.extra_groups."""
     bucket_bytes: int = 64 * 2**20
     """Size of the pieces a version travels in; those of "shared_memory" are not cut."""
     delta: bool = False
     """Send only what changed since the version before, where versions travel in buckets."""
     wait_s: float = 120.0
-    """Seconds an engine waits for a version that was published before the run fails."""
+    """Seconds an engine waits for a version that was published, or for a store that does not
+    answer, before it is given up; the last engine's failure ends the run."""
 
     def __post_init__(self) -> None:
         if self.keep < 0:

@@ -8,6 +8,10 @@ does not answer for long counts as gone, and is ended. An engine that had to be 
 moved as soon as its own pool has room: it serves until there is another in its berth, and its turns
 go on in that one or the others.
 
+One that cannot load weights counts as gone too while another is there, or if they are stored no
+longer: its successor is asked for newer ones. That ends, for an engine joins only when it has
+loaded the newest weights: where none can load any, the last one tells why, and the run ends.
+
 An engine that is gone stays among the `generators`: what was decided before its end was known may
 still be on its way to it, and is then refused as by any actor that died.
 """
@@ -19,11 +23,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollart.cluster import Cluster, Member
+from rollart.errors import PrunedError, RollartError
 from rollart.events import EngineJoined, EngineLost, Event
 from rollart.ports import Handle
 from rollart.runtime.bodies import ActorError
 from rollart.runtime.engine_server import EngineServer
+from rollart.runtime.fleet_engine import FleetEngine
 from rollart.runtime.remote_engine import RemoteEngine
+from rollart.runtime.together import end_tasks, together
 from rollart.types import EngineId, EngineInfo, Version
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
@@ -93,7 +100,7 @@ class EngineFleet:
 
     async def start(self) -> None:
         """Make an engine in every berth; raises if one cannot be made."""
-        await asyncio.gather(*(self._fill(berth) for berth in self._berths))
+        await together(self._fill(berth) for berth in self._berths)
 
     @property
     def infos(self) -> tuple[EngineInfo, ...]:
@@ -135,6 +142,11 @@ class EngineFleet:
         if berth.engine is None and not berth.is_moving:
             self._run(self._replace(berth, self.generators[engine].handle))
 
+    def leave(self, caller: str) -> None:
+        """Have every engine drop what a caller that is gone has asked of it."""
+        for id_ in self._berth_of:
+            self._run(_dismiss(self.generators[id_].handle, caller))
+
     async def mend(self) -> bool:
         """Move engines that are not where they prefer to be; say whether all could that should."""
         away = [berth for berth in self._berths if self._is_away(berth)]
@@ -143,10 +155,9 @@ class EngineFleet:
     async def close(self) -> None:
         """Replace nothing more; whoever made the engines ends them."""
         self._is_closed, self.post = True, None
-        for task in self._tasks:
-            task.cancel()
         for engine in self.generators.values():
             engine.close()
+        await end_tasks(self._tasks)
 
     def _drop(self, engine: EngineId, message: str) -> Berth | None:
         """Take an engine off the list and tell of its end; return its berth, once."""
@@ -204,11 +215,11 @@ class EngineFleet:
 
     async def _start(self, berth: Berth, id_: EngineId, spawned: Spawned) -> EngineInfo:
         """Let an engine that was made begin, as its berth's."""
-        engine = RemoteEngine(
+        engine = FleetEngine(
             spawned.handle,
             id=id_,
-            caller="controller",
             lose=lambda engine, error: self.lose(engine, str(error)),
+            is_replaceable=self._is_replaceable,
             patience_s=self._ground.patience_s,
         )
         try:
@@ -228,6 +239,12 @@ class EngineFleet:
         self._versions[id_] = version
         self._run(self._watch(engine))
         return self._info(id_)
+
+    def _is_replaceable(self, engine: EngineId, error: Exception) -> bool:
+        """Say whether another may be made in place of an engine that failed to load weights."""
+        others = [berth for id_, berth in self._berth_of.items() if id_ != engine]
+        may_pass = isinstance(error, PrunedError) or any(not berth.is_lent for berth in others)
+        return may_pass and engine in self._berth_of
 
     async def _watch(self, engine: RemoteEngine) -> None:
         """Learn of an engine's end from a call that ends with it, or from its silence."""
@@ -269,6 +286,11 @@ class EngineFleet:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+async def _dismiss(handle: Handle, caller: str) -> None:
+    with contextlib.suppress(RollartError):  # an engine that is gone has dropped it all
+        await handle.call("leave", caller)
 
 
 async def _end(handle: Handle) -> None:

@@ -2,7 +2,8 @@
 
 Each caller has a mailbox; its calls bring requests, aborts and the ends of sessions, and take
 completions as soon as there are any. What the engine refuses is told to the one who asked. A
-session belongs to one caller at a time.
+session belongs to one caller at a time. A caller that is gone cannot say so: whoever finds out
+does, and then nothing is decoded for it any more.
 """
 
 import asyncio
@@ -43,6 +44,9 @@ class Cut:
 EngineAnswer = Completion | Refused | Cut
 EngineMessage = Request | Ended
 
+_MOST_HELD = 1024
+"""Sessions of a caller that are remembered: the end of one that moved on is told elsewhere."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Caller:
@@ -50,6 +54,18 @@ class _Caller:
 
     messages: InOrder[EngineMessage] = field(default_factory=InOrder["EngineMessage"])
     mailbox: Mailbox[EngineAnswer] = field(default_factory=Mailbox["EngineAnswer"])
+    running: dict[TrajectoryId, asyncio.Task[None]] = field(
+        default_factory=dict["TrajectoryId", "asyncio.Task[None]"]
+    )
+    held: dict[TrajectoryId, None] = field(default_factory=dict["TrajectoryId", None])
+    """Sessions whose prefix the engine may hold, in the order of their last requests."""
+
+    def hold(self, session: TrajectoryId) -> None:
+        """Take note that a session asks."""
+        self.held.pop(session, None)
+        self.held[session] = None
+        if len(self.held) > _MOST_HELD:
+            del self.held[next(iter(self.held))]
 
 
 class EngineServer(Worker):
@@ -58,7 +74,8 @@ class EngineServer(Worker):
     def __init__(self, proxy: LLMProxy) -> None:
         self._proxy = proxy
         self._callers: dict[str, _Caller] = {}
-        self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
+        self._left: set[str] = set()
+        """Callers that are gone; what they sent before may still be on its way."""
         self._driving: asyncio.Task[None] | None = None
 
     async def start(self) -> Version:
@@ -71,17 +88,29 @@ class EngineServer(Worker):
         self, caller: str, number: int, messages: Sequence[EngineMessage]
     ) -> list[EngineAnswer]:
         """Take a caller's requests and ends; return what has been answered since."""
+        if caller in self._left:
+            raise _gone(caller)
         if caller not in self._callers:
             self._callers[caller] = _Caller()
         between = self._callers[caller]
         for message in between.messages.take(number, messages):
             if isinstance(message, Ended):
-                self._end(message.session)
+                self._end(between, message.session)
             else:
                 task = asyncio.create_task(self._complete(message, between.mailbox))
-                self._running[message.session] = task
-                task.add_done_callback(partial(self._forget_task, message.session))
+                between.hold(message.session)
+                between.running[message.session] = task
+                task.add_done_callback(partial(_forget_task, between, message.session))
         return await between.mailbox.collect(number)
+
+    async def leave(self, caller: str) -> None:
+        """Drop a caller that is gone, with all it has asked for: nobody hears the answers."""
+        self._left.add(caller)
+        between = self._callers.pop(caller, None)
+        if between is not None:
+            for session in {**between.held, **between.running}:
+                self._end(between, session)
+            between.mailbox.fail(_gone(caller))
 
     async def wait(self) -> None:
         """Return, or raise, when the engine serves no more: whoever calls learns of its end."""
@@ -111,7 +140,8 @@ class EngineServer(Worker):
 
     async def close(self) -> None:
         """Serve no more."""
-        for task in [*self._running.values(), *([self._driving] if self._driving else [])]:
+        running = [task for each in self._callers.values() for task in each.running.values()]
+        for task in [*running, *([self._driving] if self._driving else [])]:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError, Exception):
                 await task
@@ -127,15 +157,21 @@ class EngineServer(Worker):
         except RequestError as error:
             mailbox.put(Refused(session=session, message=str(error)))
 
-    def _end(self, session: TrajectoryId) -> None:
-        task = self._running.get(session)
-        if task is not None:
+    def _end(self, between: _Caller, session: TrajectoryId) -> None:
+        between.held.pop(session, None)
+        task = between.running.get(session)
+        if task is not None and not task.done():
             task.cancel()  # aborts and forgets
         else:
             self._proxy.forget(session)
 
-    def _forget_task(self, session: TrajectoryId, task: "asyncio.Task[None]") -> None:
-        if self._running.get(session) is task:
-            del self._running[session]
-        if not task.cancelled():
-            task.exception()  # an engine that broke is told by `wait`
+
+def _forget_task(between: _Caller, session: TrajectoryId, task: "asyncio.Task[None]") -> None:
+    if between.running.get(session) is task:
+        del between.running[session]
+    if not task.cancelled():
+        task.exception()  # an engine that broke is told by `wait`
+
+
+def _gone(caller: str) -> RequestError:
+    return RequestError(f"{caller} was found to be gone: it is answered no more")

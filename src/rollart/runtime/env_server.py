@@ -9,7 +9,6 @@ attempt's failures breaks the worker: every further call raises it, so that anot
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from secrets import token_hex
 from typing import Any
 
 from rollart.events import Event, Launch
@@ -80,10 +79,10 @@ class EnvServer:
     def __init__(self, make: MakeWorker, *, name: str) -> None:
         """Take what makes the worker, and the name its engines know it by.
 
-        A successor of the same name is another caller to them, so the name is made unique.
+        No other worker of the run may have it, or have had it: to them that would be this one.
         """
         self._make = make
-        self._name = f"{name}-{token_hex(4)}"
+        self._name = name
         self._orders: InOrder[Order] = InOrder()
         self._mailbox: Mailbox[Report]
         self._worker: EnvWorker

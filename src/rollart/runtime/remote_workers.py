@@ -1,11 +1,12 @@
 """RemoteEnvWorkers: environment workers elsewhere, as the controller sees them: as one.
 
 Slots are dealt to the workers in turn. Every launch is answered exactly once: by the worker, or,
-if that is gone, here, as a failure of infrastructure. While another is being made in its place, its
-slots are dealt to the others; where there are none, to a spare, which is there for that alone, so
-that nothing waits for a process to start; and without a spare launches fail at once, so the
-scheduler rests their slots. A worker that cannot be made is tried for as long as others run; if
-there are none, the run is given up in the end.
+if that is gone, here, as a failure of infrastructure; the engines are told to drop what it had
+asked of them. While another is being made in its place, its slots are dealt to the others; where
+there are none, to a spare, which is there for that alone, so that nothing waits for a process to
+start; and without a spare launches fail at once, so the scheduler rests their slots. A worker that
+cannot be made is tried for as long as others run; if there are none, the run is given up in the
+end.
 
 A worker that had to be put elsewhere is followed by one in its own pool as soon as that has room:
 new attempts go to the new one, the old one ends when those it has have ended.
@@ -14,7 +15,7 @@ new attempts go to the new one, the old one ends when those it has have ended.
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rollart.errors import UserError
@@ -26,9 +27,11 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.ports import Handle
+from rollart.runtime.env_place import Place
 from rollart.runtime.env_server import Leave, Lost, Open, Order, Report, Shut, Start, Stop
 from rollart.runtime.env_worker import Ends
 from rollart.runtime.exchange import Line
+from rollart.runtime.together import end_tasks, together
 from rollart.types import EngineId, Failure, SlotId, Trajectory, TrajectoryId
 
 _FIRST_REST_S, _LONGEST_REST_S = 0.5, 10.0
@@ -44,33 +47,13 @@ class Grounds:
     """Makes the worker of a name where it fits best now; if it is a spare, beside the driver."""
     release: Callable[[str], None]
     """Gives back the place of a worker that is gone."""
+    leave: Callable[[str], None]
+    """Tells the engines that a worker of this name asks nothing more."""
     better: Callable[[str], bool]
     """Says whether a worker could now be where it prefers to be."""
     warn: Callable[[str], None]
     give_up: Callable[[UserError], None]
     """Ends the run."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Place:
-    """Where one worker sits; its successor sits there too, or in the place that follows it."""
-
-    number: int
-    is_spare: bool
-    made: int = 0
-    """Workers there have been, in the places it follows too."""
-    name: str = ""
-    """What the worker there is called."""
-    handle: Handle | None = None
-    line: Line[Order, Report] | None = None
-    running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
-    is_left: bool = False
-    """Whether another place follows it, or is about to."""
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        return f"{'spare ' if self.is_spare else ''}environment worker {self.number}"
 
 
 class RemoteEnvWorkers:
@@ -93,22 +76,22 @@ class RemoteEnvWorkers:
         self._handle_of = handle_of
         self._on_lost_engine = on_lost_engine
         self._is_lockstep = is_lockstep
-        self._places = [_Place(number=number, is_spare=False) for number in range(count)]
-        self._spares = [_Place(number=number, is_spare=True) for number in range(spares)]
-        self._leaving: list[_Place] = []
-        self._place_of: dict[TrajectoryId, _Place] = {}
+        self._places = [Place(number=number, is_spare=False) for number in range(count)]
+        self._spares = [Place(number=number, is_spare=True) for number in range(spares)]
+        self._leaving: list[Place] = []
+        self._place_of: dict[TrajectoryId, Place] = {}
         self._engines: dict[EngineId, Open] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_closed = False
 
     async def start(self) -> None:
         """Make all workers."""
-        await asyncio.gather(*(self._open(place) for place in (*self._places, *self._spares)))
+        await together(self._open(place) for place in (*self._places, *self._spares))
 
     def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
         """Start attempts that belong together."""
         del group  # they run elsewhere
-        by_place: dict[_Place, list[Launch]] = {}
+        by_place: dict[Place, list[Launch]] = {}
         for launch in launches:
             by_place.setdefault(self._deal(launch.slot), []).append(launch)
         for place, mine in by_place.items():
@@ -166,10 +149,9 @@ class RemoteEnvWorkers:
         for place in self._all():
             if place.line is not None:
                 place.line.close()
-        for task in self._tasks:
-            task.cancel()
+        await end_tasks(self._tasks)
 
-    def _deal(self, slot: SlotId) -> _Place:
+    def _deal(self, slot: SlotId) -> Place:
         """Return the place of a slot: its own; while nobody is there another, or a spare."""
         place = self._places[slot % len(self._places)]
         if place.line is None:
@@ -178,10 +160,8 @@ class RemoteEnvWorkers:
             return there[slot % len(there)] if there else place
         return place
 
-    async def _open(self, place: _Place) -> None:
-        place.name = f"{'spare-' if place.is_spare else ''}environments-{place.number}"
-        place.name += f".{place.made}" if place.made else ""
-        place.made += 1
+    async def _open(self, place: Place) -> None:
+        place.rename()
         handle = await self._grounds.spawn(place.name, place.is_spare)
         try:
             await handle.call("start")
@@ -200,10 +180,10 @@ class RemoteEnvWorkers:
         for order in self._engines.values():
             place.line.send(order)
 
-    async def _move(self, old: _Place) -> bool:
+    async def _move(self, old: Place) -> bool:
         """Put a place after another one and let that end in its own time; say whether it could."""
         self._grounds.warn(f"{old.title} moves to where it belongs")
-        new = _Place(number=old.number, is_spare=False, made=old.made)
+        new = Place(number=old.number, is_spare=False, made=old.made)
         old.is_left = True
         try:
             await self._open(new)
@@ -219,7 +199,7 @@ class RemoteEnvWorkers:
         self._leave(old)
         return True
 
-    def _leave(self, place: _Place) -> None:
+    def _leave(self, place: Place) -> None:
         """End a worker that another has followed, if it has nothing to do any more."""
         if place.running or place not in self._leaving:
             return
@@ -227,9 +207,10 @@ class RemoteEnvWorkers:
         if place.line is not None:
             place.line.close()
             self._grounds.release(place.name)
+            self._grounds.leave(place.name)
             self._run(_end(place.handle))
 
-    def _hear(self, place: _Place, report: Report) -> None:
+    def _hear(self, place: Place, report: Report) -> None:
         if isinstance(report, Trajectory):
             self._ends.put(report)
         elif isinstance(report, Lost):
@@ -242,11 +223,12 @@ class RemoteEnvWorkers:
             self._ends.post(report)
             self._leave(place)
 
-    def _lose(self, place: _Place, error: Exception) -> None:
+    def _lose(self, place: Place, error: Exception) -> None:
         lost, place.line, place.handle = place.handle, None, None
         if self._is_closed:
             return
         self._grounds.release(place.name)
+        self._grounds.leave(place.name)
         self._fail(place, f"{place.title} is gone: {error}")
         if place.is_left:
             self._leave(place)
@@ -255,7 +237,7 @@ class RemoteEnvWorkers:
         self._grounds.warn(f"{place.title} is gone ({error}); making another")
         self._run(self._replace(place, lost))
 
-    def _fail(self, place: _Place, message: str) -> None:
+    def _fail(self, place: Place, message: str) -> None:
         """Answer for every attempt a place still owes an answer for."""
         failure = Failure(kind="worker", message=message)
         for id_ in sorted(place.running):
@@ -263,7 +245,7 @@ class RemoteEnvWorkers:
             self._ends.post(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=0))
         place.running.clear()
 
-    async def _replace(self, place: _Place, lost: Handle | None) -> None:
+    async def _replace(self, place: Place, lost: Handle | None) -> None:
         await _end(lost)  # what is broken but alive must not go on
         rest_s, tries, said = _FIRST_REST_S, 0, ""
         while True:
@@ -281,7 +263,7 @@ class RemoteEnvWorkers:
             await asyncio.sleep(rest_s)
             rest_s = min(2 * rest_s, _LONGEST_REST_S)
 
-    def _all(self) -> list[_Place]:
+    def _all(self) -> list[Place]:
         return [*self._places, *self._spares, *self._leaving]
 
     def _tell_all(self, order: Order) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from rollart.errors import StorageError
+from rollart.errors import CorruptError
 from rollart.ports import Array, Blobs
 from rollart.types import Version
 from rollart.weights.delta import decode
@@ -85,7 +85,7 @@ class Download:
         manifest = read_json(self.blobs, self.stored.manifest_key)
         for index, wanted in enumerate(manifest["crc32"]):
             if self.checksums[index] != wanted and self._pull(index) != wanted:
-                raise StorageError(
+                raise CorruptError(
                     f"bucket {index} of the weights of version {self.stored.version} in "
                     f"{self.blobs.place} is damaged: its checksum is not the manifest's; "
                     "publish the version again and check that disk or link"
@@ -124,5 +124,5 @@ def read_json(blobs: Blobs, key: str, *, is_again: bool = False) -> dict[str, An
         return json.loads(data)
     except ValueError as error:
         if is_again:
-            raise StorageError(f"{key} in {blobs.place} is damaged: {error}") from error
+            raise CorruptError(f"{key} in {blobs.place} is damaged: {error}") from error
     return read_json(blobs, key, is_again=True)

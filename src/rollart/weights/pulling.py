@@ -6,6 +6,9 @@ pushes and the engines still decode. `fetch` then waits only for what is not her
 tail. All engines of a process share one puller, so a version is pulled once per process. The two
 newest are kept: engines that change weights one after another may still want the one before.
 
+A store that fails is asked again, less and less often, and goes on where it failed: whoever waits
+learns of it only when `wait_s` have passed. Weights that are damaged are told at once.
+
 Looking at the head is the only way to learn of a bucket: a store of plain bytes calls nobody.
 """
 
@@ -16,7 +19,7 @@ import time
 from collections.abc import Mapping
 from typing import Protocol
 
-from rollart.errors import StorageError
+from rollart.errors import CorruptError, InvariantError, PrunedError, StorageError
 from rollart.ports import Array, WeightStore
 from rollart.types import Version
 from rollart.weights.buckets import BucketStore
@@ -26,7 +29,9 @@ from rollart.weights.head import Head, Stored
 WAIT_S = 120.0
 _LOOK_EVERY_S = 0.02
 _REST_S = 0.5
-"""Pause after the store failed while nobody waited."""
+"""Longest pause after the store failed."""
+_FINAL = (CorruptError, InvariantError)
+"""What trying again does not mend."""
 _KEPT = 2
 _ONLY_HERE = 2
 """References to an array that one variable and the question itself make."""
@@ -100,20 +105,24 @@ class Puller:
         self._wanted: dict[Version, int] = {}
         """Versions being waited for, and by how many."""
         self._failed: dict[Version, Exception] = {}
+        self._trouble: Exception | None = None
+        """Why the store could not be read when it was last tried."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="weights-puller", daemon=True)
         self._thread.start()
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
         """Return a version, waiting for it; StorageError if it does not arrive in time."""
-        head = self._store.head()
+        until_s = time.monotonic() + self._wait_s
+        head = self._head(version, until_s)
         with self._changed:
             self._drop_replaced(version, head)
             self._failed.pop(version, None)
             self._wanted[version] = self._wanted.get(version, 0) + 1
             self._changed.notify_all()
             try:
-                self._changed.wait_for(lambda: self._is_settled(version), self._wait_s)
+                left_s = max(0.0, until_s - time.monotonic())
+                self._changed.wait_for(lambda: self._is_settled(version), left_s)
             finally:
                 self._wanted[version] -= 1
                 if not self._wanted[version]:
@@ -121,11 +130,13 @@ class Puller:
             whole = self._wholes.get(version)
             if whole is not None:
                 return whole.arrays
-            error = self._failed.pop(version, None)
+            error, trouble = self._failed.pop(version, None), self._trouble
         if error is not None:
             raise error
         if self._closed:
             raise StorageError(f"version {version} was asked of a puller that is closed")
+        if trouble is not None:
+            raise _unread(version, self._store, self._wait_s, trouble) from trouble
         raise _late(version, self._store, self._wait_s)
 
     def pulled_s(self, version: Version) -> float:
@@ -140,6 +151,21 @@ class Puller:
             self._changed.notify_all()
         self._thread.join()
 
+    def _head(self, version: Version, until_s: float) -> Head:
+        """Return what is stored now, for one who waits for a version until then."""
+        rest_s = _LOOK_EVERY_S
+        while True:
+            try:
+                return self._store.head()
+            except _FINAL:
+                raise
+            except Exception as error:
+                if self._closed or time.monotonic() >= until_s:
+                    raise _unread(version, self._store, self._wait_s, error) from error
+            with self._changed:
+                self._changed.wait(rest_s)
+            rest_s = min(2 * rest_s, _REST_S)
+
     def _drop_replaced(self, version: Version, head: Head) -> None:
         """Forget a version that was published again since, as by a run that went back."""
         whole, stored, latest = self._wholes.get(version), head.visible(version), head.latest
@@ -151,25 +177,29 @@ class Puller:
         return version in self._wholes or version in self._failed or self._closed
 
     def _run(self) -> None:
+        pause_s = rest_s = _LOOK_EVERY_S
         while not self._closed:
-            pause_s = _LOOK_EVERY_S
             try:
-                if self._advance():
+                has_more = self._advance()
+                self._trouble, pause_s, rest_s = None, _LOOK_EVERY_S, _LOOK_EVERY_S
+                if has_more:
                     continue
-            except Exception as error:  # whoever waits is told; the thread outlives a bad moment
-                self._download = None
-                pause_s = self._tell(error)
+            except _FINAL as error:
+                self._tell(error)
+                pause_s = _REST_S
+            except Exception as error:  # the thread outlives a bad moment
+                self._trouble, pause_s, rest_s = error, rest_s, min(2 * rest_s, _REST_S)
             with self._changed:
                 if not self._closed:
                     self._changed.wait(pause_s)
 
-    def _tell(self, error: Exception) -> float:
-        """Give an error to those who wait; return how long to rest."""
+    def _tell(self, error: Exception) -> None:
+        """Give an error to those who wait, and begin anew."""
+        self._download = None
         with self._changed:
             for version in self._wanted:
                 self._failed[version] = error
             self._changed.notify_all()
-            return _LOOK_EVERY_S if self._wanted else _REST_S
 
     def _advance(self) -> bool:
         """Do the next piece of work; say whether there was any."""
@@ -240,7 +270,7 @@ def _unused(whole: Whole) -> Array | None:
 def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     latest = store.latest()
     if latest is not None and latest > version:
-        return StorageError(
+        return PrunedError(
             f"version {version} of the weights is no longer in {store.place}, which holds version "
             f"{latest}: an engine asked too late; keep more versions with weights.keep"
         )
@@ -248,4 +278,11 @@ def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     return StorageError(
         f"version {version} of the weights did not arrive in {store.place} within {wait_s:g} s; it "
         f"{there}: is the trainer alive and does it publish there? weights.wait_s is the patience"
+    )
+
+
+def _unread(version: Version, store: WeightStore, wait_s: float, error: Exception) -> StorageError:
+    return StorageError(
+        f"version {version} of the weights could not be read from {store.place} within "
+        f"{wait_s:g} s: {error}; weights.wait_s is the patience"
     )
