@@ -69,7 +69,7 @@ async def _play(
                 is_fresh=lambda _version: True,
             ),
             tasks=task_streams(config)[1].task,
-            concurrency=64,
+            slots=range(64),
             seed=1,
         )
         result = await evaluator.run(episodes)

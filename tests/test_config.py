@@ -17,6 +17,7 @@ from rollart.config import (
 from rollart.config.explaining import field_docs
 from rollart.config.keys import keys_of
 from rollart.config.layers import parse_override
+from rollart.config.loading import field_types, option_class
 from rollart.control.routing import Routing
 from rollart.errors import ConfigError, UserError
 
@@ -242,6 +243,20 @@ def test_every_key_is_explained_in_words():
         assert explain(name)
     for each in (Config, RunOptions, TaskOptions):
         assert all(field_docs(each).values()), each
+
+
+def test_the_seeds_that_do_not_follow_from_that_of_the_run_are_named_under_it():
+    def seeds(cls, prefix=""):
+        for key, hint in field_types(cls).items():
+            within = option_class(hint)
+            if within is not None:
+                yield from seeds(within, f"{prefix}{key}.")
+            elif key == "seed":
+                yield f"{prefix}seed"
+
+    others = set(seeds(Config)) - {"run.seed"}
+    assert others == {"model.seed", "training.seed", "rewards.reliability.seed"}
+    assert all(f"({each})" in explain("run.seed") for each in others)
 
 
 def test_explain_says_what_a_key_means_and_what_it_is_now(write):

@@ -20,8 +20,6 @@ from rollart.types import (
     Request,
     Reward,
     ScoreCall,
-    StepReport,
-    Trajectory,
     TrajectoryId,
     Version,
 )
@@ -235,14 +233,6 @@ class Blobs(Protocol):
         ...
 
 
-class RewardFunction(Protocol):
-    """A stateless scorer."""
-
-    def __call__(self, trajectory: Trajectory) -> float:
-        """Return the trajectory's reward."""
-        ...
-
-
 class RewardInvoker(Protocol):
     """Runs reward functions somewhere: in processes here, behind a URL, on a cluster.
 
@@ -277,29 +267,6 @@ class Sandbox(Protocol):
 
     async def close(self) -> None:
         """Kill what runs and remove what was made."""
-        ...
-
-
-class Trainer(Protocol):
-    """Makes optimizer steps; lives where its host put it, so arguments are plain values.
-
-    `batch` is `training.batch.encode(groups)`: flat arrays, see there.
-    """
-
-    def step(self, batch: Mapping[str, Array]) -> StepReport:
-        """Make one optimizer step."""
-        ...
-
-    def publish(self) -> Version:
-        """Put the current weights into the weight store."""
-        ...
-
-    def save(self, directory: str) -> None:
-        """Write weights, optimizer, schedule and RNG state."""
-        ...
-
-    def load(self, directory: str) -> Version:
-        """Restore what `save` wrote; return the version."""
         ...
 
 

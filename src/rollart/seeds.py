@@ -1,5 +1,6 @@
-"""Seeds: one run seed, and every other seed derived from it by name.
+"""Seeds: many derived from one, as those of tasks, attempts and evaluations from `run.seed`.
 
+`model.seed`, `training.seed` and `rewards.reliability.seed` are not derived: each stands by itself.
 A derived seed depends only on the numbers it is derived from, never on the order of draws, so a
 trajectory samples the same tokens whenever and wherever it runs.
 """

@@ -87,6 +87,23 @@ def test_an_environment_that_hangs_is_named_before_the_warm_start(small, tmp_pat
     )
 
 
+def test_an_environment_that_cannot_be_made_or_closed_holds_up_no_model(
+    small, tmp_path, monkeypatch
+):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    hang = "        import threading\n        threading.Event().wait()\n"
+    (tmp_path / "stuck_game.py").write_text(
+        GAME.format(word="x") + f"    def close(self):\n{hang}\n"
+        f"class Unmade(Game):\n    def __init__(self):\n{hang}"
+    )
+    limits = ["tasks.letters.reset_timeout_s=0.3", "tasks.letters.step_timeout_s=0.3"]
+    unmade = small("unmade", "tasks.letters.env='stuck_game:Unmade'", *limits)
+    with pytest.raises(ConfigError, match=r"tasks.letters.env = .* __init__ took more than 0.3 s"):
+        prepare_model(unmade, lambda _text: None)
+    stuck = small("stuck", "tasks.letters.env='stuck_game:Game'", *limits)
+    assert (prepare_model(stuck, lambda _text: None) / "config.json").is_file()
+
+
 def test_a_first_prompt_without_room_for_an_action_is_refused_before_the_warm_start(small):
     config = small("short", "model.warm_start=true", "tasks.letters.max_tokens=5")
     with pytest.raises(ConfigError, match=r"tasks.letters.max_tokens = 5: the first prompt alone"):

@@ -117,6 +117,8 @@ def test_overrides_may_stand_before_and_after_options():
         (["eval", "no-such-run"], "no-such-run: no such run or checkpoint"),
         (["eval", str(ROOT), "--episodes", "0"], "--episodes 0: must be at least 1"),
         (["eval", str(ROOT), "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
+        (["eval", str(ROOT), "--temperature", "nan"], "--temperature nan: must be at least 0 and "),
+        (["eval", str(ROOT), "--temperature", "inf"], "--temperature inf: must be at least 0 and "),
         (["eval", str(ROOT), "--episodes", "x"], "invalid int value: 'x'"),
         (["replay", "no-such-run"], "no-such-run: no such directory"),
         (["config", "explain", "run.stepz"], "did you mean run.steps?"),
@@ -287,7 +289,10 @@ def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, 
 def test_doctor_says_what_this_machine_can_run(lines):
     code, out, _ = lines("doctor", "--json")
     assert code == 0
-    names = [each["name"] for each in json.loads(out)]
+    told = json.loads(out)
+    assert list(told) == ["rollart", "findings"]
+    assert told["rollart"] == __version__
+    names = [each["name"] for each in told["findings"]]
     assert names == [each.name for each in examine()]
     assert {"python", "cores", "memory", "torch", "ray", "bubblewrap"} <= set(names)
     assert main(["doctor"]) == 0

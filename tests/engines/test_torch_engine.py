@@ -1,5 +1,6 @@
 """The torch engine against the Hugging Face model it runs."""
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -287,15 +288,22 @@ def test_a_session_forgotten_while_it_runs_leaves_its_row_when_it_ends() -> None
     assert engine.stats()["reused_tokens"] == 0
 
 
-def test_bfloat16_runs_close_to_float32() -> None:
-    model = make_model("qwen3")
-    engine = make_engine(model, dtype="bfloat16")
-    prompts = {session: make_tokens(20, seed=session // 2) for session in range(4)}
+@pytest.mark.parametrize("kind", KINDS)
+def test_bfloat16_is_as_near_as_rounding_lets_it_be_to_the_models_own(kind: str) -> None:
+    """Measured: 0.014 to 0.028 apart by root mean square, 0.11 at the most."""
+    engine = make_engine(make_model(kind), dtype="bfloat16")
+    rounded = make_model(kind).to(torch.bfloat16)
+    prompts = {session: make_tokens(200, seed=session // 2) for session in range(8)}
     for session, prompt in prompts.items():
         engine.add(make_request(session, prompt))
+    apart: list[float] = []
     for (session, _), completion in run(engine).items():
-        expected = forced_logprobs(model, prompts[session], completion.tokens)
-        assert completion.logprobs == pytest.approx(expected, abs=0.5)
+        expected = forced_logprobs(rounded, prompts[session], completion.tokens)
+        pairs = zip(completion.logprobs, expected, strict=True)
+        apart += [abs(ours - theirs) for ours, theirs in pairs]
+    assert len(apart) > 40
+    assert max(apart) < 0.2
+    assert math.hypot(*apart) / math.sqrt(len(apart)) < 0.045
 
 
 def test_weights_that_do_not_fit_are_refused_and_leave_the_engine_as_it_was() -> None:
@@ -315,6 +323,19 @@ def test_weights_that_do_not_fit_are_refused_and_leave_the_engine_as_it_was() ->
         each.add(make_request(0, make_tokens(9, seed=0)))
     assert engine.version == Version(0)
     assert run(engine) == run(untouched)
+
+
+def test_rotary_frequencies_that_older_exports_hold_are_passed_over() -> None:
+    model = make_model("llama")
+    engine, plain = make_engine(model), make_engine(model)
+    frequencies = {
+        f"model.{place}rotary_emb.inv_freq": torch.ones(4)
+        for place in ("", "layers.0.self_attn.", "layers.1.self_attn.")
+    }
+    engine.update(Version(1), weights_of(model) | frequencies, keep_kv=False)
+    for each in (engine, plain):
+        each.add(make_request(0, make_tokens(9, seed=0)))
+    assert run(engine)[0, 0].tokens == run(plain)[0, 0].tokens
 
 
 def test_positions_the_model_does_not_have_are_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rollart.engines.torch.sampler import Filters, read_filters, sample, uniforms
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, ModelError
 from rollart.types import Sampling
 
 
@@ -87,6 +87,16 @@ def test_draws_are_never_of_tokens_without_a_chance() -> None:
     assert (tokens, logprobs) == ([2, 2, 2], [0.0, 0.0, 0.0])
 
 
+@pytest.mark.parametrize("filters", [*FILTERS, (0.0, 1.0, 0, 0.0)])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("token", [0, 3, 6])
+def test_logits_that_are_not_finite_are_told_of(filters: Filters, value: float, token: int) -> None:
+    logits = torch.zeros(3, 7)
+    logits[1, token] = value
+    with pytest.raises(ModelError, match="the model's logits are not finite: its weights are dam"):
+        sample(logits, [filters] * 3, [0.0, 0.5, 1 - 2**-32])
+
+
 def test_frequencies_follow_the_distribution() -> None:
     chances = [0.5, 0.3, 0.15, 0.05]
     logits = torch.tensor([chances]).log().expand(20000, 4)
@@ -106,10 +116,15 @@ def test_uniforms_depend_on_seed_and_place_alone() -> None:
     ("field", "value"),
     [
         ("temperature", -0.1),
+        ("temperature", math.nan),
+        ("temperature", math.inf),
         ("top_p", 0.0),
         ("top_p", 1.1),
+        ("top_p", math.nan),
         ("top_k", -1),
+        ("top_k", math.nan),
         ("min_p", 1.5),
+        ("min_p", math.nan),
         ("max_tokens", 0),
     ],
 )

@@ -65,6 +65,26 @@ def test_problems_come_in_words_and_in_signs():
     assert any(text.endswith(" = ?") for text in texts)
 
 
+@pytest.mark.parametrize("options", [{}, {"digits": 1, "words": False}])
+def test_no_problem_of_an_evaluation_is_met_in_training_in_words_or_signs(options):
+    env = Calculator(**options)
+
+    def posed(split, count):
+        resets = (env.reset(seed, {"split": split})[1] for seed in range(count))
+        return {info["actions"][0] for info in resets}
+
+    trained, tested = posed("train", 3000), posed("test", 400)
+    assert len(tested) > 30
+    assert not trained & tested
+
+
+def test_a_task_without_a_split_poses_problems_of_both():
+    env = Calculator(digits=1, words=False)
+    every = {env.reset(seed, {})[0] for seed in range(2000)}
+    tested = {env.reset(seed, {"split": "test"})[0] for seed in range(400)}
+    assert 0.1 < len(every & tested) / len(every) < 0.3
+
+
 @pytest.mark.parametrize(
     ("options", "field"),
     [

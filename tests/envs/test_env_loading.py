@@ -1,10 +1,9 @@
-import asyncio
 import sys
 
 import pytest
 
 from rollart.envs.frozen_lake import FrozenLake
-from rollart.envs.loading import close_untried, load_env_class, make_env
+from rollart.envs.loading import load_env_class, make_env
 from rollart.errors import ConfigError
 
 OWN = """
@@ -102,29 +101,3 @@ def test_options_are_checked_against_what_the_class_accepts(own):
 
 def test_an_environment_may_take_any_option(own):
     assert make_env("my_worlds:Open", options={"any": 1}).options == {"any": 1}
-
-
-@pytest.mark.parametrize("on_a_loop", [False, True])
-def test_an_environment_only_made_to_see_that_it_can_be_is_closed_whatever_its_close_is(on_a_loop):
-    closed = []
-
-    class Closing:
-        async def close(self):
-            await asyncio.sleep(0)
-            closed.append("async")
-
-    class Failing:
-        def close(self):
-            closed.append("failed")
-            raise OSError("cannot close")
-
-    async def close():
-        close_untried(Closing())
-
-    if on_a_loop:
-        asyncio.run(close())
-    else:
-        close_untried(Closing())
-    close_untried(Failing())
-    close_untried(object())
-    assert closed == ["async", "failed"]

@@ -224,6 +224,16 @@ def test_the_ledger_books_every_token_once():
     }
 
 
+def test_tokens_count_as_trained_when_their_step_has_ended():
+    ledger = Ledger()
+    ledger.add(finished(0), [Train(version=0, groups=((0,),), staleness=0)])
+    ledger.check()
+    assert ledger.trained == 0
+    ledger.add(StepFinished(version=1), [])
+    ledger.check()
+    assert ledger.trained == 10
+
+
 def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
     ledger = Ledger()
     ledger.add(Woke(at_s=0.0), [Cancel(id=0, reason="stale")])

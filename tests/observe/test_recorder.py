@@ -77,7 +77,8 @@ def record_run(recorder: Recorder) -> None:
 
 def test_a_run_leaves_its_directory_behind(tmp_path: Path):
     shown = io.StringIO()
-    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=1, file=shown)
+    recorder = Recorder(tmp_path, name="demo", steps=1, file=shown)
+    recorder.open(LogHeader(seed=0))
     recorder.progress.start()
     recorder.evaluation(0, {"success_rate": 0.25})
     recorder.samples(0, [TRAJECTORY])
@@ -102,7 +103,8 @@ def test_a_run_leaves_its_directory_behind(tmp_path: Path):
 
 def test_steps_that_teach_nothing_are_told_once(tmp_path: Path):
     shown = io.StringIO()
-    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=20, file=shown)
+    recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
+    recorder.open(LogHeader(seed=0))
     for step in range(12):
         recorder.record(step, Woke(at_s=0.0), [Train(version=step, groups=(), staleness=0)])
         no_signal = float(step != 2)
@@ -154,13 +156,28 @@ def test_what_cannot_be_written_or_read_is_named(tmp_path: Path):
         read_rows(tmp_path / "metrics.jsonl")
 
 
+def test_the_first_updates_that_are_left_out_are_told(tmp_path: Path):
+    shown = io.StringIO()
+    recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
+    recorder.open(LogHeader(seed=0))
+    for step in range(3):
+        recorder.record(step, Woke(at_s=0.0), [Train(version=step, groups=(), staleness=0)])
+        metrics = {"skipped": float(step)}
+        recorder.record(step + 0.5, StepFinished(version=step + 1, metrics=metrics), [])
+    recorder.close()
+    said = " ".join(shown.getvalue().split())
+    assert said.count("updates were left out") == 1
+    assert "step 2: 1 updates were left out because their loss or gradient" in said
+
+
 def test_the_live_panel_shows_every_part(tmp_path: Path):
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     shown = Terminal()
-    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=3, file=shown)
+    recorder = Recorder(tmp_path, name="demo", steps=3, file=shown)
+    recorder.open(LogHeader(seed=0))
     recorder.progress.start()
     record_run(recorder)
     recorder.progress.warn("disk is nearly full")
@@ -213,7 +230,8 @@ def test_the_time_left_follows_from_the_steps_made():
 
 
 def test_a_log_becomes_a_timeline(tmp_path: Path):
-    recorder = Recorder(tmp_path, LogHeader(seed=0), name="demo", steps=1, file=io.StringIO())
+    recorder = Recorder(tmp_path, name="demo", steps=1, file=io.StringIO())
+    recorder.open(LogHeader(seed=0))
     record_run(recorder)
     recorder.close()
     write_trace(tmp_path / "trace.json", read_log(tmp_path / "events.jsonl")[0].records)

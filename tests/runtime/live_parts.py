@@ -21,7 +21,7 @@ from rollart.control.turns import Limits
 from rollart.engines.scripted import ScriptedEngine
 from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader
-from rollart.ports import Env, RewardFunction
+from rollart.ports import Env
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_manager import Access, Setup
@@ -206,7 +206,7 @@ class Live:
     step_s: float = 0.0
     seen: list[tuple[Event, list[Command]]] = field(default_factory=list)
     batches: list[list[list[Trajectory]]] = field(default_factory=list)
-    score: RewardFunction = lambda trajectory: trajectory.reward
+    score: Callable[[Trajectory], float] = lambda trajectory: trajectory.reward
     scorer: Scorer | None = None
     """Scores in place of `score`."""
     watch: Callable[["Live", Event], None] = lambda _live, _event: None

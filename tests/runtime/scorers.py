@@ -1,14 +1,13 @@
 """Scorers for tests."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from rollart.ports import RewardFunction
 from rollart.runtime.scoring import Scored, Scorer
 from rollart.types import Reward, Trajectory
 
 
-def in_thread(function: RewardFunction) -> Scorer:
+def in_thread(function: Callable[[Trajectory], float]) -> Scorer:
     """Return a scorer that runs a function of this process in a thread."""
 
     async def score(trajectories: Sequence[Trajectory]) -> Sequence[Scored]:

@@ -32,7 +32,7 @@ def evaluate(make, *, episodes: int, runs: int = 1, concurrency: int = 3, tasks=
                 setups={"countdown": setup, "other": setup},
                 access=make_access({ENGINE: proxy}),
                 tasks=tasks,
-                concurrency=concurrency,
+                slots=range(concurrency),
                 seed=5,
             )
             results = [await evaluator.run(episodes) for _ in range(runs)]
@@ -103,7 +103,7 @@ def test_evaluations_asked_for_together_never_share_an_environment():
                 setups={"countdown": make_setup(lambda _slot: Alone())},
                 access=make_access({ENGINE: proxy}),
                 tasks=make_task,
-                concurrency=2,
+                slots=range(2),
                 seed=5,
             )
             results = await asyncio.gather(evaluator.run(6), evaluator.run(6))

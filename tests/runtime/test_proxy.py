@@ -4,7 +4,7 @@ import pytest
 from live_parts import STOP, running_proxy, say
 
 from rollart.engines.scripted import ScriptedEngine
-from rollart.errors import ConfigError, InvariantError
+from rollart.errors import ConfigError, EngineError, InvariantError
 from rollart.runtime.proxy import RequestError
 from rollart.types import Completion, Request, Sampling, TrajectoryId, Version
 
@@ -225,6 +225,21 @@ def test_an_engine_that_breaks_fails_its_requests_at_once():
             return proxy.in_flight
 
     assert asyncio.run(run()) == 0
+
+
+def test_what_a_step_raises_is_told_with_where_and_what_to_do():
+    def starved(_request: Request):
+        raise RuntimeError("not enough memory")
+
+    async def run():
+        async with running_proxy(ScriptedEngine(starved)) as proxy, asyncio.timeout(5):
+            with pytest.raises(EngineError) as caught:
+                await proxy.generate(ask(1))
+            return str(caught.value)
+
+    said = asyncio.run(run())
+    assert "broke in a step: RuntimeError: not enough memory (test_proxy.py:" in said
+    assert "lower engine.torch.rows" in said
 
 
 def test_a_request_the_engine_refuses_fails_alone():

@@ -475,6 +475,23 @@ def test_an_environment_that_is_made_too_late_is_closed(way):
     assert closed.is_set()
 
 
+def test_an_environment_that_is_made_in_the_moment_of_a_cancel_is_closed():
+    closed = threading.Event()
+
+    async def run():
+        opening = asyncio.create_task(
+            Seat(0).open("game", lambda _slot: closing(closed), timeout_s=LONG_S)
+        )
+        await asyncio.sleep(0)
+        time.sleep(SHORT_S)  # the thread answers meanwhile; the answer waits for the loop
+        asyncio.get_running_loop().call_soon(opening.cancel)
+        await asyncio.wait({opening})
+        await asyncio.to_thread(closed.wait, 5)
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
 def test_a_close_that_is_a_wrapped_coroutine_is_awaited():
     closed = threading.Event()
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from rollart.build.assembly import open_engines
 from rollart.build.parts import make_evaluator
 from rollart.build.tasks import make_setups
-from rollart.config import Config, add_import_paths, load_config
+from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.errors import UserError
 from rollart.runtime.checkpointing import find_checkpoint
 from rollart.runtime.ending import run as run_to_end
@@ -22,6 +22,7 @@ def evaluate(
     file = _config_of(path, checkpoint)
     config = load_config(file, overrides)
     add_import_paths(config)
+    check_names(config, is_trained=False)
     sampling = config.sampling
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
@@ -45,6 +46,8 @@ async def _evaluate(
         evaluator = make_evaluator(config, setups, engines)
         try:
             measured = await evaluator.run(episodes)
+        except ExceptionGroup as group:  # what breaks an engine fails every episode alike
+            raise group.exceptions[0] from None
         finally:
             await evaluator.close()
     if not measured.trajectories:

@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Mapping
 
 from rollart.build.spending import Spending
-from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.control.scheduler import Scheduler
 from rollart.events import EngineUpdated, Event
@@ -49,9 +48,8 @@ class Evaluations:
         """Evaluate what the engines hold."""
         if not self._episodes:
             return {}
-        timer = SystemClock()
-        measured = await self._evaluator.run(self._episodes)
-        self._spending.note("evaluation", timer.now())
+        with self._spending.evaluating():
+            measured = await self._evaluator.run(self._episodes)
         warn = self._recorder.progress.warn
         if not measured.trajectories:
             warn(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rollart.config import Config, TaskOptions
 from rollart.engines.torch.architecture import read_architecture
-from rollart.envs.loading import close_env, env_source, make_env
+from rollart.envs.loading import env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
 from rollart.errors import ConfigError, EnvError, UserError
@@ -25,6 +25,7 @@ from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.models.warm_start import warm_start
+from rollart.ports import Env
 from rollart.seeds import derive_seed
 
 _RECIPE = 1
@@ -39,10 +40,7 @@ def prepare_model(config: Config, say: Say) -> Path:
     size = config.model.tiny_size
     if size is None:
         return resolve(config.model.path)
-    cache = config.model.cache_directory
-    base = cache / f"tiny-{size}-{_key(config, [config.model.seed])}"
-    warm = cache / f"warm-{size}-{_key(config, _warm_options(config.model))}"
-    wanted = warm if config.model.warm_start else base
+    wanted, base = tiny_directory(config), _untrained_directory(config)
     if wanted.exists():
         say(f"model: built for these tasks earlier, in {wanted}")
         return wanted
@@ -51,16 +49,24 @@ def prepare_model(config: Config, say: Say) -> Path:
         tokenizer = build_tokenizer(_corpus(config))
         build_tiny(size, directory=base, seed=config.model.seed, tokenizer=tokenizer)
     if config.model.warm_start:
-        say(f"warm start from {config.model.warm_start_episodes} plays, cached in {warm}")
+        say(f"warm start from {config.model.warm_start_episodes} plays, cached in {wanted}")
         renderer = ChatRenderer(load_tokenizer(base))
         warm_start(
             base,
             _demonstrations(config, renderer),
             options=config.model,
-            directory_out=warm,
+            directory_out=wanted,
             on_progress=_Reporter(say),
         )
     return wanted
+
+
+def tiny_directory(config: Config) -> Path:
+    """Return where the tiny model of a config is, or will be once it is built."""
+    if not config.model.warm_start:
+        return _untrained_directory(config)
+    key = _key(config, _warm_options(config.model))
+    return config.model.cache_directory / f"warm-{config.model.tiny_size}-{key}"
 
 
 def check_model(config: Config, directory: Path) -> None:
@@ -82,6 +88,11 @@ class _Reporter:
     def __call__(self, done: int, total: int, loss: float) -> None:
         if done == total or done % max(1, total // 10) == 0:
             self._say(f"warm start: step {done}/{total}, loss {loss:.3f}")
+
+
+def _untrained_directory(config: Config) -> Path:
+    key = _key(config, [config.model.seed])
+    return config.model.cache_directory / f"tiny-{config.model.tiny_size}-{key}"
 
 
 def _warm_options(options: ModelOptions) -> list[object]:
@@ -149,21 +160,18 @@ def _played(
     """
     watch = Watch(reset_s=task.reset_timeout_s, step_s=task.step_timeout_s)
 
-    async def play_all() -> tuple[str, list[Play]]:
-        env = make_env(task.env, options=task.options)
-        try:
-            plays = [
-                await play(
-                    env, player, seed=seed, index=index, max_turns=task.max_turns, watch=watch
-                )
-                for index, seed in enumerate(seeds)
-            ]
-            return getattr(env, "system_prompt", ""), plays
-        finally:
-            await close_env(env)
+    def make() -> Env:
+        return make_env(task.env, options=task.options)
+
+    async def play_all(env: Env) -> tuple[str, list[Play]]:
+        plays = [
+            await play(env, player, seed=seed, index=index, max_turns=task.max_turns, watch=watch)
+            for index, seed in enumerate(seeds)
+        ]
+        return getattr(env, "system_prompt", ""), plays
 
     try:
-        return run_watched(watch, play_all)
+        return run_watched(watch, make, play_all)
     except UserError:
         raise
     except (Exception, SystemExit) as error:

@@ -59,11 +59,13 @@ def evaluator_over(
 ) -> Evaluator:
     """Return what plays held-out episodes on the engines of a switchboard."""
     access = Access(renderer=renderer, switchboard=switchboard, gate=OpenGate(), is_fresh=_always)
+    # After the run's own slots and as many that stand in for slots that rest.
+    first, count = 2 * config.run.environments, config.run.environments
     return Evaluator(
         setups=setups,
         access=access,
         tasks=task_streams(config)[1].task,
-        concurrency=config.run.environments,
+        slots=range(first, first + count),
         seed=derive_seed(config.run.seed, _EVALUATION),
     )
 

@@ -19,11 +19,13 @@ from typing import cast
 from rollart.build.evaluations import Evaluations
 from rollart.build.last_save import save_and_raise
 from rollart.build.parts import make_buffer, make_scheduler
+from rollart.build.record import checkpoint_directory, open_record
+from rollart.build.resuming import START
 from rollart.build.rewards import Rewards, open_rewards
 from rollart.build.site import Site, open_embedded
 from rollart.build.spending import Spending
 from rollart.clock import SystemClock
-from rollart.config import Config, dump_toml
+from rollart.config import Config
 from rollart.control.scheduler import Scheduler
 from rollart.errors import StorageError, UserError
 from rollart.events import Event, StepFinished
@@ -35,13 +37,6 @@ from rollart.runtime.env_manager import Setup
 from rollart.runtime.stalls import watch_stalls
 from rollart.training.batch import encode
 from rollart.types import Json, Trajectory, Version
-
-CONFIG = "config.toml"
-
-
-def checkpoint_directory(directory: Path) -> Path:
-    """Return where a run's checkpoints are."""
-    return directory / "checkpoints"
 
 
 @dataclass(kw_only=True)
@@ -58,6 +53,8 @@ class Run:
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     controller: Controller | None = None
     evaluations: Evaluations | None = None
+    is_saving: bool = False
+    """Whether what was trained is being saved: a first signal does not end that."""
     interrupts: int = 0
     exit_code: int = 0
 
@@ -76,7 +73,12 @@ class Run:
             opening = open_rewards(self.config, directory=self.directory, say=say, warn=warn)
             rewards = await stack.enter_async_context(opening)
             self._say_where()
+            if saved is None:
+                open_record(self.config, self.recorder, saved)
             site = await stack.enter_async_context(self._open_site(start, version))
+            if saved is not None:
+                await (await site.trainer()).call("load", str(saved.directory))
+                open_record(self.config, self.recorder, saved)
             self.spending.note("start", timer.now())
             evaluator = site.make_evaluator(self.setups)
             stack.push_async_callback(evaluator.close)
@@ -91,14 +93,11 @@ class Run:
             self.notes |= {} if saved is None else saved.notes
             self.notes["temperature"] = self.config.sampling.temperature
             self.notes["model"] = self.config.model.path
+            self.notes[START] = str(self.model.absolute())
             if "before" not in self.notes:
                 self.notes["before"] = await evaluations.run(version)
             await evaluations.go_on(version)
-            trainer = await site.trainer()
-            if saved is not None:
-                await trainer.call("load", str(saved.directory))
-                (self.directory / CONFIG).write_text(dump_toml(self.config))
-            return await self._train(site, trainer, evaluations, rewards)
+            return await self._train(site, await site.trainer(), evaluations, rewards)
 
     def _say_where(self) -> None:
         """Say what is being started where that takes a while."""
@@ -172,10 +171,12 @@ class Run:
             self.controller = None
             self.spending.end_training()
             self.recorder.progress.stop()
+            self.is_saving = True
             if failure is None:
                 unsaved = await self._save_last(checkpointer, scheduler)
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
+        self.is_saving = False
         after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
         figures: dict[str, Json] = {
             "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
@@ -202,7 +203,10 @@ class Run:
         count = self.config.run.samples
         if count:
             spread = members[:: max(1, len(members) // count)][:count]
-            self.recorder.samples(scheduler.optimizer, spread)
+            try:
+                self.recorder.samples(scheduler.optimizer, spread)
+            except StorageError as error:  # no step is worth less for want of a sample
+                self.recorder.progress.warn(f"no samples of this step: {error}")
 
     def _after_event(
         self,
@@ -249,7 +253,8 @@ class Run:
         self.interrupts += 1
         self.exit_code = 128 + number
         was_evaluated = self.evaluations is not None and self.evaluations.interrupt()
-        if self.interrupts == 1 and (self.controller is not None or was_evaluated):
+        is_orderly = self.controller is not None or was_evaluated or self.is_saving
+        if self.interrupts == 1 and is_orderly:
             self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
             if self.controller is not None:
                 self.controller.stop()

@@ -7,7 +7,8 @@ from rollart.config.checking import find_parser
 from rollart.config.rewards import are_compared, check_rewards
 from rollart.control.tasks import TaskKind, TaskMix
 from rollart.control.turns import Limits
-from rollart.envs.loading import close_untried, load_env_class, make_env
+from rollart.envs.loading import load_env_class, make_env
+from rollart.envs.watching import try_env
 from rollart.runtime.env_manager import Setup
 from rollart.runtime.seat import Timeouts
 from rollart.seeds import derive_seed
@@ -35,7 +36,7 @@ def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
 
 
 def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
-    close_untried(make_env(task.env, options=task.options))
+    try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
     parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else None
     check_rewards(name, task.rewards)
     scoring = "group" if are_compared(task.rewards) else "each" if task.rewards else "env"

@@ -45,7 +45,8 @@ def run(arguments: Namespace) -> int:
     """Examine the machine and print the findings."""
     findings = examine()
     if arguments.json:
-        say(json.dumps([asdict(each) for each in findings]))
+        found = [asdict(each) for each in findings]
+        say(json.dumps({"rollart": rollart.__version__, "findings": found}))
         return 0
     say(paint(f"rollart {rollart.__version__}", BOLD))
     width = max(len(each.name) for each in findings)

@@ -6,12 +6,13 @@ from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollart.cli.printing import BOLD, DIM, paint, say
+from rollart.cli.printing import BOLD, DIM, note, paint, say
 from rollart.config import parse_override
-from rollart.envs.loading import close_env, make_env
+from rollart.envs.loading import make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
 from rollart.errors import EnvError, UserError
+from rollart.ports import Env
 from rollart.types import Json
 
 _LIMIT_S = 30.0
@@ -43,15 +44,14 @@ def run(arguments: Namespace) -> int:
 def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
     watch = Watch(reset_s=_LIMIT_S, step_s=_LIMIT_S)
 
-    async def episode() -> Play:
-        env = make_env(arguments.name, options=options)
-        try:
-            return await play(env, player, seed=seed, max_turns=arguments.max_turns, watch=watch)
-        finally:
-            await close_env(env)
+    def make() -> Env:
+        return make_env(arguments.name, options=options)
+
+    async def episode(env: Env) -> Play:
+        return await play(env, player, seed=seed, max_turns=arguments.max_turns, watch=watch)
 
     try:
-        result = run_watched(watch, episode)
+        result = run_watched(watch, make, episode)
     except EnvError as error:
         raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
     except UserError:
@@ -61,6 +61,8 @@ def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, 
             f"{arguments.name} raised {type(error).__name__}: {error}\n"
             "ROLLART_DEBUG=1 shows where; in training the attempt would be made again"
         ) from error
+    if watch.left_open:
+        note(f"{arguments.name}: {watch.left_open} and was not waited for")
     if arguments.episodes <= 10:
         _show(result, seed)
     return result

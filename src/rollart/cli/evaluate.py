@@ -2,6 +2,7 @@
 
 import json
 from argparse import Namespace
+from math import inf
 from pathlib import Path
 
 from rollart.cli.printing import say, say_table, silence_bars
@@ -15,8 +16,8 @@ def run(arguments: Namespace) -> int:
         raise UserError(f"{path}: no such run or checkpoint")
     if arguments.episodes is not None and arguments.episodes < 1:
         raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
-    if arguments.temperature is not None and arguments.temperature < 0:
-        raise UserError(f"--temperature {arguments.temperature}: must be at least 0")
+    if arguments.temperature is not None and not 0 <= arguments.temperature < inf:
+        raise UserError(f"--temperature {arguments.temperature}: must be at least 0 and finite")
     silence_bars()
     from rollart.build.evaluating import evaluate  # noqa: PLC0415 loads torch
 

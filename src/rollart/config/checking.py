@@ -8,21 +8,23 @@ from typing import Any
 
 from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
-from rollart.envs.loading import close_untried, make_env
 from rollart.envs.players import Suggesting
+from rollart.envs.watching import try_env
 from rollart.errors import ConfigError
 
 
-def check_names(config: Config) -> None:
-    """Make each task's environment once and find its parser; see that it can be demonstrated."""
+def check_names(config: Config, *, is_trained: bool = True) -> None:
+    """Make each task's environment once and find its parser and rewards.
+
+    If it is to be trained on, see also that it can be demonstrated.
+    """
     for name, task in config.tasks.items():
         try:
-            env = make_env(task.env, options=task.options)
+            env = try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
         except ConfigError as error:
-            field = f"tasks.{name}." + error.field.removeprefix("env.").replace("name", "env")
-            raise ConfigError(field, error.value, error.fix) from error
-        close_untried(env)
-        if config.model.needs_suggestions and not isinstance(env, Suggesting):
+            key = "env" if error.field == "env.name" else error.field.removeprefix("env.")
+            raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
+        if is_trained and config.model.needs_suggestions and not isinstance(env, Suggesting):
             fix = "the warm start imitates its method suggest() -> str, and it has none"
             ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"
             raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")

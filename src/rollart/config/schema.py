@@ -45,7 +45,10 @@ class RunOptions:
     directory: str = "runs/{name}"
     """Where the run's files go."""
     seed: int = 0
-    """Every other seed is derived from this one."""
+    """Seeds tasks, sampling, evaluations, the scheduler's draws, and all of a simulated run.
+
+    Seeded apart: the model (model.seed), training (training.seed), waits between deliveries of a
+    reward call (rewards.reliability.seed)."""
     steps: int = 100
     """Optimizer steps to make."""
     mode: ModeName = "rollart"
@@ -65,7 +68,7 @@ class RunOptions:
 
     Where training goes on beside it, weights may change under the episodes it has begun."""
     evaluate_episodes: int = 200
-    """Held-out episodes of one evaluation; 0 evaluates never."""
+    """Episodes of one evaluation, held out where the environment divides its problems; 0: never."""
     samples: int = 2
     """Trajectories of each step written as readable text: `samples/step-STEP-TRAJECTORY.txt`."""
     import_paths: tuple[str, ...] = ()

@@ -3,6 +3,9 @@
 The agent writes `calc: 12*7` and reads the result, or `answer: 84` and the episode ends; the
 reward is 1 for the right answer. The last of `max_turns` turns must be an answer. Problems with
 more terms take more steps by hand, yet one call of the calculator settles any.
+
+A task may name its `split`: problems are divided by their expression, one in five is kept for
+"test", so none of an evaluation is ever met in training, neither in words nor in signs.
 """
 
 import re
@@ -11,12 +14,15 @@ from fractions import Fraction
 from random import Random
 
 from rollart.envs.arithmetic import ArithmeticsError, compute, show
+from rollart.envs.splits import draw_of_split
 from rollart.errors import ConfigError
 from rollart.types import Json
 
 _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 _FEWEST_TURNS, _MOST_TURNS = 2, 4
 _MOST_TERMS, _MOST_DIGITS = 5, 6
+_REDRAWS = 200
+"""More draws than it ever takes to find a problem of a split."""
 _PLAIN = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40}|[0-9]{1,40}/[0-9]{1,40})")
 _HINT = "write calc: or answer:"
 
@@ -45,10 +51,10 @@ class Calculator:
         """What the calculator said of the whole problem, if it was asked."""
 
     def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """Pose the seed's problem, or the one `task` names as `expression`."""
+        """Pose the seed's problem of the task's `split`, or the one it names as `expression`."""
         random = Random(seed)
         given = task.get("expression")
-        self._expression = self._draw(random) if given is None else str(given)
+        self._expression = self._draw(random, task.get("split")) if given is None else str(given)
         try:
             compute(self._expression)
         except ArithmeticsError as problem:
@@ -78,7 +84,10 @@ class Calculator:
             return f"calc: {self._expression}"
         return f"answer: {self._result or show(compute(self._expression))}"
 
-    def _draw(self, random: Random) -> str:
+    def _draw(self, random: Random, split: Json) -> str:
+        return draw_of_split(lambda: self._draw_any(random), str, split=split, redraws=_REDRAWS)
+
+    def _draw_any(self, random: Random) -> str:
         numbers = [random.randrange(1, 10**self._digits) for _ in range(self._terms)]
         signs = [random.choice("+-*") for _ in numbers[1:]]
         pairs = zip(signs, numbers[1:], strict=True)

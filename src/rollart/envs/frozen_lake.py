@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from functools import cache
 from random import Random
 from typing import Literal, get_args
-from zlib import crc32
 
+from rollart.envs.splits import draw_of_split, split_of
 from rollart.errors import ConfigError, EnvError
 from rollart.types import Json
 
@@ -38,8 +38,6 @@ _SMALLEST, _LARGEST = 2, 9
 _ATTEMPTS = 50
 _HOLE_CHANCE = 0.3
 """How likely a square is a hole where no number of holes is asked for."""
-_TEST_SHARE = 5
-"""One lake in so many is kept for evaluations."""
 _PATIENCE = 2000
 """Draws in a row without a new test lake after which there are thought to be no more."""
 
@@ -120,7 +118,7 @@ class FrozenLake:
             case "local":
                 return f"goal {_name(self._goal)}\n{self._place()}"
             case _:
-                holes = " ".join(_name(hole) for hole in sorted(self._holes)) or "none"
+                holes = _names(self._holes) or "none"
                 return f"holes {holes} goal {_name(self._goal)}\n{self._place()}"
 
     def _place(self) -> str:
@@ -162,7 +160,9 @@ def _choose_lake(
         lakes = _test_lakes(size, count, 1 << index.bit_length())
         if lakes:
             return lakes[index % len(lakes)]
-    return _draw_lake(random, size, count, split=split)
+    return draw_of_split(
+        lambda: _draw_holes(random, size, count), _names, split=split, redraws=_ATTEMPTS
+    )
 
 
 @cache
@@ -173,27 +173,11 @@ def _test_lakes(size: int, count: int | None, wanted: int) -> tuple[frozenset[Sq
     misses = 0
     while len(lakes) < wanted and misses < _PATIENCE:
         lake = _draw_holes(random, size, count)
-        is_new = _split(lake) == "test" and lake not in lakes
+        is_new = split_of(_names(lake)) == "test" and lake not in lakes
         if is_new:
             lakes[lake] = None
         misses = 0 if is_new else misses + 1
     return tuple(lakes)
-
-
-def _draw_lake(random: Random, size: int, count: int | None, *, split: Json) -> frozenset[Square]:
-    """Draw holes of the split, if one is named and enough draws find it."""
-    holes = _draw_holes(random, size, count)
-    for _ in range(_ATTEMPTS):
-        if split is None or split == _split(holes):
-            break
-        holes = _draw_holes(random, size, count)
-    return holes
-
-
-def _split(holes: frozenset[Square]) -> str:
-    """Return which split a lake belongs to, by its holes alone."""
-    text = " ".join(_name(hole) for hole in sorted(holes))
-    return "test" if crc32(text.encode()) % _TEST_SHARE == 0 else "train"
 
 
 def _draw_holes(random: Random, size: int, count: int | None) -> frozenset[Square]:
@@ -255,3 +239,7 @@ def _is_inside(square: Square, size: int) -> bool:
 
 def _name(square: Square) -> str:
     return f"{'abcdefghi'[square[1]]}{square[0] + 1}"
+
+
+def _names(holes: frozenset[Square]) -> str:
+    return " ".join(_name(hole) for hole in sorted(holes))

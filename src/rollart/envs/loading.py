@@ -4,10 +4,8 @@ What is returned has been checked to look like an Env, so a wrong name or shape 
 before a run starts rather than a failure in each episode.
 """
 
-import asyncio
 import contextlib
 import inspect
-import threading
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -67,7 +65,7 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
         return env_class(**options)
     except ConfigError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         fix = f"making {name} with them failed: {type(error).__name__}: {error}"
         raise ConfigError("env.options", dict(options), fix) from error
 
@@ -89,14 +87,6 @@ async def close_env(env: Env) -> None:
             value = close()
             if inspect.isawaitable(value):
                 await value
-
-
-def close_untried(env: Env) -> None:
-    """Close an environment that was made only to see that it can be, on a loop or outside."""
-    if hasattr(env, "close"):
-        thread = threading.Thread(target=lambda: asyncio.run(close_env(env)))
-        thread.start()
-        thread.join()
 
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:

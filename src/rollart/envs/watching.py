@@ -1,20 +1,26 @@
 """Playing under watch: an environment that hangs is left behind, with the thread it hangs in.
 
 Games without a model are many and their calls short, so they all run in one thread; whoever waits
-for it knows which call is under way, and since when.
+for it knows which call is under way, and since when. Making and closing are calls like the others,
+but what was played is not lost by an environment that cannot close.
 """
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from rollart.clock import SystemClock
-from rollart.errors import EnvError
+from rollart.envs.loading import close_env, load_env_class, make_env
+from rollart.errors import ConfigError, EnvError
+from rollart.ports import Env
+from rollart.types import Json
 
 T = TypeVar("T")
+_CLOSE_S = 10.0
+"""Longest an environment is waited for to close, if a step may take as long."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,22 +29,26 @@ class _Call:
     limit_s: float
     since_s: float
 
+    def __str__(self) -> str:
+        return f"{self.what} took more than {self.limit_s:g} s"
+
 
 class Watch:
     """Which call of an environment is under way, for another thread to see."""
 
     def __init__(self, *, reset_s: float, step_s: float) -> None:
-        """Take the longest a reset may take, and anything else."""
+        """Take the longest that making or a reset may take, and anything else."""
         self.clock = SystemClock()
         self.call: _Call | None = None
-        self._reset_s = reset_s
+        self.left_open = ""
+        """Why an environment was not waited for to close; empty if it closed."""
+        self._limits_s = {"__init__": reset_s, "reset": reset_s, "close": min(step_s, _CLOSE_S)}
         self._step_s = step_s
 
     @contextmanager
     def over(self, what: str) -> Generator[None]:
         """Watch over a call."""
-        limit_s = self._reset_s if what == "reset" else self._step_s
-        self.call = _Call(what, limit_s, self.clock.now())
+        self.call = _Call(what, self._limits_s.get(what, self._step_s), self.clock.now())
         try:
             yield
         finally:
@@ -47,33 +57,68 @@ class Watch:
     @property
     def longest_s(self) -> float:
         """Return what no call may exceed."""
-        return max(self._reset_s, self._step_s)
+        return max(self._step_s, *self._limits_s.values())
 
 
-def run_watched(watch: Watch, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run games to their end in a thread; raises EnvError as soon as a call takes too long."""
-    done = threading.Event()
+def run_watched(
+    watch: Watch, make: Callable[[], Env], games: Callable[[Env], Coroutine[Any, Any, T]]
+) -> T:
+    """Make an environment, play games with it and close it, all in one thread.
+
+    Raises EnvError as soon as a call takes too long, unless the games are over by then.
+    """
+    ended = threading.Event()
     results: list[T] = []
     errors: list[BaseException] = []
 
     def run() -> None:
         try:
-            results.append(asyncio.run(work()))
+            with watch.over("__init__"):
+                env = make()
+            loop = asyncio.Runner()
+            try:
+                results.append(loop.run(games(env)))
+            except BaseException as error:
+                errors.append(error)
+            with watch.over("close"), loop:
+                loop.run(close_env(env))
         except BaseException as error:
             errors.append(error)
         finally:
-            done.set()
+            ended.set()
 
     threading.Thread(target=run, daemon=True, name="games").start()
+    hung = _wait(watch, ended)
+    if hung is not None and not results and not errors:
+        raise EnvError(str(hung))
+    watch.left_open = "" if hung is None else str(hung)
+    if results:
+        return results[0]
+    raise errors[0]
+
+
+def _wait(watch: Watch, ended: threading.Event) -> _Call | None:
+    """Wait for the end; return a call that takes too long, if there is one."""
     while True:
         call = watch.call
         left_s = watch.longest_s if call is None else call.since_s + call.limit_s
         if call is not None:
             left_s -= watch.clock.now()
-        if done.wait(max(0.0, left_s)):
-            break
+        if ended.wait(max(0.0, left_s)):
+            return None
         if call is not None and watch.call is call:
-            raise EnvError(f"{call.what} took more than {call.limit_s:g} s")
-    if errors:
-        raise errors[0]
-    return results[0]
+            return call
+
+
+def try_env(name: str, *, options: Mapping[str, Json], limit_s: float) -> Env:
+    """Make an environment and close it, to see that it can be made; return what it was."""
+    load_env_class(name)  # here and not in a thread, where some modules cannot be imported
+
+    async def look(env: Env) -> Env:
+        return env
+
+    watch = Watch(reset_s=limit_s, step_s=limit_s)
+    try:
+        return run_watched(watch, lambda: make_env(name, options=options), look)
+    except EnvError as error:
+        raise ConfigError("env.name", name, str(error)) from error

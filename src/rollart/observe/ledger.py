@@ -1,8 +1,8 @@
 """The ledger: every sampled token ends as trained or as wasted, with the cause.
 
 Invariant (`check`): tokens sampled by attempts that ended = trained + wasted + those of finished
-attempts that await their fate in the buffer. Causes read `failed:<kind>`, `cancelled:<reason>`,
-`dropped:<reason>`.
+attempts that await their fate in the buffer or are being trained. Causes read `failed:<kind>`,
+`cancelled:<reason>`, `dropped:<reason>`.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from rollart.events import (
     Command,
     Drop,
     Event,
+    StepFinished,
     Train,
     TrajectoryCancelled,
     TrajectoryFailed,
@@ -32,6 +33,8 @@ class Ledger:
         self.trained = 0
         self.wasted: Counter[str] = Counter()
         self._open: dict[TrajectoryId, int] = {}
+        self._training = 0
+        """Tokens of the step under way; they count as trained when it has ended."""
         self._cancelling: dict[TrajectoryId, str] = {}
         self._causes: dict[TrajectoryId, str] = {}
         """Why attempts ended that did not finish: the latest, of which more may be told."""
@@ -65,6 +68,8 @@ class Ledger:
                 self._end(id_, f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", tokens)
             case TurnCut(id=id_, sampled_tokens=tokens):
                 self._waste(self._causes.pop(id_, "cancelled:interrupted"), tokens)
+            case StepFinished():
+                self.trained, self._training = self.trained + self._training, 0
             case _:
                 pass
 
@@ -75,7 +80,7 @@ class Ledger:
 
     def check(self) -> None:
         """Assert that no token is lost or counted twice."""
-        booked = self.trained + self.wasted.total() + sum(self._open.values())
+        booked = self.trained + self._training + self.wasted.total() + sum(self._open.values())
         assert self.sampled == booked, (self.sampled, booked)
 
     def _book(self, command: Command) -> None:
@@ -85,7 +90,7 @@ class Ledger:
             case Drop(ids=ids, reason=reason):
                 self.wasted[f"dropped:{reason}"] += sum(self._open.pop(each, 0) for each in ids)
             case Train(groups=groups):
-                self.trained += sum(self._open.pop(each, 0) for group in groups for each in group)
+                self._training = sum(self._open.pop(each, 0) for group in groups for each in group)
             case _:
                 pass
 

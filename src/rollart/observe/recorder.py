@@ -1,6 +1,7 @@
 """The recorder: the one place a driver reports to; everything in a run's directory follows.
 
-`record` is called once per event, in the order of events, by the driver alone.
+`record` is called once per event, in the order of events, by the driver alone. Until `open`, no
+file of the directory is touched: a run that cannot go on stays as it is.
 """
 
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from rollart.errors import InvariantError
 from rollart.events import Command, Event, TrajectoryFailed
 from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row, TaskName
@@ -15,7 +17,7 @@ from rollart.observe.plots import plot_learning_curve
 from rollart.observe.progress import Progress
 from rollart.observe.samples import write_samples
 from rollart.observe.summary import write_summary
-from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, read_rows
+from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, Tracker, read_rows
 from rollart.types import Json, Trajectory
 
 LOG = "events.jsonl"
@@ -31,15 +33,13 @@ class Recorder:
     def __init__(
         self,
         directory: Path,
-        header: LogHeader,
         *,
         name: str,
         steps: int,
-        resume_step: int | None = None,
         task_name: TaskName | None = None,
         file: IO[str] | None = None,
     ) -> None:
-        """Open the directory's files; `task_name` says what tasks are called, if several."""
+        """Make the progress ready; `task_name` says what tasks are called, if several."""
         self._directory = directory
         self._name = name
         self.metrics = Metrics(task_name)
@@ -49,16 +49,24 @@ class Recorder:
         """The kinds of failures that were told."""
         self._idle_steps = 0
         """Steps in a row that could teach nothing."""
-        self.log = EventLog(directory / LOG, header)
-        rows = JsonlTracker(directory / METRICS, resume_step=resume_step)
-        self._trackers = (rows, TensorBoardTracker(directory / "tensorboard"))
+        self._has_skipped = False
+        self._log: EventLog | None = None
+        self._trackers: tuple[Tracker, ...] = ()
         self.progress = Progress(
             self.metrics, steps=steps, title=name, file=sys.stderr if file is None else file
         )
 
+    def open(self, header: LogHeader, *, resume_step: int | None = None) -> None:
+        """Open the directory's files; a resumed run drops rows of steps it will make again."""
+        self._log = EventLog(self._directory / LOG, header)
+        rows = JsonlTracker(self._directory / METRICS, resume_step=resume_step)
+        self._trackers = (rows, TensorBoardTracker(self._directory / "tensorboard"))
+
     def record(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
         """Note an event and what followed from it; return the row of a step that ended."""
-        self.log.append(now, event, commands)
+        if self._log is None:
+            raise InvariantError("an event was to be recorded before the recorder was opened")
+        self._log.append(now, event, commands)
         row = self.metrics.add(now, event, commands)
         if row is not None:
             row.update(self.gauges())
@@ -100,12 +108,20 @@ class Recorder:
     def close(self) -> None:
         """Write what is left and close every file."""
         self.progress.stop()
-        self.log.close()
+        if self._log is not None:
+            self._log.close()
         for tracker in self._trackers:
             tracker.close()
 
     def _watch_signal(self, row: Row) -> None:
-        """Say once that nothing is being learned, if nothing can be."""
+        """Say once that nothing can be learned, and once that updates are left out."""
+        if row.get("trainer/skipped") and not self._has_skipped:
+            self._has_skipped = True
+            self.progress.warn(
+                f"step {row['step']:g}: {row['trainer/skipped']:g} updates were left out because "
+                "their loss or gradient was not a finite number (others are counted as "
+                "trainer/skipped, not told). If that goes on, lower training.learning_rate"
+            )
         self._idle_steps = self._idle_steps + 1 if row.get("trainer/no_signal") else 0
         if self._idle_steps == _IDLE_STEPS:
             self.progress.warn(

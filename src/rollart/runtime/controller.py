@@ -234,7 +234,9 @@ class Controller:
 
     async def _train(self, groups: list[list[Trajectory]]) -> StepReport:
         self._parts.on_train(groups)
-        return await self._parts.trainer.call("step", self._parts.encode(groups))
+        # Beside the event loop, which every environment needs: a batch may hold millions of tokens.
+        batch = await asyncio.to_thread(self._parts.encode, groups)
+        return await self._parts.trainer.call("step", batch)
 
     async def _tell_step(self) -> None:
         self.post(await self.stepping.ended())

@@ -1,7 +1,8 @@
 """Evaluation: held-out episodes with the weights the engines hold, outside the scheduler.
 
-Sessions have negative ids, so they never meet those of a run that goes on beside them. Tasks come
-from a stream of their own seed: no training run poses them.
+Sessions have negative ids and slots numbers of their own, so neither meets those of a run that goes
+on beside them. Tasks come from a stream of their own seed and say `split = "test"`: an environment
+that divides its problems poses none of those it trains on.
 """
 
 import asyncio
@@ -63,13 +64,14 @@ class Evaluator:
         setups: Mapping[str, Setup],
         access: Access,
         tasks: Callable[[int], Task],
-        concurrency: int,
+        slots: range,
         seed: int,
     ) -> None:
+        """Play as many episodes at once as there are slots."""
         self._setups = setups
         self._access = access
         self._tasks = tasks
-        self._seats = [Seat(number) for number in range(concurrency)]
+        self._seats = [Seat(number) for number in slots]
         self._seed = seed
         self._sessions = 0
         self._turn = asyncio.Lock()

@@ -5,16 +5,19 @@ prefill or decode step in the engine's own thread and completes each finished re
 request waits for another's end. While suspended it takes no step and keeps everything; after an
 update, requests in flight go on under the new weights with the tokens they have; evicted, each is
 given back with the tokens it has, to go on elsewhere. An engine that
-breaks fails every request, those to come included: none waits for an engine that is gone.
+breaks fails every request, those to come included: none waits for an engine that is gone. One that
+hangs keeps its thread and nothing else: the thread ends with the process.
 """
 
 import asyncio
+import traceback
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from rollart.clock import SystemClock
-from rollart.errors import RollartError, UserError
+from rollart.errors import EngineError, InvariantError, RollartError, UserError
 from rollart.ports import Array, Engine, OnCut
+from rollart.runtime.host import Lane
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
 
 
@@ -62,7 +65,7 @@ class LLMProxy:
         self._pulled_s = pulled_s
         self._clock = SystemClock()
         self._keep_kv = keep_kv
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"engine-{id}")
+        self._thread = Lane(f"engine-{id}")
         self._added: list[Request] = []
         self._ended: list[tuple[TrajectoryId, bool]] = []
         self._waiting: dict[TrajectoryId, Pending] = {}
@@ -124,8 +127,7 @@ class LLMProxy:
         async with self._stepping:
             if self._engine.version == version:
                 return {}
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._thread, self._load, version)
+            return await self._thread.submit(lambda: self._load(version))
 
     async def resume(self) -> None:
         """Go on."""
@@ -138,9 +140,7 @@ class LLMProxy:
             added, self._added = self._added, []
             ended, self._ended = self._ended, []
             running = self._waiting.keys() - {request.session for request in added}
-            partial, cut = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._abandon, sorted(running), ended
-            )
+            partial, cut = await self._thread.submit(lambda: self._abandon(sorted(running), ended))
         self._complete([*partial, *map(untouched, added)])
         self._tell(cut)
 
@@ -156,20 +156,19 @@ class LLMProxy:
                     if self._running.is_set():
                         await self._step()
         except Exception as error:
-            self._broken = error
+            self._broken = broken = self._explain(error)
             for pending in self._waiting.values():
                 if not pending.future.done():
-                    pending.future.set_exception(error)
-            raise
+                    pending.future.set_exception(broken)
+            raise broken from error
         finally:
-            self._thread.shutdown(wait=False)
+            self._thread.stop()
 
     async def _step(self) -> None:
         self._work.clear()
         added, self._added = self._added, []
         ended, self._ended = self._ended, []
-        loop = asyncio.get_running_loop()
-        done, refused, cut = await loop.run_in_executor(self._thread, self._advance, added, ended)
+        done, refused, cut = await self._thread.submit(lambda: self._advance(added, ended))
         self._complete(done)
         self._tell(cut)
         for session, error in refused:
@@ -222,6 +221,17 @@ class LLMProxy:
                 cut.append(completion)
             self._engine.forget(session)
         return cut
+
+    def _explain(self, error: Exception) -> Exception:
+        """Return what a run ends with when a step of the engine raised."""
+        if isinstance(error, (UserError, InvariantError)):
+            return error
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{Path(frame.filename).name}:{frame.lineno}"
+        return EngineError(
+            f"engine {self.id} broke in a step: {type(error).__name__}: {error} ({where}); if it "
+            "ran out of memory, lower engine.torch.rows, cached_sessions or max_length"
+        )
 
     def _load(self, version: Version) -> Mapping[str, float]:
         start_s = self._clock.now()

@@ -204,6 +204,10 @@ class Seat:
         try:
             return await future
         except asyncio.CancelledError:
+            if unwanted is not None and future.done() and not future.cancelled():
+                value, error = future.result()  # it came a moment before
+                if error is None:
+                    unwanted(value)
             self.close()
             raise
         finally:

@@ -101,7 +101,7 @@ class TrainingOptions:
     device: str = "cpu"
     """Where torch computes: cpu, cuda, cuda:1 …"""
     seed: int = 0
-    """Seeds how trajectories are dealt to minibatches, and what adapters start from."""
+    """Seeds how trajectories are dealt to minibatches, what adapters start from and drop."""
     ranks: int = 1
     """Processes that train together, each holding a share of weights, gradients and moments."""
     offload: bool = False

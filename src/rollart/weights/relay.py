@@ -157,11 +157,6 @@ class RelayBlobs:
         """What and where it is, for messages."""
         return f"the weight relay at {self._address[0]}:{self._address[1]}"
 
-    @property
-    def is_near(self) -> bool:
-        """Whether values are read from files of this machine."""
-        return self._near is not None
-
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store bytes under a key in place of what was there."""
         self._ask({"do": "put", "key": key}, data)

@@ -18,6 +18,9 @@ import torch
 from rollart.engines.torch.architecture import Architecture
 from rollart.errors import ModelError
 
+_ROTARY = ".rotary_emb.inv_freq"
+"""What older exports keep among the weights, though it follows from the config."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Layer:
@@ -96,7 +99,7 @@ class _Reader:
         self, weights: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype
     ) -> None:
         self._weights = weights
-        self._unread = set(weights)
+        self._unread = {name for name in weights if not name.endswith(_ROTARY)}
         self._device = device
         self._dtype = dtype
 

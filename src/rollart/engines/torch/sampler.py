@@ -6,12 +6,13 @@ draws the same tokens in any batch. The log-prob is that of the distribution dra
 temperature and filters; a greedy draw has one possible outcome, hence log-prob 0.
 """
 
+import math
 from collections.abc import Sequence
 
 import numpy
 import torch
 
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, ModelError
 from rollart.types import Sampling
 
 Filters = tuple[float, float, int, float]
@@ -20,15 +21,16 @@ Filters = tuple[float, float, int, float]
 
 def read_filters(sampling: Sampling) -> Filters:
     """Check a request's sampling values and return those that shape the distribution."""
-    if sampling.temperature < 0:
-        raise ConfigError("sampling.temperature", sampling.temperature, "must be at least 0")
+    if not 0 <= sampling.temperature < math.inf:
+        fix = "must be at least 0 and finite"
+        raise ConfigError("sampling.temperature", sampling.temperature, fix)
     if not 0 < sampling.top_p <= 1:
         raise ConfigError("sampling.top_p", sampling.top_p, "must be above 0 and at most 1")
-    if sampling.top_k < 0:
+    if not 0 <= sampling.top_k < math.inf:
         raise ConfigError("sampling.top_k", sampling.top_k, "must be at least 0; 0 keeps all")
     if not 0 <= sampling.min_p <= 1:
         raise ConfigError("sampling.min_p", sampling.min_p, "must lie between 0 and 1")
-    if sampling.max_tokens < 1:
+    if not 1 <= sampling.max_tokens < math.inf:
         raise ConfigError("sampling.max_tokens", sampling.max_tokens, "must be at least 1")
     return (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p)
 
@@ -85,16 +87,26 @@ def _draw(
 ) -> tuple[list[int], list[float]]:
     temperature = filters[0]
     if temperature == 0:
-        return logits.argmax(-1).tolist(), [0.0] * len(places)
+        largest, tokens = logits.max(-1)
+        _check_finite(largest.tolist())
+        return tokens.tolist(), [0.0] * len(places)
     if temperature != 1:
         logits = logits / temperature
     chances = _filter(logits.softmax(-1), filters)
     sums = chances.cumsum(-1, dtype=torch.float64)
     totals = sums[:, -1:]
     targets = torch.tensor(places, dtype=torch.float64, device=logits.device).unsqueeze(1) * totals
-    tokens = torch.searchsorted(sums, targets, right=True)
-    logprobs = (chances.gather(1, tokens) / totals).log_()
-    return tokens.view(-1).tolist(), logprobs.view(-1).tolist()
+    # Sums that are no numbers are found at no place: past the last token, which is one too far.
+    tokens = torch.searchsorted(sums, targets, right=True).clamp_(max=logits.shape[-1] - 1)
+    logprobs = (chances.gather(1, tokens) / totals).log_().view(-1).tolist()
+    _check_finite(logprobs)
+    return tokens.view(-1).tolist(), logprobs
+
+
+def _check_finite(values: list[float]) -> None:
+    """Refuse what only logits that are not finite give; a sum tells of any one."""
+    if not math.isfinite(sum(values)):
+        raise ModelError("the model's logits are not finite: its weights are damaged or diverged")
 
 
 def _filter(chances: torch.Tensor, filters: Filters) -> torch.Tensor:

@@ -1,0 +1,93 @@
+"""A run's record: its directory, the files in it, and what a person is told at the start.
+
+Nothing that is there is changed before a run that goes on has read all of its checkpoint: whatever
+is refused until then leaves rows, log and later checkpoints as they are.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import cast
+
+from rollart.build.tasks import task_streams
+from rollart.config import Config, dump_toml
+from rollart.config.changes import changed_values
+from rollart.config.loading import parse_config
+from rollart.config.placing import unused_units
+from rollart.config.rules import make_rules
+from rollart.control.recording import encode_rules
+from rollart.control.snapshot import buffered
+from rollart.errors import UserError
+from rollart.observe.directory import CONFIG, claim_directory
+from rollart.observe.log import LogHeader
+from rollart.observe.recorder import Recorder
+from rollart.runtime.checkpointing import Saved, set_aside_later
+from rollart.types import Json
+
+
+def checkpoint_directory(directory: Path) -> Path:
+    """Return where a run's checkpoints are."""
+    return directory / "checkpoints"
+
+
+def make_recorder(config: Config, saved: Saved | None) -> Recorder:
+    """Claim the run's directory and say what is gone on from; `open_record` comes next."""
+    directory = config.run.path
+    before = None if saved is None else _config_beside(saved)
+    moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
+    stream = task_streams(config)[0]
+    recorder = Recorder(
+        directory,
+        name=config.run.name,
+        steps=config.run.steps,
+        task_name=stream.name if len(config.tasks) > 1 else None,
+    )
+    for unused in unused_units(config) if config.ray.address else ():
+        recorder.progress.warn(unused)
+    if moved is not None:
+        recorder.progress.message(f"the earlier run there was moved to {moved}")
+    for text in () if saved is None else _going_on(config, saved, before):
+        recorder.progress.message(text)
+    return recorder
+
+
+def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None:
+    """Open what is written to; a run that goes on gives up what came after its checkpoint."""
+    header = LogHeader(
+        seed=config.run.seed,
+        rules=encode_rules(make_rules(config), task_streams(config)[0]),
+        snapshot=None if saved is None else cast("Json", saved.scheduler),
+    )
+    recorder.open(header, resume_step=None if saved is None else saved.scheduler["version"])
+    (config.run.path / CONFIG).write_text(dump_toml(config))
+    if saved is not None:
+        recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
+        for path in set_aside_later(saved.directory) if _is_own(config, saved) else ():
+            recorder.progress.message(f"a later checkpoint was set aside as {path}")
+
+
+def _is_own(config: Config, saved: Saved) -> bool:
+    """Say whether a run goes on in the directory its checkpoint is in."""
+    return saved.directory.resolve().parent == checkpoint_directory(config.run.path).resolve()
+
+
+def _going_on(config: Config, saved: Saved, before: Config | None) -> Iterator[str]:
+    """Yield what a person should know who has a run go on."""
+    step, steps = saved.scheduler["version"], config.run.steps
+    apart = f" in {config.run.path}; the run it is of stays as it is"
+    where = "" if _is_own(config, saved) else apart
+    yield f"going on from {saved.directory} (step {step} of {steps}){where}"
+    if step == steps:
+        yield "nothing is left to train: give a larger run.steps to train on"
+    places = ("run.directory", "run.import_paths", "run.name")
+    changes = [] if before is None else changed_values(before, config)
+    for change in changes:
+        if not change.startswith(places):
+            yield f"changed: {change}"
+
+
+def _config_beside(saved: Saved) -> Config | None:
+    """Return the config of the run a checkpoint is of, if it is there and can be read."""
+    try:
+        return parse_config((saved.directory.parent.parent / CONFIG).read_text())
+    except (OSError, ValueError, UserError):
+        return None

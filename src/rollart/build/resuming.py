@@ -1,0 +1,83 @@
+"""Resuming: what a run goes on from, and what may not have changed meanwhile.
+
+The model a run began with is found again, not built again: its tokenizer belongs to the weights in
+the checkpoint, its weights are what KL is measured against and what adapters are added to.
+"""
+
+from pathlib import Path
+
+from rollart.build.model import Say, prepare_model, tiny_directory
+from rollart.config import Config
+from rollart.errors import ConfigError, DamagedError
+from rollart.runtime.checkpointing import Saved, checkpoints, find_checkpoint, load_saved
+
+START = "start"
+"""The note that names the directory of the model a run began with."""
+_TOKENIZER = "tokenizer.json"
+
+
+def load_newest(path: Path) -> Saved:
+    """Read the checkpoint a user means; of a damaged one, say which other there is."""
+    checkpoint = find_checkpoint(path)
+    try:
+        return load_saved(checkpoint)
+    except DamagedError as error:
+        raise DamagedError(f"{error}{name_another(checkpoint)}") from error
+
+
+def name_another(checkpoint: Path) -> str:
+    """Name the newest other checkpoint of a run."""
+    beside = [each for each in checkpoints(checkpoint.parent) if each != checkpoint]
+    return f"; another is there: rollart train --resume {beside[-1]}" if beside else ""
+
+
+def check_going_on(config: Config, saved: Saved) -> None:
+    """Refuse what a checkpoint cannot be gone on with."""
+    _check_temperature(config, saved)
+    begun_with, path = str(saved.notes.get("model", "")), config.model.path
+    if begun_with.startswith("tiny:") and path.startswith("tiny:") and path != begun_with:
+        raise ConfigError("model.path", path, f"the checkpoint is of {begun_with}: go on with that")
+    step = saved.scheduler["version"]
+    if step > config.run.steps:
+        fix = f"the checkpoint is of step {step}: give a larger number to go on"
+        raise ConfigError("run.steps", config.run.steps, fix)
+
+
+def find_model(config: Config, saved: Saved, say: Say) -> Path:
+    """Return the directory of the model a run began with."""
+    model = _find_tiny(config, saved)
+    if model is None:
+        model = prepare_model(config, say)
+    held, wanted = model / _TOKENIZER, saved.directory / _TOKENIZER
+    if held.is_file() and wanted.is_file() and held.read_bytes() != wanted.read_bytes():
+        fix = f"the tokenizer of {model} is not that of {saved.directory}"
+        fix += ": go on with the model and tasks that the run began with"
+        raise ConfigError("model.path", config.model.path, fix)
+    return model
+
+
+def _find_tiny(config: Config, saved: Saved) -> Path | None:
+    """Return a tiny model that is still there; None if it is to be built or is no tiny one."""
+    start = saved.notes.get(START)
+    if config.model.tiny_size is None or not isinstance(start, str):
+        return None
+    if Path(start).is_dir():
+        return Path(start)
+    if tiny_directory(config).name != Path(start).name:
+        fix = f"the run began with {start}, which is gone, and what it was built of ([model], "
+        fix += "[tasks] or the files of environments) has changed: undo that or put it back"
+        raise ConfigError("model.path", config.model.path, fix)
+    return None
+
+
+def _check_temperature(config: Config, saved: Saved) -> None:
+    """Refuse to train what was sampled at one temperature as if it had been at another."""
+    temperature = config.sampling.temperature
+    sampled_at = saved.notes.get("temperature", temperature)
+    if saved.trajectories and sampled_at != temperature:
+        count = len(saved.trajectories)
+        raise ConfigError(
+            "sampling.temperature",
+            temperature,
+            f"the checkpoint holds {count} trajectories sampled at {sampled_at}: go on with that",
+        )

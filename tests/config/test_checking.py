@@ -1,0 +1,60 @@
+import sys
+
+import pytest
+
+from rollart.config import check_names, load_config
+from rollart.errors import ConfigError
+
+ENVS = """
+import threading
+
+class Plain:
+    def reset(self, seed, task): ...
+    def step(self, action): ...
+
+class Unmade(Plain):
+    def __init__(self):
+        threading.Event().wait()
+"""
+
+
+@pytest.fixture
+def load(tmp_path, monkeypatch):
+    """Return a loader of a config with overrides, next to environments of its own."""
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.lake]\nenv = "frozen_lake"\n')
+    (tmp_path / "checked_envs.py").write_text(ENVS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield lambda *overrides: load_config(file, overrides)
+    sys.modules.pop("checked_envs", None)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("env=pond", "tasks.lake.env = 'pond': shipped: "),
+        ("options.dataset_name=x", "tasks.lake.options.dataset_name = 'x': frozen_lake has no "),
+        ("options.size=99", "tasks.lake.options.size = 99: must be a whole number"),
+        ("options.name=x", "tasks.lake.options.name = 'x': frozen_lake has no option name"),
+    ],
+)
+def test_what_is_wrong_is_named_by_its_key_in_the_config(load, override, said):
+    with pytest.raises(ConfigError) as caught:
+        check_names(load(f"tasks.lake.{override}"))
+    assert str(caught.value).startswith(said)
+
+
+def test_an_environment_that_cannot_be_made_is_named_and_not_waited_for(load):
+    config = load("tasks.lake.env='checked_envs:Unmade'", "tasks.lake.reset_timeout_s=0.3")
+    with pytest.raises(ConfigError) as caught:
+        check_names(config)
+    assert str(caught.value) == (
+        "tasks.lake.env = 'checked_envs:Unmade': __init__ took more than 0.3 s"
+    )
+
+
+def test_only_an_environment_that_is_trained_on_must_be_demonstrated(load):
+    config = load("tasks.lake.env='checked_envs:Plain'")
+    check_names(config, is_trained=False)
+    with pytest.raises(ConfigError, match=r"the warm start imitates its method suggest\(\)"):
+        check_names(config)
