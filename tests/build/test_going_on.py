@@ -9,7 +9,7 @@ from letter_env import Letters
 
 from rollart.build.training import train
 from rollart.engines.torch.engine import TorchEngine
-from rollart.errors import ConfigError, ModelError, UserError
+from rollart.errors import ConfigError, EngineError, ModelError, UserError
 from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.observe.trackers import read_rows
@@ -131,6 +131,15 @@ def test_an_engine_that_breaks_ends_the_run_with_what_was_trained_saved(small, r
     monkeypatch.setattr(TorchEngine, "step", step)
     assert train(small("broken", "run.steps=2"), resume=runs / "broken") == 0
     assert replay(runs / "broken")["lost"] == 0
+
+
+def test_an_engine_that_breaks_in_the_first_evaluation_is_one_message(small, monkeypatch):
+    def breaking(_self):
+        raise RuntimeError("can't allocate memory")
+
+    monkeypatch.setattr(TorchEngine, "step", breaking)
+    with pytest.raises(EngineError, match="RuntimeError: can't allocate memory"):
+        train(small("unbegun", "run.evaluate_episodes=6"))
 
 
 def test_evaluated_environments_have_slots_of_their_own(small, monkeypatch):

@@ -105,7 +105,8 @@ def test_an_environment_that_cannot_be_made_or_closed_holds_up_no_model(
 
 
 def test_a_first_prompt_without_room_for_an_action_is_refused_before_the_warm_start(small):
-    config = small("short", "model.warm_start=true", "tasks.letters.max_tokens=5")
+    few = ["model.warm_start=true", "model.warm_start_episodes=20"]
+    config = small("short", *few, "tasks.letters.max_tokens=5")
     with pytest.raises(ConfigError, match=r"tasks.letters.max_tokens = 5: the first prompt alone"):
         prepare_model(config, lambda _text: None)
 

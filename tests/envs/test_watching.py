@@ -62,7 +62,9 @@ def test_a_call_that_hangs_is_left_behind(call, limit):
 
 def test_an_environment_that_cannot_close_loses_no_game():
     watch = Watch(reset_s=LONG_S, step_s=0.3)
+    began_s = watch.clock.now()
     assert watched(lambda: Waiting("close"), watch=watch) == [True] * 5
+    assert watch.clock.now() - began_s < LONG_S / 2
     assert watch.left_open == "close took more than 0.3 s"
 
 

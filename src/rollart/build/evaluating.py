@@ -46,8 +46,6 @@ async def _evaluate(
         evaluator = make_evaluator(config, setups, engines)
         try:
             measured = await evaluator.run(episodes)
-        except ExceptionGroup as group:  # what breaks an engine fails every episode alike
-            raise group.exceptions[0] from None
         finally:
             await evaluator.close()
     if not measured.trajectories:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import inf
 from typing import Any, TypeVar
 
 from rollart.clock import SystemClock
@@ -55,9 +56,9 @@ class Watch:
             self.call = None
 
     @property
-    def longest_s(self) -> float:
-        """Return what no call may exceed."""
-        return max(self._step_s, *self._limits_s.values())
+    def shortest_s(self) -> float:
+        """Return how long no call that begins now can be overdue."""
+        return min(self._step_s, *self._limits_s.values())
 
 
 def run_watched(
@@ -100,13 +101,11 @@ def run_watched(
 def _wait(watch: Watch, ended: threading.Event) -> _Call | None:
     """Wait for the end; return a call that takes too long, if there is one."""
     while True:
-        call = watch.call
-        left_s = watch.longest_s if call is None else call.since_s + call.limit_s
-        if call is not None:
-            left_s -= watch.clock.now()
-        if ended.wait(max(0.0, left_s)):
+        call, most_s = watch.call, watch.shortest_s
+        left_s = inf if call is None else call.since_s + call.limit_s - watch.clock.now()
+        if ended.wait(max(0.0, min(left_s, most_s))):
             return None
-        if call is not None and watch.call is call:
+        if call is not None and watch.call is call and left_s <= most_s:
             return call
 
 

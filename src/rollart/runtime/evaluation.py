@@ -2,7 +2,7 @@
 
 Sessions have negative ids and slots numbers of their own, so neither meets those of a run that goes
 on beside them. Tasks come from a stream of their own seed and say `split = "test"`: an environment
-that divides its problems poses none of those it trains on.
+that divides its problems poses none of those it trains on; one that does not may pose them again.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from rollart.control.episode import Spec
 from rollart.runtime.env_manager import Access, EnvManager, Setup
 from rollart.runtime.seat import AttemptError, Seat, close_all
+from rollart.runtime.together import together
 from rollart.seeds import derive_seed
 from rollart.types import Failure, GroupId, Task, Trajectory, TrajectoryId, Version
 
@@ -101,9 +102,7 @@ class Evaluator:
                 finally:
                     free.append(seat)
 
-        async with asyncio.TaskGroup() as tasks:
-            for index in range(episodes):
-                tasks.create_task(play(index))
+        await together(play(index) for index in range(episodes))
         finished = [result for result in results if isinstance(result, Trajectory)]
         failures = [result.message for result in results if isinstance(result, Failure)]
         return Evaluation(
