@@ -279,7 +279,9 @@ class CountRenderer:
 
 
 class ScriptedEnv:
-    """Plays the script of the attempt that has its slot."""
+    """Plays the script of the attempt that has its slot, on the loop whose time jumps."""
+
+    inline = True
 
     def __init__(self, slot: int, *, stage: Stage) -> None:
         self._slot = slot

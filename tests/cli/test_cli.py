@@ -103,7 +103,11 @@ def test_overrides_may_stand_before_and_after_options():
         (["train", "no.toml"], "no.toml: no such config file"),
         (["train", QUICKSTART, "steps=1"], "did you mean run.steps? (on the command line)"),
         (["train", "nothere.toml"], "no such config file; examples/ holds calculator.toml"),
-        (["train", QUICKSTART, "run.directory=/dev/null/x"], "/dev/null is no directory"),
+        (["train", QUICKSTART, "run.directory=/dev/null/x"], "(run.directory): Not a directory"),
+        (
+            ["train", QUICKSTART, "run.directory=/proc/x", "--dry-run"],
+            "cannot be used as the run's",
+        ),
         (["train", QUICKSTART, "model.path=./nope"], "there is no such directory"),
         (["config", "check"], "the following arguments are required: CONFIG\n"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from rollart.events import (
     Suspend,
     Train,
     TrajectoryCancelled,
+    TrajectoryFailed,
     TrajectoryFinished,
     Woke,
 )
@@ -27,7 +29,7 @@ from rollart.observe.samples import render_trajectory
 from rollart.observe.summary import write_summary
 from rollart.observe.trace import write_trace
 from rollart.observe.trackers import JsonlTracker, read_rows
-from rollart.types import EngineInfo, Task, Trajectory, TrajectoryInfo, Turn
+from rollart.types import EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
 
 TRAJECTORY = Trajectory(
     id=7,
@@ -154,6 +156,22 @@ def test_what_cannot_be_written_or_read_is_named(tmp_path: Path):
         read_rows(blocked)
     with pytest.raises(UserError, match="no such file; is this a run's directory"):
         read_rows(tmp_path / "metrics.jsonl")
+
+
+def test_failures_are_told_once_of_a_kind_and_again_while_nothing_else_comes(tmp_path: Path):
+    shown = io.StringIO()
+    recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
+    recorder.open(LogHeader(seed=0))
+    failed = TrajectoryFailed(
+        id=1, failure=Failure(kind="env_timeout", message="step took long"), sampled_tokens=0
+    )
+    for _ in range(40):
+        recorder.record(0.0, failed, [])
+    recorder.close()
+    said = " ".join(shown.getvalue().split())
+    assert said.count("an attempt failed and is made again: env_timeout: step took long") == 1
+    told = re.findall(r"(\d+) attempts in a row failed, the last: env_timeout", said)
+    assert told == ["16", "32"]
 
 
 def test_the_first_updates_that_are_left_out_are_told(tmp_path: Path):

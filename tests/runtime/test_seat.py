@@ -149,15 +149,15 @@ def test_a_thread_that_hangs_is_left_behind_and_never_awaited():
     def hung_opening(_slot):
         release.wait(60)
 
-    expected = "game: {} took more than 0.05 s"
+    expected = "game: {} took more than 0.05 s (tasks.game.{}_timeout_s)"
     try:
-        for make, what in (
-            (lambda _slot: Hung(), "step"),
-            (lambda _slot: HungReset(), "reset"),
-            (hung_opening, "opening it"),
+        for make, what, limit in (
+            (lambda _slot: Hung(), "step", "step"),
+            (lambda _slot: HungReset(), "reset", "reset"),
+            (hung_opening, "opening it", "reset"),
         ):
             assert failure_of(make, timeout_s=SHORT_S) == Failure(
-                kind="env_timeout", message=expected.format(what)
+                kind="env_timeout", message=expected.format(what, limit)
             )
     finally:
         release.set()
@@ -174,7 +174,7 @@ def test_a_coroutine_that_swallows_its_cancellation_is_left_behind():
                     pass
 
     assert failure_of(lambda _slot: Deaf(), timeout_s=SHORT_S) == Failure(
-        kind="env_timeout", message="game: step took more than 0.05 s"
+        kind="env_timeout", message="game: step took more than 0.05 s (tasks.game.step_timeout_s)"
     )
 
 

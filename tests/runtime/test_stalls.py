@@ -21,7 +21,7 @@ def watched(block_s: float) -> list[str]:
 def test_a_loop_that_stood_still_is_told_with_the_likely_cause():
     [warning] = watched(0.5)
     assert warning.startswith("everything stood still for ")
-    assert "an asynchronous environment blocks?" in warning
+    assert "an environment that is `inline` blocks?" in warning
 
 
 def test_a_loop_that_runs_is_not():

@@ -69,11 +69,15 @@ def tiny_directory(config: Config) -> Path:
     return config.model.cache_directory / f"warm-{config.model.tiny_size}-{key}"
 
 
-def check_model(config: Config, directory: Path) -> None:
-    """Refuse a model or a device that the engine or the trainer would refuse later."""
+def check_model(directory: Path) -> None:
+    """Refuse a model that the engine or the trainer would refuse later."""
     read_architecture(load_config(directory))
     weight_files(directory)
     load_tokenizer(directory)
+
+
+def check_devices(config: Config) -> None:
+    """Refuse devices that this machine has not, where it is the one to have them."""
     if not config.ray.address:
         find_device(config.engine.torch.device, field="engine.torch.device")
         find_device(config.training.device, field="training.device")

@@ -33,6 +33,7 @@ from rollart.observe.recorder import Recorder
 from rollart.ports import Handle
 from rollart.runtime.checkpointing import Checkpointer, Saved
 from rollart.runtime.controller import Controller, Parts
+from rollart.runtime.env_loop import SHARED
 from rollart.runtime.env_manager import Setup
 from rollart.runtime.stalls import watch_stalls
 from rollart.training.batch import encode
@@ -161,6 +162,7 @@ class Run:
         self.recorder.progress.start()
         self.spending.begin_training()
         stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
+        SHARED.warn = self.recorder.progress.warn
         failure = unsaved = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)
@@ -259,6 +261,7 @@ class Run:
             if self.controller is not None:
                 self.controller.stop()
         else:
+            self.recorder.progress.message("stopping at once")
             main.cancel()
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.build.model import check_model, prepare_model
+from rollart.build.model import check_devices, check_model, prepare_model
 from rollart.build.parts import make_scheduler
 from rollart.build.record import checkpoint_directory, make_recorder
 from rollart.build.resuming import check_going_on, find_model, load_newest, name_another
@@ -36,10 +36,11 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
 
         check_joinable(config.ray.address)
+    check_devices(config)
     setups = make_setups(config, config.sampling)
     say = partial(print, file=sys.stderr, flush=True)
     model = prepare_model(config, say) if saved is None else find_model(config, saved, say)
-    check_model(config, model)
+    check_model(model)
     prepared_s = clock.now()
     recorder = make_recorder(config, saved)
     spending = Spending(recorder.metrics.ledger)

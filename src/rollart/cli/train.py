@@ -27,6 +27,7 @@ def run(arguments: Namespace) -> int:
     config = read_config(arguments.config, overrides, resume=resume)
     add_import_paths(config)
     check_names(config)
+    check_writable(config.run.path)
     if arguments.dry_run:
         say(describe_run(config, resume=resume))
         return 0
@@ -35,7 +36,6 @@ def run(arguments: Namespace) -> int:
     if resume is not None:
         find_checkpoint(resume)
     local_model(config.model.path)
-    check_writable(config.run.path)
     check_places(config)
     if config.ray.address:
         from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray

@@ -5,6 +5,7 @@ An earlier run found there is moved aside under a number, whole; a resumed run g
 
 import os
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from rollart.errors import StorageError
 
@@ -28,23 +29,29 @@ def claim_directory(
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(
-            f"{directory}: cannot be used as the run's directory: {error}"
+            f"{directory}: cannot be used as the run's directory (run.directory): {error}"
         ) from error
     return moved
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse a directory that could not be made or written in."""
+    """Refuse a directory that cannot be made or written in, by trying; leave nothing there."""
+    made: list[Path] = []
     place = directory.absolute()
-    while not os.path.lexists(place):
-        place = place.parent
-    problem = ""
-    if not place.is_dir():
-        problem = "is no directory"
-    elif not os.access(place, os.W_OK | os.X_OK):
-        problem = "may not be written in"
-    if problem:
-        raise StorageError(f"{directory}: cannot be used as the run's directory: {place} {problem}")
+    try:
+        for each in reversed([place, *place.parents]):
+            if not os.path.lexists(each):
+                each.mkdir()
+                made.append(each)
+        with TemporaryFile(dir=place):
+            pass
+    except OSError as error:
+        raise StorageError(
+            f"{directory}: cannot be used as the run's directory (run.directory): {error.strerror}"
+        ) from error
+    finally:
+        for each in reversed(made):
+            each.rmdir()
 
 
 def _free_name(directory: Path) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from rollart.errors import InvariantError
-from rollart.events import Command, Event, TrajectoryFailed
+from rollart.events import Command, Event, TrajectoryFailed, TrajectoryFinished
 from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row, TaskName
 from rollart.observe.plots import plot_learning_curve
@@ -18,13 +18,15 @@ from rollart.observe.progress import Progress
 from rollart.observe.samples import write_samples
 from rollart.observe.summary import write_summary
 from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, Tracker, read_rows
-from rollart.types import Json, Trajectory
+from rollart.types import Failure, Json, Trajectory
 
 LOG = "events.jsonl"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CURVE = "learning_curve.png"
 _IDLE_STEPS = 5
+_TOLD_EVERY = 16
+"""Failures in a row from one word of them to the next."""
 
 
 class Recorder:
@@ -47,6 +49,7 @@ class Recorder:
         """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
         self._failures: set[str] = set()
         """The kinds of failures that were told."""
+        self._failed_in_a_row = 0
         self._idle_steps = 0
         """Steps in a row that could teach nothing."""
         self._has_skipped = False
@@ -73,12 +76,10 @@ class Recorder:
             self._track(row)
             self.progress.step(row)
             self._watch_signal(row)
-        if isinstance(event, TrajectoryFailed) and event.failure.kind not in self._failures:
-            self._failures.add(event.failure.kind)
-            self.progress.warn(
-                f"an attempt failed and is made again: {event.failure.kind}: "
-                f"{event.failure.message} (others of this kind are counted, not told)"
-            )
+        if isinstance(event, TrajectoryFailed):
+            self._tell_failure(event.failure)
+        elif isinstance(event, TrajectoryFinished):
+            self._failed_in_a_row = 0
         self.progress.tick(now)
         return row
 
@@ -112,6 +113,21 @@ class Recorder:
             self._log.close()
         for tracker in self._trackers:
             tracker.close()
+
+    def _tell_failure(self, failure: Failure) -> None:
+        """Tell of the first failure of a kind, and of every so many with none that finished."""
+        self._failed_in_a_row += 1
+        if failure.kind not in self._failures:
+            self._failures.add(failure.kind)
+            self.progress.warn(
+                f"an attempt failed and is made again: {failure.kind}: {failure.message} "
+                "(others of this kind are counted, not told)"
+            )
+        elif self._failed_in_a_row % _TOLD_EVERY == 0:
+            self.progress.warn(
+                f"{self._failed_in_a_row} attempts in a row failed, the last: {failure.kind}: "
+                f"{failure.message} (retry.give_up_after says when the run gives up)"
+            )
 
     def _watch_signal(self, row: Row) -> None:
         """Say once that nothing can be learned, and once that updates are left out."""

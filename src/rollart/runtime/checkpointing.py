@@ -146,7 +146,10 @@ def find_checkpoint(path: Path) -> Path:
         return found[-1]
     if not path.exists():
         raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
-    raise StorageError(f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE})")
+    raise StorageError(
+        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): it ended before "
+        "anything was saved; begin anew"
+    )
 
 
 def set_aside_later(checkpoint: Path) -> list[Path]:

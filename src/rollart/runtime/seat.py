@@ -1,11 +1,11 @@
 """Seat: one environment slot's hold on its environments, with a time limit on every call.
 
-A synchronous environment runs in the seat's own thread, an asynchronous one as a task, one that
-declares itself `inline` on the event loop. A call that does not answer in time, fails or is
-cancelled is abandoned, never awaited: its thread and its environment are left behind, to be closed
-if the call ever returns, and the next attempt gets new ones. Every way an environment can fail
-becomes an `AttemptError` here only. When a run ends, environments that are closing have a while
-for it (`close_all`).
+A synchronous environment runs in the seat's own thread, an asynchronous one on a loop that all of
+them share apart from the driver's (`env_loop`), one that declares itself `inline` on the driver's.
+A call that does not answer in time, fails or is cancelled is abandoned, never awaited: its thread
+and its environment are left behind, to be closed if the call ever returns, and the next attempt
+gets new ones. Every way an environment can fail becomes an `AttemptError` here only. When a run
+ends, environments that are closing have a while for it (`close_all`).
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from rollart.contract import check_reset, check_step
 from rollart.control.episode import Outcome
 from rollart.errors import EnvError, RollartError
 from rollart.ports import Env
+from rollart.runtime.env_loop import SHARED, EnvLoop
 from rollart.types import Failure, FailureKind, Json
 
 T = TypeVar("T")
@@ -55,13 +56,15 @@ class Timeouts:
 class Seat:
     """Runs one environment at a time and replaces it when it misbehaves."""
 
-    def __init__(self, slot: int) -> None:
+    def __init__(self, slot: int, *, loop: EnvLoop = SHARED) -> None:
+        """Take the number of the slot, and where asynchronous environments run."""
         self._slot = slot
+        self._loop = loop
         self._env: Env | None = None
         self._kind = ""
         self._thread: _Thread | None = None
-        self._abandoned: set[asyncio.Task[Answer]] = set()
-        self.closing: set[asyncio.Task[Answer]] = set()
+        self._abandoned: set[asyncio.Future[Answer]] = set()
+        self.closing: set[asyncio.Future[Answer]] = set()
         """Environments that were left behind and may be expected to close."""
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
@@ -119,7 +122,7 @@ class Seat:
         """Leave the environment behind, to close itself when what it is doing ends, if ever."""
         self._leave_behind(self.closing)
 
-    def _leave_behind(self, kept: "set[asyncio.Task[Answer]]") -> None:
+    def _leave_behind(self, kept: "set[asyncio.Future[Answer]]") -> None:
         env, self._env = self._env, None
         thread, self._thread = self._thread, None
         close = getattr(env, "close", None)
@@ -128,16 +131,25 @@ class Seat:
         elif thread is not None:
             thread.abandon()
 
-    def _close(self, close: Callable[[], object], thread: "_Thread") -> "asyncio.Task[Answer]":
+    def _close(self, close: Callable[[], object], thread: "_Thread") -> "asyncio.Future[Answer]":
         """Close an environment after what its thread is doing, which is then done with."""
         if inspect.iscoroutinefunction(close):
             thread.abandon()
-            return asyncio.ensure_future(_answer(close()))
+            return self._loop.submit(_answer(close()))
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         thread.submit(close, _Reply(loop, future))
         thread.abandon()
-        return asyncio.ensure_future(_whole(future))
+        return asyncio.ensure_future(self._whole(future))
+
+    async def _whole(self, future: "asyncio.Future[Answer]") -> Answer:
+        """Return what a thread answered, awaited if a plain function made an awaitable."""
+        value, error = await future
+        return (
+            await self._loop.submit(_answer(value))
+            if inspect.isawaitable(value)
+            else (value, error)
+        )
 
     def _close_late(self, env: object) -> None:
         """Close an environment that was made when nobody waited for it any more."""
@@ -154,7 +166,8 @@ class Seat:
 
     async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
         env = cast("Env", self._env)
-        if inspect.iscoroutinefunction(getattr(env, what)) or getattr(env, "inline", False):
+        is_inline = getattr(env, "inline", False)
+        if inspect.iscoroutinefunction(getattr(env, what)) or is_inline:
             try:
                 value = call()
             except _RAISED as error:
@@ -162,11 +175,12 @@ class Seat:
         else:
             value = await self._in_thread(call, timeout_s, what)
         if inspect.isawaitable(value):  # also what a plain function made, such as a wrapper's
-            value = await self._in_task(value, timeout_s, what)
+            answer = _answer(value)
+            task = asyncio.ensure_future(answer) if is_inline else self._loop.submit(answer)
+            value = await self._in_task(task, timeout_s, what)
         return value
 
-    async def _in_task(self, answer: Awaitable[object], timeout_s: float, what: str) -> object:
-        task = asyncio.ensure_future(_answer(answer))
+    async def _in_task(self, task: "asyncio.Future[Answer]", timeout_s: float, what: str) -> object:
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
@@ -175,6 +189,9 @@ class Seat:
         if not done:
             self._leave(task)
             raise self._hung(what, timeout_s)
+        if task.cancelled():
+            self.close()
+            raise AttemptError("env_timeout", f"{self._kind}: {what}: its event loop was blocked")
         return self._unwrap(what, task.result())
 
     async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
@@ -219,19 +236,21 @@ class Seat:
             raise self._broken(what, error) from error
         return result
 
-    def _leave(self, task: "asyncio.Task[Answer]") -> None:
+    def _leave(self, task: "asyncio.Future[Answer]") -> None:
         task.cancel()
         self._keep(task, self._abandoned)
         self.close()
 
-    def _keep(self, task: "asyncio.Task[Answer]", kept: "set[asyncio.Task[Answer]]") -> None:
+    def _keep(self, task: "asyncio.Future[Answer]", kept: "set[asyncio.Future[Answer]]") -> None:
         """Hold a task that nobody awaits until it ends."""
         kept.add(task)
         task.add_done_callback(kept.discard)
 
     def _hung(self, what: str, timeout_s: float) -> AttemptError:
         self._leave_behind(self._abandoned)  # its close may never come
-        return AttemptError("env_timeout", f"{self._kind}: {what} took more than {timeout_s:g} s")
+        field = f"tasks.{self._kind}.{'step' if what == 'step' else 'reset'}_timeout_s"
+        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field})"
+        return AttemptError("env_timeout", message)
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
         where = _where(error, self._env)
@@ -252,12 +271,13 @@ def _where(error: BaseException, env: object) -> str:
 
 async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:
     """Close the environments of all seats, and give them a while for it."""
-    closing: set[asyncio.Task[Answer]] = set()
+    closing: set[asyncio.Future[Answer]] = set()
     for seat in seats:
         seat.close()
         closing |= seat.closing
     if closing:
-        await asyncio.wait(closing, timeout=grace_s)
+        for late in (await asyncio.wait(closing, timeout=grace_s))[1]:
+            late.cancel()
 
 
 async def _answer(awaitable: Awaitable[object]) -> Answer:
@@ -265,12 +285,6 @@ async def _answer(awaitable: Awaitable[object]) -> Answer:
         return await awaitable, None
     except _RAISED as error:
         return None, error
-
-
-async def _whole(future: "asyncio.Future[Answer]") -> Answer:
-    """Return what a thread answered, awaited if a plain function made an awaitable."""
-    value, error = await future
-    return await _answer(value) if inspect.isawaitable(value) else (value, error)
 
 
 def _expire(future: "asyncio.Future[Answer]") -> None:

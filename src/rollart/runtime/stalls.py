@@ -20,6 +20,6 @@ async def watch_stalls(
         late_s = clock.now() - slept_s - every_s
         if late_s > stall_s:
             return warn(
-                f"everything stood still for {late_s:.0f} s: an asynchronous environment blocks? "
-                "Await what takes long in it, or make it synchronous: it then has a thread"
+                f"everything stood still for {late_s:.0f} s: an environment that is `inline` "
+                "blocks? Without that it has a thread"
             )
