@@ -158,6 +158,25 @@ def test_what_cannot_be_written_or_read_is_named(tmp_path: Path):
         read_rows(tmp_path / "metrics.jsonl")
 
 
+def test_steps_that_teach_nothing_because_all_succeed_are_no_warning(tmp_path: Path):
+    shown = io.StringIO()
+    recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
+    recorder.open(LogHeader(seed=0))
+    info = TrajectoryInfo(
+        id=0, born=0, reward=1.0, success=True, turns=1, sampled_tokens=1, stop="terminated"
+    )
+    for step in range(6):
+        recorder.record(step, TrajectoryFinished(info=info), [])
+        trained = Train(version=step, groups=((0,),), staleness=0)
+        recorder.record(step + 0.2, Woke(at_s=0.0), [trained])
+        metrics = {"no_signal": 1.0}
+        recorder.record(step + 0.5, StepFinished(version=step + 1, metrics=metrics), [])
+    recorder.close()
+    said = " ".join(shown.getvalue().split())
+    assert "nearly all succeed: there is little to learn" in said
+    assert "warning" not in said
+
+
 def test_failures_are_told_once_of_a_kind_and_again_while_nothing_else_comes(tmp_path: Path):
     shown = io.StringIO()
     recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)

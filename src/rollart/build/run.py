@@ -98,7 +98,10 @@ class Run:
             if "before" not in self.notes:
                 self.notes["before"] = await evaluations.run(version)
             await evaluations.go_on(version)
-            return await self._train(site, await site.trainer(), evaluations, rewards)
+            timer = SystemClock()
+            trainer = await site.trainer()
+            self.spending.note("start", timer.now())
+            return await self._train(site, trainer, evaluations, rewards)
 
     def _say_where(self) -> None:
         """Say what is being started where that takes a while."""

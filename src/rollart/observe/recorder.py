@@ -25,6 +25,8 @@ METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CURVE = "learning_curve.png"
 _IDLE_STEPS = 5
+_SOLVED = 0.9
+"""Success from which groups whose attempts are all alike are no cause for worry."""
 _TOLD_EVERY = 16
 """Failures in a row from one word of them to the next."""
 
@@ -140,12 +142,17 @@ class Recorder:
             )
         self._idle_steps = self._idle_steps + 1 if row.get("trainer/no_signal") else 0
         if self._idle_steps == _IDLE_STEPS:
-            self.progress.warn(
+            nothing = (
                 f"the last {_IDLE_STEPS} steps taught nothing: all attempts of each group got the "
-                f"same reward (the last mean is {row['reward_mean']:.3f}). If that goes on, look "
-                "at samples/, then at the task's difficulty, the model's start (model.warm_start) "
-                "or batching.group_size"
+                f"same reward (the last mean is {row['reward_mean']:.3f})"
             )
+            if row.get("success_rate", 0.0) >= _SOLVED:
+                self.progress.message(f"{nothing}; nearly all succeed: there is little to learn")
+            else:
+                self.progress.warn(
+                    f"{nothing}. If that goes on, look at samples/, then at the task's difficulty, "
+                    "the model's start (model.warm_start) or batching.group_size"
+                )
 
     def _track(self, row: Row) -> None:
         for tracker in self._trackers:
