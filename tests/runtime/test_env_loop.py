@@ -6,9 +6,12 @@ import pytest
 from live_parts import AsyncCountdown
 
 from rollart.runtime.env_loop import EnvLoop
-from rollart.runtime.seat import AttemptError, Seat
+from rollart.runtime.seat import AttemptError, Seat, close_all
 
 LONG_S = 20.0
+LIMIT_S = 1.5
+BLOCKED = "game: step took more than 1.5 s (tasks.game.step_timeout_s)"
+HELD_UP = "game: step: another environment blocked their event loop"
 
 
 class Blocking(AsyncCountdown):
@@ -23,6 +26,13 @@ class Blocking(AsyncCountdown):
         return await super().step(action)
 
 
+@pytest.fixture
+def release():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
 async def opened(make, loop: EnvLoop) -> Seat:
     seat = Seat(0, loop=loop)
     await seat.open("game", make, timeout_s=LONG_S)
@@ -30,84 +40,127 @@ async def opened(make, loop: EnvLoop) -> Seat:
     return seat
 
 
-def test_an_asynchronous_environment_that_blocks_is_left_behind_with_its_loop():
-    release = threading.Event()
-    warnings: list[str] = []
-    loop = EnvLoop(stall_s=0.4)
+async def fate(call) -> tuple[str, str]:
+    with pytest.raises(AttemptError) as caught:
+        await call
+    return caught.value.failure.kind, caught.value.failure.message
+
+
+def test_one_that_blocks_fails_and_those_it_holds_up_are_made_again_uncounted(release):
+    loop, warnings = EnvLoop(), list[str]()
     loop.warn = warnings.append
 
-    async def run() -> str:
+    async def run():
         blocking = await opened(lambda _slot: Blocking(release), loop)
-        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        waiting = await opened(lambda _slot: AsyncCountdown(), loop)
+        thinking = await opened(lambda _slot: AsyncCountdown(), loop)
         start_s = time.monotonic()
-        with pytest.raises(AttemptError, match=r"step: its event loop was blocked"):
-            await blocking.step("go", timeout_s=LONG_S)
-        outcome = await other.step("go", timeout_s=LONG_S)
+        blocked = asyncio.create_task(fate(blocking.step("go", timeout_s=LIMIT_S)))
+        await asyncio.sleep(0.05)
+        held_up = asyncio.create_task(fate(waiting.step("go", timeout_s=LONG_S)))
+        fates = [await blocked, await held_up, await fate(thinking.step("go", timeout_s=LONG_S))]
+        await waiting.open("game", lambda _slot: AsyncCountdown(), timeout_s=LONG_S)
+        again = await waiting.reset(1, {}, timeout_s=LONG_S)
         assert time.monotonic() - start_s < LONG_S / 2
-        return outcome.observation
+        return fates, again[0]
 
-    try:
-        assert asyncio.run(run()) == "1 left"
-    finally:
-        release.set()
+    fates, again = asyncio.run(run())
+    assert fates == [("env_timeout", BLOCKED), ("worker", HELD_UP), ("worker", HELD_UP)]
+    assert again == "2 left"
     [warning] = warnings
-    assert warning.startswith("an asynchronous environment has blocked its event loop for ")
+    assert warning.startswith("an asynchronous environment blocks its event loop")
 
 
-def test_calls_that_wait_beside_one_that_blocks_fail_soon_and_not_when_their_time_is_up():
-    release, loop = threading.Event(), EnvLoop(stall_s=0.4)
+def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
+    loop = EnvLoop()
 
-    async def run() -> str:
+    async def run():
         blocking = await opened(lambda _slot: Blocking(release), loop)
+        others = [await opened(lambda _slot: AsyncCountdown(), loop) for _ in range(5)]
+        return await asyncio.gather(
+            *[fate(seat.step("go", timeout_s=LIMIT_S)) for seat in (blocking, *others)]
+        )
+
+    kinds = sorted(kind for kind, _ in asyncio.run(run()))
+    assert kinds.count("worker") >= 5
+
+
+def test_a_pause_within_the_time_of_a_call_costs_nothing():
+    loop = EnvLoop()
+
+    class Pausing(AsyncCountdown):
+        async def step(self, action):
+            time.sleep(1.3)
+            return await super().step(action)
+
+    async def run():
+        seat = await opened(lambda _slot: Pausing(), loop)
         other = await opened(lambda _slot: AsyncCountdown(), loop)
-        blocked = asyncio.create_task(blocking.step("go", timeout_s=LONG_S))
-        await asyncio.sleep(0.05)
-        start_s = time.monotonic()
-        with pytest.raises(AttemptError, match="step: its event loop was blocked"):
-            await other.step("go", timeout_s=LONG_S)
-        with pytest.raises(AttemptError, match="step: its event loop was blocked"):
-            await blocked
-        assert time.monotonic() - start_s < LONG_S / 2
-        await other.open("game", lambda _slot: AsyncCountdown(), timeout_s=LONG_S)
-        return (await other.reset(1, {}, timeout_s=LONG_S))[0]
+        outcomes = await asyncio.gather(
+            seat.step("go", timeout_s=LONG_S), other.step("go", timeout_s=LONG_S)
+        )
+        return [outcome.observation for outcome in outcomes]
 
-    try:
-        assert asyncio.run(run()) == "2 left"
-    finally:
-        release.set()
+    assert asyncio.run(run()) == ["1 left", "1 left"]
 
 
-def test_a_loop_that_answers_is_kept():
-    loop, seen = EnvLoop(stall_s=0.4), set[int]()
+def test_one_that_hangs_without_blocking_holds_up_nobody():
+    loop = EnvLoop()
 
-    async def note() -> None:
-        await asyncio.sleep(0.3)
-        seen.add(threading.get_ident())
-
-    async def run() -> None:
-        for _ in range(3):
-            await loop.submit(note())
-
-    asyncio.run(run())
-    assert len(seen) == 1
-    assert seen != {threading.get_ident()}
-
-
-def test_cancelling_a_call_cancels_what_runs():
-    loop, cancelled = EnvLoop(), threading.Event()
-
-    async def wait() -> None:
-        try:
+    class Hung(AsyncCountdown):
+        async def step(self, action):
             await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            cancelled.set()
-            raise
 
-    async def run() -> None:
-        call = loop.submit(wait())
-        await asyncio.sleep(0.05)
-        call.cancel()
-        await asyncio.to_thread(cancelled.wait, LONG_S)
+    async def run():
+        hung = await opened(lambda _slot: Hung(), loop)
+        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        kind, _ = await fate(hung.step("go", timeout_s=0.05))
+        return kind, (await other.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == ("env_timeout", "1 left")
+
+
+def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean_up():
+    loop, order = EnvLoop(), list[str]()
+
+    class Careful(AsyncCountdown):
+        async def step(self, action):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                order.append("cancelled")
+                await asyncio.sleep(0.1)
+                order.append("clean")
+
+        async def close(self):
+            order.append("closed")
+
+    async def run():
+        seat = await opened(lambda _slot: Careful(), loop)
+        await fate(seat.step("go", timeout_s=0.05))
+        await close_all([seat])
 
     asyncio.run(run())
-    assert cancelled.is_set()
+    assert order == ["cancelled", "closed", "clean"]
+
+
+def test_an_inline_environment_is_closed_where_it_ran():
+    loop, threads = EnvLoop(), list[int]()
+
+    class Inline(AsyncCountdown):
+        inline = True
+
+        async def step(self, action):
+            threads.append(threading.get_ident())
+            return await super().step(action)
+
+        async def close(self):
+            threads.append(threading.get_ident())
+
+    async def run():
+        seat = await opened(lambda _slot: Inline(), loop)
+        await seat.step("go", timeout_s=LONG_S)
+        await close_all([seat])
+
+    asyncio.run(run())
+    assert threads == [threading.get_ident()] * 2

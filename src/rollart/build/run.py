@@ -70,7 +70,7 @@ class Run:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, main, number)
         async with AsyncExitStack() as stack:
             say = self.recorder.progress.message
-            warn = self.recorder.progress.warn
+            SHARED.warn = warn = self.recorder.progress.warn
             opening = open_rewards(self.config, directory=self.directory, say=say, warn=warn)
             rewards = await stack.enter_async_context(opening)
             self._say_where()
@@ -165,7 +165,6 @@ class Run:
         self.recorder.progress.start()
         self.spending.begin_training()
         stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
-        SHARED.warn = self.recorder.progress.warn
         failure = unsaved = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)

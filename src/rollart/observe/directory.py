@@ -4,6 +4,7 @@ An earlier run found there is moved aside under a number, whole; a resumed run g
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -36,13 +37,10 @@ def claim_directory(
 
 def check_writable(directory: Path) -> None:
     """Refuse a directory that cannot be made or written in, by trying; leave nothing there."""
-    made: list[Path] = []
     place = directory.absolute()
+    missing = [each for each in (place, *place.parents) if not os.path.lexists(each)]
     try:
-        for each in reversed([place, *place.parents]):
-            if not os.path.lexists(each):
-                each.mkdir()
-                made.append(each)
+        place.mkdir(parents=True, exist_ok=True)
         with TemporaryFile(dir=place):
             pass
     except OSError as error:
@@ -50,8 +48,9 @@ def check_writable(directory: Path) -> None:
             f"{directory}: cannot be used as the run's directory (run.directory): {error.strerror}"
         ) from error
     finally:
-        for each in reversed(made):
-            each.rmdir()
+        with suppress(OSError):  # another run has begun there
+            for each in missing:
+                each.rmdir()
 
 
 def _free_name(directory: Path) -> Path:

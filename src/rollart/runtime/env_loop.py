@@ -1,8 +1,9 @@
 """The event loop of asynchronous environments, in a thread of its own.
 
-An environment that blocks where it should await stops the others on this loop, and nothing else:
-the driver's loop goes on, where every call has its time limit. A loop that stands still for long is
-left behind with what blocks it: its calls are cancelled, and another loop takes those to come.
+An environment that blocks where it should await holds up the others on this loop, and nothing else:
+the driver's loop goes on, where every call has its time limit. When the time of a call is up while
+the loop stands still, the loop is left behind with what blocks it: the other calls are cancelled,
+another loop takes those to come, and environments of the old one are not used again.
 
 There is one for the process (`SHARED`): what environments share with each other, such as a client
 or a semaphore, belongs to one loop.
@@ -12,97 +13,142 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from rollart.clock import SystemClock
 
 T = TypeVar("T")
-STALL_S = 5.0
 _BEAT_S = 0.25
+_STILL_S = 1.0
+"""A loop that has not beaten for so long stands still."""
 
 
 class EnvLoop:
     """Runs coroutines in a loop that answers."""
 
-    def __init__(self, *, stall_s: float = STALL_S) -> None:
-        self._stall_s = stall_s
-        self._beating: _Beating | None = None
-        self._pending: set[asyncio.Future[Any]] = set()
-        self._watched_by: asyncio.AbstractEventLoop | None = None
-        """The driver's loop, while it looks now and then whether this one stands still."""
+    def __init__(self) -> None:
+        self._thread: LoopThread | None = None
+        self._calls: dict[asyncio.Future[Any], Call[Any]] = {}
         self.warn: Callable[[str], None] = _say_nothing
         """Told when a loop is left behind."""
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-        """Run a coroutine; its result arrives on the running loop.
+    @property
+    def thread(self) -> "LoopThread":
+        """Where calls run now."""
+        if self._thread is None:
+            self._thread = LoopThread()
+        return self._thread
 
-        Cancelling that cancels it; it is cancelled from here when the loop is left behind.
-        """
-        if self._beating is None:
-            self._beating = _Beating()
-        future = asyncio.wrap_future(self._beating.begin(work))
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        driver = asyncio.get_running_loop()
-        if self._watched_by is not driver:
-            self._watched_by = driver
-            self._look_later(driver)
+    def submit(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
+        """Run a coroutine; its result arrives on the running loop."""
+        call = self.thread.begin(work)
+        future = asyncio.wrap_future(call.future)
+        self._calls[future] = call
+        future.add_done_callback(self._forget)
         return future
 
-    def _look_later(self, driver: asyncio.AbstractEventLoop) -> None:
-        driver.call_later(self._stall_s / 4, self._look, driver)
+    def cancel(self, future: "asyncio.Future[Any]") -> None:
+        """Cancel a call, before anything that is submitted after this begins."""
+        call = self._calls.get(future)
+        if call is not None:
+            call.future.cancel()
+        future.cancel()
 
-    def _look(self, driver: asyncio.AbstractEventLoop) -> None:
-        if self._watched_by is not driver:
-            return
-        still_s = 0.0 if self._beating is None else self._beating.still_s
-        if self._pending and still_s > self._stall_s:
-            self._beating = None
-            self.warn(
-                f"an asynchronous environment has blocked its event loop for {still_s:.0f} s: it "
-                "is left behind, and attempts of others beside it are made again. Await what takes "
-                "long in it, or make it synchronous: it then has a thread"
-            )
-            for future in list(self._pending):
-                future.cancel()
-        if self._pending:
-            self._look_later(driver)
-        else:
-            self._watched_by = None
+    def is_held_up(self, future: "asyncio.Future[Any]") -> bool:
+        """Say whether a call whose time is up waits for another that blocks the loop.
+
+        If the loop stands still it is left behind, whoever is to blame.
+        """
+        thread = self.thread
+        if not thread.stands_still:
+            return False
+        call = self._calls.get(future)
+        is_innocent = call is None or call.key is not thread.running
+        self._thread = None
+        self.warn(
+            "an asynchronous environment blocks its event loop: it is left behind, and attempts of "
+            "others beside it are made again. Await what takes long in it, or make it synchronous: "
+            "it then has a thread"
+        )
+        for each in list(self._calls):
+            if each is not future and not each.get_loop().is_closed():
+                self.cancel(each)
+        thread.end()
+        return is_innocent
+
+    async def settle(self, grace_s: float) -> None:
+        """Give calls that were cancelled a while to end."""
+        if self._thread is not None and not self._thread.stands_still:
+            waiting = asyncio.wrap_future(self._thread.settle())
+            await asyncio.wait({waiting}, timeout=grace_s)
+
+    def _forget(self, future: "asyncio.Future[Any]") -> None:
+        self._calls.pop(future, None)
 
 
-class _Beating:
+@dataclass(frozen=True, slots=True)
+class Call(Generic[T]):
+    """A coroutine that runs in another thread."""
+
+    future: "Future[T]"
+    key: object
+
+
+class LoopThread:
     """A loop in a daemon thread that says all the time that it is not blocked."""
 
     def __init__(self) -> None:
         self._clock = SystemClock()
         self._beat_s = 0.0
         self._loop = asyncio.new_event_loop()
-        self._tasks: set[asyncio.Task[Any] | None] = set()
+        self._tasks: dict[asyncio.Task[Any], object] = {}
         """Held here: a loop itself holds no task that waits for ever."""
         threading.Thread(target=self._run, daemon=True, name="async-envs").start()
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> "Future[T]":
-        """Run a coroutine."""
-        return asyncio.run_coroutine_threadsafe(self._held(work), self._loop)
+    @property
+    def stands_still(self) -> bool:
+        """Whether something blocks it."""
+        return self._clock.now() - self._beat_s > _STILL_S
 
     @property
-    def still_s(self) -> float:
-        """How long it has stood still."""
-        return self._clock.now() - self._beat_s
+    def running(self) -> object:
+        """The key of the call that runs at this moment: what blocks a loop that stands still."""
+        task = asyncio.current_task(self._loop)
+        return None if task is None else self._tasks.get(task)
 
-    async def _held(self, work: Coroutine[Any, Any, T]) -> T:
+    def begin(self, work: Coroutine[Any, Any, T]) -> "Call[T]":
+        """Run a coroutine."""
+        key = object()
+        held = self._held(work, key)
+        return Call(asyncio.run_coroutine_threadsafe(held, self._loop), key)
+
+    def settle(self) -> "Future[None]":
+        """Return what is done when all that runs now has ended."""
+        return asyncio.run_coroutine_threadsafe(self._settle(), self._loop)
+
+    def end(self) -> None:
+        """End the thread when what blocks it has ended, if ever."""
+        self._loop.call_soon_threadsafe(self._loop.call_later, _STILL_S, self._loop.stop)
+
+    async def _held(self, work: Coroutine[Any, Any, T], key: object) -> T:
         task = asyncio.current_task()
-        self._tasks.add(task)
+        assert task is not None
+        self._tasks[task] = key
         try:
             return await work
         finally:
-            self._tasks.discard(task)
+            del self._tasks[task]
+
+    async def _settle(self) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks))
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._beat()
         self._loop.run_forever()
+        self._loop.close()
 
     def _beat(self) -> None:
         self._beat_s = self._clock.now()

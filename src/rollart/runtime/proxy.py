@@ -125,6 +125,8 @@ class LLMProxy:
         Return what it took: `pull_s`, of it `exposed_s` while the engine stood, and `load_s`.
         """
         async with self._stepping:
+            if self._broken is not None:
+                raise self._broken
             if self._engine.version == version:
                 return {}
             return await self._thread.submit(lambda: self._load(version))
@@ -137,6 +139,8 @@ class LLMProxy:
         """Suspend, and give every request back with what it has."""
         await self.suspend()
         async with self._stepping:
+            if self._broken is not None:
+                raise self._broken
             added, self._added = self._added, []
             ended, self._ended = self._ended, []
             running = self._waiting.keys() - {request.session for request in added}

@@ -24,7 +24,7 @@ from rollart.contract import check_reset, check_step
 from rollart.control.episode import Outcome
 from rollart.errors import EnvError, RollartError
 from rollart.ports import Env
-from rollart.runtime.env_loop import SHARED, EnvLoop
+from rollart.runtime.env_loop import SHARED, EnvLoop, LoopThread
 from rollart.types import Failure, FailureKind, Json
 
 T = TypeVar("T")
@@ -34,6 +34,8 @@ _RAISED = (Exception, SystemExit, asyncio.CancelledError)
 """What an environment may raise; a cancellation from inside it is no cancelling of the attempt."""
 _CLOSING_S = 4.0
 """Longest the end of a run waits for environments to close."""
+_SETTLING_S = 2.0
+"""Longest it waits for what asynchronous environments do when a call of theirs is cancelled."""
 
 
 class AttemptError(RollartError):
@@ -59,7 +61,9 @@ class Seat:
     def __init__(self, slot: int, *, loop: EnvLoop = SHARED) -> None:
         """Take the number of the slot, and where asynchronous environments run."""
         self._slot = slot
-        self._loop = loop
+        self.loop = loop
+        self._home: LoopThread | None = None
+        """Where an asynchronous environment began: what it holds belongs to that loop."""
         self._env: Env | None = None
         self._kind = ""
         self._thread: _Thread | None = None
@@ -69,7 +73,7 @@ class Seat:
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
         """Have an environment of this kind, the one of the attempt before if it is fit."""
-        if self._env is None or self._kind != kind:
+        if self._env is None or self._kind != kind or self._is_homeless:
             self.close()
             self._kind = kind
             try:
@@ -123,39 +127,46 @@ class Seat:
         self._leave_behind(self.closing)
 
     def _leave_behind(self, kept: "set[asyncio.Future[Answer]]") -> None:
+        is_homeless, self._home = self._is_homeless, None
         env, self._env = self._env, None
         thread, self._thread = self._thread, None
         close = getattr(env, "close", None)
-        if close is not None:
-            self._keep(self._close(close, thread or _Thread()), kept)
+        if close is not None and not is_homeless:
+            self._keep(self._close(env, thread or _Thread()), kept)
         elif thread is not None:
             thread.abandon()
 
-    def _close(self, close: Callable[[], object], thread: "_Thread") -> "asyncio.Future[Answer]":
+    @property
+    def _is_homeless(self) -> bool:
+        return self._home is not None and self._home is not self.loop.thread
+
+    def _begin(self, env: object, awaitable: Awaitable[object]) -> "asyncio.Future[Answer]":
+        """Run what an environment wants awaited, where it runs."""
+        if getattr(env, "inline", False):
+            return asyncio.ensure_future(_answer(awaitable))
+        return self.loop.submit(_answer(awaitable))
+
+    def _close(self, env: Any, thread: "_Thread") -> "asyncio.Future[Answer]":
         """Close an environment after what its thread is doing, which is then done with."""
+        close = env.close
         if inspect.iscoroutinefunction(close):
             thread.abandon()
-            return self._loop.submit(_answer(close()))
+            return self._begin(env, close())
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         thread.submit(close, _Reply(loop, future))
         thread.abandon()
-        return asyncio.ensure_future(self._whole(future))
+        return asyncio.ensure_future(self._whole(env, future))
 
-    async def _whole(self, future: "asyncio.Future[Answer]") -> Answer:
+    async def _whole(self, env: object, future: "asyncio.Future[Answer]") -> Answer:
         """Return what a thread answered, awaited if a plain function made an awaitable."""
         value, error = await future
-        return (
-            await self._loop.submit(_answer(value))
-            if inspect.isawaitable(value)
-            else (value, error)
-        )
+        return await self._begin(env, value) if inspect.isawaitable(value) else (value, error)
 
     def _close_late(self, env: object) -> None:
         """Close an environment that was made when nobody waited for it any more."""
-        close = getattr(env, "close", None)
-        if close is not None:
-            self._keep(self._close(close, _Thread()), self._abandoned)
+        if hasattr(env, "close"):
+            self._keep(self._close(env, _Thread()), self._abandoned)
 
     def _checked(self, check: Callable[[object], T], value: object) -> T:
         try:
@@ -166,8 +177,9 @@ class Seat:
 
     async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
         env = cast("Env", self._env)
-        is_inline = getattr(env, "inline", False)
-        if inspect.iscoroutinefunction(getattr(env, what)) or is_inline:
+        if self._is_homeless:
+            raise self._held_up(what)
+        if inspect.iscoroutinefunction(getattr(env, what)) or getattr(env, "inline", False):
             try:
                 value = call()
             except _RAISED as error:
@@ -175,9 +187,9 @@ class Seat:
         else:
             value = await self._in_thread(call, timeout_s, what)
         if inspect.isawaitable(value):  # also what a plain function made, such as a wrapper's
-            answer = _answer(value)
-            task = asyncio.ensure_future(answer) if is_inline else self._loop.submit(answer)
-            value = await self._in_task(task, timeout_s, what)
+            if not getattr(env, "inline", False):
+                self._home = self.loop.thread
+            value = await self._in_task(self._begin(env, value), timeout_s, what)
         return value
 
     async def _in_task(self, task: "asyncio.Future[Answer]", timeout_s: float, what: str) -> object:
@@ -187,11 +199,11 @@ class Seat:
             self._leave(task)
             raise
         if not done:
+            is_held_up = self._home is not None and self.loop.is_held_up(task)
             self._leave(task)
-            raise self._hung(what, timeout_s)
+            raise self._held_up(what) if is_held_up else self._hung(what, timeout_s)
         if task.cancelled():
-            self.close()
-            raise AttemptError("env_timeout", f"{self._kind}: {what}: its event loop was blocked")
+            raise self._held_up(what)
         return self._unwrap(what, task.result())
 
     async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
@@ -237,7 +249,7 @@ class Seat:
         return result
 
     def _leave(self, task: "asyncio.Future[Answer]") -> None:
-        task.cancel()
+        self.loop.cancel(task)
         self._keep(task, self._abandoned)
         self.close()
 
@@ -245,6 +257,11 @@ class Seat:
         """Hold a task that nobody awaits until it ends."""
         kept.add(task)
         task.add_done_callback(kept.discard)
+
+    def _held_up(self, what: str) -> AttemptError:
+        self.close()
+        message = f"{self._kind}: {what}: another environment blocked their event loop"
+        return AttemptError("worker", message)
 
     def _hung(self, what: str, timeout_s: float) -> AttemptError:
         self._leave_behind(self._abandoned)  # its close may never come
@@ -272,12 +289,16 @@ def _where(error: BaseException, env: object) -> str:
 async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:
     """Close the environments of all seats, and give them a while for it."""
     closing: set[asyncio.Future[Answer]] = set()
+    loops: set[EnvLoop] = set()
     for seat in seats:
+        loops.add(seat.loop)
         seat.close()
         closing |= seat.closing
     if closing:
         for late in (await asyncio.wait(closing, timeout=grace_s))[1]:
             late.cancel()
+    for loop in loops:
+        await loop.settle(min(grace_s, _SETTLING_S))
 
 
 async def _answer(awaitable: Awaitable[object]) -> Answer:
