@@ -185,7 +185,7 @@ def _entry(now: float, event: Event, commands: Sequence[Command]):
 
 def live(case: Case) -> History:
     """Make the run with the live controller, in virtual time."""
-    with mock.patch.object(seat, "_Thread", InlineThread):
+    with mock.patch.object(seat, "EnvThread", InlineThread):
         return run(lambda loop: _live(case, loop))
 
 

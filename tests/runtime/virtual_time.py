@@ -101,12 +101,15 @@ class VirtualClock:
 class InlineThread:
     """Stands in for a slot's thread: runs each call where it is submitted."""
 
-    def submit(self, call: Callable[[], object], reply: Callable[[Any], None]) -> None:
+    def submit(self, call: Callable[[], object], unwanted: object = None) -> "asyncio.Future[Any]":
+        loop = asyncio.get_running_loop()
+        future = loop.create_future()
         try:
             answer = call(), None
         except BaseException as error:
             answer = None, error
-        reply(answer)
+        loop.call_soon(lambda: future.done() or future.set_result(answer))
+        return future
 
     def abandon(self) -> None:
         pass

@@ -9,11 +9,8 @@ ends, environments that are closing have a while for it (`close_all`).
 """
 
 import asyncio
-import contextlib
 import inspect
-import queue
 import sys
-import threading
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,11 +22,10 @@ from rollart.control.episode import Outcome
 from rollart.errors import EnvError, RollartError
 from rollart.ports import Env
 from rollart.runtime.env_loop import SHARED, EnvLoop, LoopThread
+from rollart.runtime.env_thread import Answer, EnvThread
 from rollart.types import Failure, FailureKind, Json
 
 T = TypeVar("T")
-Answer = tuple[object, BaseException | None]
-"""What a call returned, or what it raised; as a value, for futures refuse StopIteration."""
 _RAISED = (Exception, SystemExit, asyncio.CancelledError)
 """What an environment may raise; a cancellation from inside it is no cancelling of the attempt."""
 _CLOSING_S = 4.0
@@ -66,7 +62,7 @@ class Seat:
         """Where an asynchronous environment began: what it holds belongs to that loop."""
         self._env: Env | None = None
         self._kind = ""
-        self._thread: _Thread | None = None
+        self._thread: EnvThread | None = None
         self._abandoned: set[asyncio.Future[Answer]] = set()
         self.closing: set[asyncio.Future[Answer]] = set()
         """Environments that were left behind and may be expected to close."""
@@ -132,7 +128,7 @@ class Seat:
         thread, self._thread = self._thread, None
         close = getattr(env, "close", None)
         if close is not None and not is_homeless:
-            self._keep(self._close(env, thread or _Thread()), kept)
+            self._keep(self._close(env, thread or EnvThread()), kept)
         elif thread is not None:
             thread.abandon()
 
@@ -146,15 +142,13 @@ class Seat:
             return asyncio.ensure_future(_answer(awaitable))
         return self.loop.submit(_answer(awaitable))
 
-    def _close(self, env: Any, thread: "_Thread") -> "asyncio.Future[Answer]":
+    def _close(self, env: Any, thread: EnvThread) -> "asyncio.Future[Answer]":
         """Close an environment after what its thread is doing, which is then done with."""
         close = env.close
         if inspect.iscoroutinefunction(close):
             thread.abandon()
             return self._begin(env, close())
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        thread.submit(close, _Reply(loop, future))
+        future = thread.submit(close)
         thread.abandon()
         return asyncio.ensure_future(self._whole(env, future))
 
@@ -166,7 +160,7 @@ class Seat:
     def _close_late(self, env: object) -> None:
         """Close an environment that was made when nobody waited for it any more."""
         if hasattr(env, "close"):
-            self._keep(self._close(env, _Thread()), self._abandoned)
+            self._keep(self._close(env, EnvThread()), self._abandoned)
 
     def _checked(self, check: Callable[[object], T], value: object) -> T:
         try:
@@ -225,11 +219,9 @@ class Seat:
         `unwanted` is given what it returns later than that.
         """
         if self._thread is None:
-            self._thread = _Thread()
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Answer] = loop.create_future()
-        self._thread.submit(call, _Reply(loop, future, unwanted))
-        timer = loop.call_later(timeout_s, _expire, future)
+            self._thread = EnvThread()
+        future = self._thread.submit(call, unwanted)
+        timer = asyncio.get_running_loop().call_later(timeout_s, _expire, future)
         try:
             return await future
         except asyncio.CancelledError:
@@ -311,50 +303,3 @@ async def _answer(awaitable: Awaitable[object]) -> Answer:
 def _expire(future: "asyncio.Future[Answer]") -> None:
     if not future.done():
         future.set_exception(TimeoutError())
-
-
-class _Reply:
-    """Hands a thread's answer to a future of the event loop, or away if nobody still waits."""
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        future: "asyncio.Future[Answer]",
-        unwanted: Callable[[object], None] | None = None,
-    ) -> None:
-        self._loop = loop
-        self._future = future
-        self._unwanted = unwanted
-
-    def __call__(self, answer: Answer) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
-            self._loop.call_soon_threadsafe(self._settle, answer)
-
-    def _settle(self, answer: Answer) -> None:
-        if not self._future.done():
-            self._future.set_result(answer)
-        elif self._unwanted is not None and answer[1] is None:
-            self._unwanted(answer[0])
-
-
-class _Thread:
-    """A daemon thread that runs calls in order until it is abandoned."""
-
-    def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True, name="env").start()
-
-    def submit(self, call: Callable[[], object], reply: Callable[[Answer], None]) -> None:
-        self._calls.put((call, reply))
-
-    def abandon(self) -> None:
-        self._calls.put(None)
-
-    def _run(self) -> None:
-        while (item := self._calls.get()) is not None:
-            call, reply = item
-            try:
-                answer = call(), None
-            except BaseException as error:
-                answer = None, error
-            reply(answer)
