@@ -56,6 +56,14 @@ def test_overrides_win_over_the_file_and_the_file_over_what_it_extends(write):
     assert (run.steps, run.seed, run.environments) == (1, 2, 3)
 
 
+def test_a_table_on_the_command_line_replaces_the_one_in_the_file(write):
+    path = write(LAKE + "options = {size = 5, holes = 2}\n")
+    assert load_config(path, ["tasks.lake.options={}"]).tasks["lake"].options == {}
+    both = ["tasks.lake.options={size=3}", "tasks.lake.options.holes=1"]
+    assert load_config(path, both).tasks["lake"].options == {"size": 3, "holes": 1}
+    assert refusal(path, "tasks.lake={env=1}").endswith("must be text (on the command line)")
+
+
 def test_overrides_are_read_as_toml_or_else_as_text():
     assert parse_override("run.steps=8") == ("run.steps", 8)
     assert parse_override("training.betas=[0.9, 0.95]") == ("training.betas", [0.9, 0.95])
@@ -236,6 +244,15 @@ def test_a_dumped_config_loads_as_the_same_config(write):
     ]
     config = load_config(write(LAKE), overrides)
     assert load_config(write(dump_toml(config), "dumped.toml")) == config
+
+
+def test_what_a_config_changes_is_all_it_needs(write):
+    path = write(LAKE)
+    assert dump_toml(load_config(path), changed=True) == (
+        f'[run]\nimport_paths = ["{path.resolve().parent}"]\n\n[tasks.lake]\nenv = "frozen_lake"\n'
+    )
+    config = load_config(path, ["training.lora.rank=4", "staleness.alpha=2", "run.name=x"])
+    assert load_config(write(dump_toml(config, changed=True), "less.toml")) == config
 
 
 def test_every_key_is_explained_in_words():

@@ -267,7 +267,8 @@ def test_a_model_without_tokenizer_is_named_with_what_is_missing(rollart, home, 
     code, said = rollart("train", "small.toml", "run.directory=untold", "model.path=./bare")
     assert code == 2
     assert only_error(said) == (
-        "bare: no tokenizer there (wanted tokenizer.json or tokenizer.model or vocab.json)"
+        "model.path = './bare': no tokenizer there "
+        "(wanted tokenizer.json or tokenizer.model or vocab.json)"
     )
 
 

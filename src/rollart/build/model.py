@@ -15,7 +15,7 @@ from rollart.engines.torch.architecture import read_architecture
 from rollart.envs.loading import env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
-from rollart.errors import ConfigError, EnvError, UserError
+from rollart.errors import ConfigError, EnvError, ModelError, UserError
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.devices import find_device
 from rollart.models.loading import load_config, resolve, weight_files
@@ -69,11 +69,15 @@ def tiny_directory(config: Config) -> Path:
     return config.model.cache_directory / f"warm-{config.model.tiny_size}-{key}"
 
 
-def check_model(directory: Path) -> None:
-    """Refuse a model that the engine or the trainer would refuse later."""
-    read_architecture(load_config(directory))
-    weight_files(directory)
-    load_tokenizer(directory)
+def check_model(directory: Path, *, named: str) -> None:
+    """Refuse a model that the engine or the trainer would refuse later, by what it was named."""
+    try:
+        read_architecture(load_config(directory))
+        weight_files(directory)
+        load_tokenizer(directory)
+    except ModelError as error:
+        said = str(error).removeprefix(f"{directory}: ")
+        raise ModelError(f"model.path = {named!r}: {said}") from error
 
 
 def check_devices(config: Config) -> None:

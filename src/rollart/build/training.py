@@ -40,7 +40,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     setups = make_setups(config, config.sampling)
     say = partial(print, file=sys.stderr, flush=True)
     model = prepare_model(config, say) if saved is None else find_model(config, saved, say)
-    check_model(model)
+    check_model(model, named=config.model.path)
     prepared_s = clock.now()
     recorder = make_recorder(config, saved)
     spending = Spending(recorder.metrics.ledger)

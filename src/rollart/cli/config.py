@@ -11,7 +11,8 @@ def run(arguments: Namespace) -> int:
     """Show, check or explain."""
     match arguments.action:
         case "show":
-            say(dump_toml(load_config(arguments.config, arguments.overrides)).rstrip())
+            config = load_config(arguments.config, arguments.overrides)
+            say(dump_toml(config, changed=arguments.changed).rstrip())
         case "check":
             _check(arguments)
         case _:

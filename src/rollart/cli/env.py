@@ -11,7 +11,7 @@ from rollart.config import parse_override
 from rollart.envs.loading import make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
-from rollart.errors import EnvError, UserError
+from rollart.errors import ConfigError, EnvError, UserError
 from rollart.ports import Env
 from rollart.types import Json
 
@@ -24,7 +24,7 @@ def run(arguments: Namespace) -> int:
     sys.path.insert(0, str(Path.cwd()))
     if arguments.episodes < 1 or arguments.max_turns < 1:
         raise UserError("--episodes and --max-turns must be at least 1")
-    options = dict(parse_override(each) for each in arguments.option)
+    options = dict(_option(each) for each in arguments.option)
     player = RandomPlayer() if arguments.player == "random" else NoisyPlayer(noise=0.0)
     plays = [
         _play(arguments, options, player, seed=arguments.seed + index)
@@ -41,6 +41,12 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
+def _option(text: str) -> tuple[str, Json]:
+    if "=" not in text:
+        raise UserError(f"--option {text}: write it as --option NAME=VALUE")
+    return parse_override(text)
+
+
 def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
     watch = Watch(reset_s=_LIMIT_S, step_s=_LIMIT_S)
 
@@ -54,6 +60,8 @@ def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, 
         result = run_watched(watch, make, episode)
     except EnvError as error:
         raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
+    except ConfigError as error:
+        raise UserError(_as_typed(error)) from error
     except UserError:
         raise
     except (Exception, SystemExit) as error:
@@ -66,6 +74,18 @@ def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, 
     if arguments.episodes <= 10:
         _show(result, seed)
     return result
+
+
+def _as_typed(error: ConfigError) -> str:
+    """Return an error of a config in the words of this command."""
+    option = error.field.removeprefix("env.options.")
+    if error.field == "env.name":
+        return f"{error.value}: {error.fix}"
+    if error.field == "env.options":
+        return f"--option: {error.fix}"
+    if error.value is None:
+        return f"--option {option}=VALUE: {error.fix}"
+    return f"--option {option}={error.value}: {error.fix}"
 
 
 def _show(result: Play, seed: int) -> None:

@@ -106,6 +106,9 @@ def _add_config(commands: "Commands") -> None:
         action = actions.add_parser(name, description=about, help=about)
         action.add_argument("config", metavar="CONFIG", help="a TOML file")
         _add_overrides(action)
+        if name == "show":
+            help_text = "only what differs from the defaults"
+            action.add_argument("--changed", action="store_true", help=help_text)
     about = "Say what a key or a section means."
     explain = actions.add_parser("explain", description=about, help=about)
     explain.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")

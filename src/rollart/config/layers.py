@@ -31,6 +31,19 @@ class Layered:
             key = key.rpartition(".")[0]
         return self.origins.get(key, "")
 
+    def put(self, key: str, value: object, *, origin: str) -> None:
+        """Give a key this value, whatever was there."""
+        *path, last = key.split(".")
+        table = self.table
+        for part in path:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = cast("Table", table[part])
+        table[last] = value
+        below = f"{key}."
+        self.origins = {each: at for each, at in self.origins.items() if not each.startswith(below)}
+        self.origins[key] = origin
+
     def add(self, table: Mapping[str, Any], *, origins: Mapping[str, str]) -> None:
         """Lay a table over what is there."""
         _merge(self.table, table)
@@ -46,13 +59,10 @@ def read_layers(path: Path, overrides: Sequence[str]) -> Layered:
 
 
 def layer_overrides(layered: Layered, overrides: Sequence[str]) -> None:
-    """Lay `key=value` overrides over what is there."""
+    """Lay `key=value` overrides over what is there; a table replaces the one that was there."""
     for override in overrides:
         key, value = parse_override(override)
-        table: Any = value
-        for part in reversed(key.split(".")):
-            table = {part: table}
-        layered.add(table, origins={key: "on the command line"})
+        layered.put(key, value, origin="on the command line")
         layered.typed[key] = override.partition("=")[2]
 
 

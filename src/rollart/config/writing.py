@@ -1,20 +1,24 @@
-"""Writing: a `Config` as TOML, complete, so that loading it gives the same `Config`."""
+"""Writing: a `Config` as TOML, complete or without defaults; it loads as the same `Config`."""
 
 import dataclasses
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from rollart.config.keys import keys_of
 from rollart.config.schema import Config
 
+Fields = Callable[[Any], dict[str, Any]]
+"""What is written of an option class, by key."""
 
-def dump_toml(config: Config) -> str:
-    """Return every field of the config as TOML text."""
+
+def dump_toml(config: Config, *, changed: bool = False) -> str:
+    """Return the config as TOML text: every field, or only those that are not at their default."""
     lines: list[str] = []
-    _write_table(lines, _fields(config), "")
+    fields = _changed_fields if changed else _fields
+    _write_table(lines, fields(config), "", fields=fields)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
@@ -44,24 +48,37 @@ def _number(value: float) -> str:
     return "nan" if math.isnan(value) else ("inf" if value > 0 else "-inf")
 
 
-def _write_table(lines: list[str], table: Mapping[str, Any], path: str) -> None:
-    sections = {key: inner for key, value in table.items() if (inner := _section(value))}
+def _write_table(lines: list[str], table: Mapping[str, Any], path: str, *, fields: Fields) -> None:
+    inner = {key: _section(value, fields) for key, value in table.items()}
+    sections = {key: each for key, each in inner.items() if each is not None}
     plain = {key: value for key, value in table.items() if key not in sections}
     if path and (plain or not sections):
         lines += ["", f"[{path}]"]
     lines += [f"{_key(key)} = {toml_value(value)}" for key, value in plain.items()]
-    for key, inner in sections.items():
-        _write_table(lines, inner, f"{path}.{_key(key)}" if path else _key(key))
+    for key, each in sections.items():
+        _write_table(lines, each, f"{path}.{_key(key)}" if path else _key(key), fields=fields)
 
 
-def _section(value: object) -> Mapping[str, Any] | None:
+def _section(value: object, fields: Fields) -> Mapping[str, Any] | None:
     """Return a value as a table of its own: an option class, or option classes by name."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return _fields(value)
+        return fields(value)
     if not isinstance(value, Mapping):
         return None
     table = cast("Mapping[str, Any]", value)
     return table if any(dataclasses.is_dataclass(each) for each in table.values()) else None
+
+
+def _changed_fields(value: Any) -> dict[str, Any]:
+    """Return the fields that an option class would not have by itself."""
+    entries = zip(_fields(value).items(), dataclasses.fields(value), strict=True)
+    return {key: each for (key, each), entry in entries if each != _default(entry)}
+
+
+def _default(entry: "dataclasses.Field[Any]") -> object:
+    if entry.default_factory is not dataclasses.MISSING:
+        return entry.default_factory()
+    return entry.default
 
 
 def _fields(value: Any) -> dict[str, Any]:
