@@ -1,10 +1,13 @@
 """The Env contract: checks what an environment returned, the one place where rubbish is named.
 
-A value that passes has exactly the types of the Env port; anything else raises an EnvError which
-says what was returned and what is wanted, so it becomes data on a trajectory and no reward.
+What a user wrote is also asked, before it is called, whether it can be called that way. A value
+that passes has exactly the types of the Env port; anything else raises an EnvError which says what
+was returned and what is wanted, so it becomes data on a trajectory and no reward.
 """
 
+import inspect
 import math
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from rollart.errors import EnvError
@@ -34,6 +37,41 @@ def check_step(value: object) -> tuple[str, float, bool, bool, dict[str, Json]]:
         _check_flag(truncated, "truncated"),
         _check_info(info, _STEP),
     )
+
+
+def refuse_call(
+    function: Callable[..., object], name: str, arguments: Sequence[str], *, is_method: bool = False
+) -> str:
+    """Say why a user's function cannot be called so; empty if it can, or has no signature.
+
+    A decorated one is asked for the signature it is called by, not for what it wraps.
+    """
+    if inspect.isasyncgenfunction(function) or _is_generator(function):
+        return f"{name} yields, so calling it gives a generator: return the value instead"
+    own = ("self", *arguments) if is_method else tuple(arguments)
+    try:
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        signature.bind(*own)
+    except TypeError:
+        wanted = f"{name}({', '.join(arguments)})"
+        fix = f"write def {name}({', '.join(own)})"
+        return f"{name}{_show_signature(signature)} cannot be called as {wanted}: {fix}"
+    return ""
+
+
+def _is_generator(function: Callable[..., object]) -> bool:
+    """Say whether a function yields and is no old form of a coroutine, which also does."""
+    flags = getattr(getattr(function, "__code__", None), "co_flags", 0)
+    return inspect.isgeneratorfunction(function) and not flags & inspect.CO_ITERABLE_COROUTINE
+
+
+def _show_signature(signature: inspect.Signature) -> str:
+    empty = inspect.Parameter.empty
+    bare = [each.replace(annotation=empty) for each in signature.parameters.values()]
+    return str(signature.replace(parameters=bare, return_annotation=empty))
 
 
 def _check_tuple(value: object, length: int, wanted: str) -> tuple[object, ...]:

@@ -20,6 +20,9 @@
 A failed trajectory is data (`types.Failure`), not an exception that travels.
 """
 
+_TOLD = 300
+"""Most characters that are told of an exception that is not ours."""
+
 
 class RollartError(Exception):
     """The root of the tree."""
@@ -96,3 +99,13 @@ class SandboxError(RollartError):
 
 class InvariantError(RollartError):
     """A broken invariant: the program, not the user, is wrong."""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception's name and text as one line of a length that can be read."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:
+        text = "its text cannot be had"
+    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return told if len(told) <= _TOLD else told[: _TOLD - 1] + "…"

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from zlib import crc32
 
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, describe_error
 
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
@@ -78,4 +78,4 @@ def _load_file(name: str, field: str, shown: object) -> ModuleType:
 def _broken(name: str, error: Exception) -> str:
     extra = EXTRAS.get(getattr(error, "name", None) or "")
     hint = f": install rollart[{extra}]" if extra else ""
-    return f"importing {name} failed: {type(error).__name__}: {error}{hint}"
+    return f"importing {name} failed: {describe_error(error)}{hint}"

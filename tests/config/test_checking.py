@@ -15,6 +15,14 @@ class Plain:
 class Unmade(Plain):
     def __init__(self):
         threading.Event().wait()
+
+class Short(Plain):
+    def reset(self, seed): ...
+
+def find_nothing(): ...
+async def find_late(text): ...
+def find_many(text):
+    yield text
 """
 
 
@@ -58,3 +66,38 @@ def test_only_an_environment_that_is_trained_on_must_be_demonstrated(load):
     check_names(config, is_trained=False)
     with pytest.raises(ConfigError, match=r"the warm start imitates its method suggest\(\)"):
         check_names(config)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            "env=checked_envs:Short",
+            "tasks.lake.env = 'checked_envs:Short': reset(self, seed) cannot be called as "
+            "reset(seed, task): write def reset(self, seed, task)",
+        ),
+        (
+            "parser=checked_envs:find_nothing",
+            "tasks.lake.parser = 'checked_envs:find_nothing': find_nothing() cannot be called as "
+            "find_nothing(text): write def find_nothing(text)",
+        ),
+        (
+            "parser=checked_envs:find_many",
+            "tasks.lake.parser = 'checked_envs:find_many': find_many yields, so calling it gives "
+            "a generator: return the value instead",
+        ),
+        (
+            "parser=checked_envs:find_late",
+            "tasks.lake.parser = 'checked_envs:find_late': a parser is not awaited: write "
+            "def find_late(text), without async",
+        ),
+    ],
+)
+def test_what_cannot_be_called_as_it_will_be_is_refused(load, override, said):
+    with pytest.raises(ConfigError) as caught:
+        check_names(load(f"tasks.lake.{override}"))
+    assert str(caught.value) == said
+
+
+def test_a_parser_without_a_signature_is_taken(load):
+    check_names(load("tasks.lake.parser=builtins:str"))

@@ -101,3 +101,127 @@ def test_options_are_checked_against_what_the_class_accepts(own):
 
 def test_an_environment_may_take_any_option(own):
     assert make_env("my_worlds:Open", options={"any": 1}).options == {"any": 1}
+
+
+CALLED = """
+import functools
+import types
+
+class Good:
+    def reset(self, seed, task): ...
+    def step(self, action): ...
+
+class ShortReset(Good):
+    def reset(self, seed: int) -> tuple: ...
+
+class NoAction(Good):
+    def step(self): ...
+
+class Gym(Good):
+    def reset(self, *, seed=None, options=None): ...
+
+class NoSelf(Good):
+    def step(action): ...
+
+class Yielding(Good):
+    def step(self, action):
+        yield "x"
+
+class AsyncYielding(Good):
+    async def step(self, action):
+        yield "x"
+
+class Wide(Good):
+    def reset(self, *all, **more): ...
+    def step(self, action, extra=1): ...
+
+class Static(Good):
+    @staticmethod
+    def reset(seed, task): ...
+    @classmethod
+    def step(cls, action): ...
+
+class ShortStatic(Good):
+    @staticmethod
+    def reset(seed): ...
+
+class Wordy(Good):
+    def suggest(self, observation): ...
+
+def filled(method):
+    @functools.wraps(method)
+    def call(self, action):
+        return method(self, "db", action)
+    return call
+
+class Wrapped(Good):
+    @filled
+    def step(self, database, action): ...
+
+class Partial(Good):
+    def _step(self, database, action): ...
+    step = functools.partialmethod(_step, "db")
+
+class FromC(Good):
+    step = max
+
+class OldCoroutine(Good):
+    @types.coroutine
+    def step(self, action):
+        yield
+"""
+
+
+@pytest.fixture
+def called(own):
+    (own / "called_worlds.py").write_text(CALLED)
+    yield
+    sys.modules.pop("called_worlds", None)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "ShortReset",
+            "reset(self, seed) cannot be called as reset(seed, task): "
+            "write def reset(self, seed, task)",
+        ),
+        (
+            "NoAction",
+            "step(self) cannot be called as step(action): write def step(self, action)",
+        ),
+        (
+            "Gym",
+            "reset(self, *, seed=None, options=None) cannot be called as reset(seed, task): "
+            "write def reset(self, seed, task)",
+        ),
+        ("NoSelf", "step(action) cannot be called as step(action): write def step(self, action)"),
+        (
+            "ShortStatic",
+            "reset(seed) cannot be called as reset(seed, task): write def reset(seed, task)",
+        ),
+        (
+            "Wordy",
+            "suggest(self, observation) cannot be called as suggest(): write def suggest(self)",
+        ),
+        (
+            "Yielding",
+            "step yields, so calling it gives a generator: return the value instead",
+        ),
+        (
+            "AsyncYielding",
+            "step yields, so calling it gives a generator: return the value instead",
+        ),
+    ],
+)
+def test_a_method_that_cannot_be_called_as_it_will_be_is_refused(called, name, said):
+    target = f"called_worlds:{name}"
+    assert fix_of(load_env_class, target) == f"env.name = {target!r}: {said}"
+
+
+@pytest.mark.parametrize(
+    "name", ["Good", "Wide", "Static", "Wrapped", "Partial", "FromC", "OldCoroutine"]
+)
+def test_a_method_that_can_be_called_or_does_not_tell_passes(called, name):
+    assert load_env_class(f"called_worlds:{name}").__name__ == name

@@ -65,7 +65,24 @@ def test_an_environment_that_cannot_close_loses_no_game():
     began_s = watch.clock.now()
     assert watched(lambda: Waiting("close"), watch=watch) == [True] * 5
     assert watch.clock.now() - began_s < LONG_S / 2
-    assert watch.left_open == "close took more than 0.3 s"
+    assert watch.left_open == "close took more than 0.3 s and was not waited for"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (OSError("the\nserver"), "close raised OSError: the server"),
+        (asyncio.CancelledError(), "close raised CancelledError"),
+    ],
+)
+def test_an_environment_whose_close_raises_loses_no_game_and_is_told(error, said):
+    class Raising(Waiting):
+        def close(self):
+            raise error
+
+    watch = Watch(reset_s=LONG_S, step_s=LONG_S)
+    assert watched(Raising, watch=watch) == [True] * 5
+    assert watch.left_open == said
 
 
 def test_a_task_that_will_not_end_is_left_behind_like_a_close():

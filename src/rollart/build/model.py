@@ -4,6 +4,7 @@ Tiny models are cached by everything that determines them, the files of their en
 (but not what those import), so the second run starts at once.
 """
 
+import asyncio
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ from rollart.engines.torch.architecture import read_architecture
 from rollart.envs.loading import env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
-from rollart.errors import ConfigError, EnvError, ModelError, UserError
+from rollart.errors import ConfigError, EnvError, ModelError, UserError, describe_error
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.devices import find_device
 from rollart.models.loading import load_config, resolve, weight_files
@@ -182,7 +183,7 @@ def _played(
         return run_watched(watch, make, play_all)
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
-        said = str(error) if isinstance(error, EnvError) else f"{type(error).__name__}: {error}"
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        said = str(error) if isinstance(error, EnvError) else describe_error(error)
         fix = f"a game played to build the tiny model failed: {said}"
         raise ConfigError(f"tasks.{name}.env", task.env, fix) from error

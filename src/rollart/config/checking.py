@@ -3,14 +3,16 @@ run starts.
 """
 
 import importlib
+import inspect
 from collections.abc import Callable
 from typing import Any
 
 from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
+from rollart.contract import refuse_call
 from rollart.envs.players import Suggesting
 from rollart.envs.watching import try_env
-from rollart.errors import ConfigError
+from rollart.errors import ConfigError, describe_error
 
 
 def check_names(config: Config, *, is_trained: bool = True) -> None:
@@ -42,9 +44,14 @@ def find_parser(target: str, *, field: str) -> Callable[[str], Any]:
         fix = f"no module {error.name}; put it next to the config or set run.import_paths"
         raise ConfigError(field, target, fix) from error
     except Exception as error:
-        fix = f"importing {module_name} failed: {type(error).__name__}: {error}"
+        fix = f"importing {module_name} failed: {describe_error(error)}"
         raise ConfigError(field, target, fix) from error
     found = getattr(module, function_name, None)
     if not callable(found):
         raise ConfigError(field, target, f"{module_name} has no function {function_name}")
+    if problem := refuse_call(found, function_name, ("text",)):
+        raise ConfigError(field, target, problem)
+    if inspect.iscoroutinefunction(found):
+        fix = f"a parser is not awaited: write def {function_name}(text), without async"
+        raise ConfigError(field, target, fix)
     return found

@@ -4,14 +4,15 @@ What is returned has been checked to look like an Env, so a wrong name or shape 
 before a run starts rather than a failure in each episode.
 """
 
-import contextlib
 import inspect
+from asyncio import CancelledError
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
-from rollart.errors import ConfigError
+from rollart.contract import refuse_call
+from rollart.errors import ConfigError, describe_error
 from rollart.importing import load_module, split_name
 from rollart.ports import Env
 from rollart.types import Json
@@ -22,6 +23,8 @@ SHIPPED = {
     "number_guess": "rollart.envs.number_guess:NumberGuess",
 }
 _FIELD = "env.name"
+_CALLS = {"reset": ("seed", "task"), "step": ("action",), "suggest": (), "close": ()}
+"""How the methods of an environment are called."""
 
 
 def load_env_class(name: str) -> Callable[..., Env]:
@@ -40,6 +43,9 @@ def load_env_class(name: str) -> Callable[..., Env]:
     if missing:
         fix = f"{class_name} has no method {' and no method '.join(missing)}; an environment has"
         raise ConfigError(_FIELD, name, f"{fix} reset(seed, task) and step(action)")
+    for method, arguments in _CALLS.items():
+        if problem := _refuse_method(found, method, arguments):
+            raise ConfigError(_FIELD, name, problem)
     return cast("Callable[..., Env]", found)
 
 
@@ -65,8 +71,8 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
         return env_class(**options)
     except ConfigError:
         raise
-    except (Exception, SystemExit) as error:
-        fix = f"making {name} with them failed: {type(error).__name__}: {error}"
+    except (Exception, SystemExit, CancelledError) as error:
+        fix = f"making {name} with them failed: {describe_error(error)}"
         raise ConfigError("env.options", dict(options), fix) from error
 
 
@@ -80,13 +86,21 @@ def env_source(name: str) -> str:
 
 
 async def close_env(env: Env) -> None:
-    """Close an environment, if it can be; what goes wrong with that concerns nobody any more."""
+    """Close an environment, if it can be."""
     close = getattr(env, "close", None)
     if close is not None:
-        with contextlib.suppress(Exception):
-            value = close()
-            if inspect.isawaitable(value):
-                await value
+        value = close()
+        if inspect.isawaitable(value):
+            await value
+
+
+def _refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> str:
+    """Say why a method cannot be called with these; empty if it can, or nobody knows."""
+    written = inspect.getattr_static(env_class, method, None)
+    if not inspect.isfunction(written) and not isinstance(written, staticmethod | classmethod):
+        return ""
+    is_method = inspect.isfunction(written)
+    return refuse_call(getattr(env_class, method), method, arguments, is_method=is_method)
 
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:

@@ -2,7 +2,7 @@
 
 Games without a model are many and their calls short, so they all run in one thread; whoever waits
 for it knows which call is under way, and since when. Making and closing are calls like the others,
-but what was played is not lost by an environment that cannot close.
+but what was played is not lost by an environment that cannot close, whatever its close does.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from rollart.clock import SystemClock
 from rollart.envs.loading import close_env, load_env_class, make_env
-from rollart.errors import ConfigError, EnvError
+from rollart.errors import ConfigError, EnvError, describe_error
 from rollart.ports import Env
 from rollart.types import Json
 
@@ -42,7 +42,7 @@ class Watch:
         self.clock = SystemClock()
         self.call: _Call | None = None
         self.left_open = ""
-        """Why an environment was not waited for to close; empty if it closed."""
+        """Why an environment did not close; empty if it did."""
         self._limits_s = {"__init__": reset_s, "reset": reset_s, "close": min(step_s, _CLOSE_S)}
         self._step_s = step_s
 
@@ -82,7 +82,10 @@ def run_watched(
             except BaseException as error:
                 errors.append(error)
             with watch.over("close"), loop:
-                loop.run(close_env(env))
+                try:
+                    loop.run(close_env(env))
+                except BaseException as error:
+                    watch.left_open = f"close raised {describe_error(error)}"
         except BaseException as error:
             errors.append(error)
         finally:
@@ -92,7 +95,8 @@ def run_watched(
     hung = _wait(watch, ended)
     if hung is not None and not results and not errors:
         raise EnvError(str(hung))
-    watch.left_open = "" if hung is None else str(hung)
+    if hung is not None:
+        watch.left_open = f"{hung} and was not waited for"
     if results:
         return results[0]
     raise errors[0]
