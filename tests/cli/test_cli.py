@@ -89,8 +89,17 @@ def test_overrides_may_stand_before_and_after_options():
     assert arguments.overrides == ["run.steps=1", "run.seed=2"]
     with pytest.raises(UserError, match="unknown argument '--drie'"):
         parse(["train", "a.toml", "--drie"])
-    with pytest.raises(UserError, match="unknown argument 'a=b'"):
+    with pytest.raises(UserError, match="unknown argument 'a=b'\ntry: rollart doctor --help$"):
         parse(["doctor", "a=b"])
+    with pytest.raises(UserError, match="unknown argument '-x'\ntry: rollart config show --help$"):
+        parse(["config", "show", "a.toml", "-x"])
+
+
+def test_an_option_of_an_environment_is_told_how_it_is_written():
+    with pytest.raises(UserError) as caught:
+        parse(["env", "try", "frozen_lake", "size=2"])
+    said = "unknown argument 'size=2'; write --option size=2\ntry: rollart env try --help"
+    assert str(caught.value) == said
 
 
 @pytest.mark.parametrize(
@@ -264,6 +273,45 @@ def test_an_environment_that_raises_is_not_called_a_bug_of_ours(lines, tmp_path,
     code, _, err = lines("env", "try", "raising_env:Raising")
     assert code == 2
     assert err.startswith("error: raising_env:Raising raised OSError: the server is away\n")
+
+
+def test_what_an_environment_raises_is_told_in_one_line(lines, tmp_path, monkeypatch):
+    (tmp_path / "wordy_env.py").write_text(
+        "import asyncio\nclass Wordy:\n"
+        "    def reset(self, seed, task):\n        raise OSError('line\\n' * 1000)\n"
+        "    def step(self, action):\n        raise NotImplementedError\n"
+        "class Cancelled(Wordy):\n"
+        "    async def reset(self, seed, task):\n        raise asyncio.CancelledError\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, _, err = lines("env", "try", "wordy_env:Wordy")
+    assert code == 2
+    first = err.splitlines()[0]
+    assert first.startswith("error: wordy_env:Wordy raised OSError: line line line ")
+    assert len(first) < 340
+    assert first.endswith("…")
+    code, _, err = lines("env", "try", "wordy_env:Cancelled")
+    assert code == 2
+    assert err.startswith("error: wordy_env:Cancelled raised CancelledError\n")
+
+
+def test_an_environment_that_cannot_close_is_told_once(lines, tmp_path, monkeypatch):
+    (tmp_path / "open_env.py").write_text(
+        "class Open:\n"
+        "    def reset(self, seed, task):\n        return 'hello', {}\n"
+        "    def step(self, action):\n        return 'x', 1.0, True, False, {}\n"
+        "    def close(self):\n        raise OSError('still in use')\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    code, out, err = lines("env", "try", "open_env:Open", "--episodes", "3")
+    assert code == 0
+    assert "3 episodes by the random player, success 100.0%" in out
+    assert err == (
+        "note: open_env:Open: close raised OSError: still in use; "
+        "what was played counts, in training too\n"
+    )
 
 
 def test_an_environment_that_leaves_the_program_is_told(lines, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import sys
 import textwrap
 from argparse import Namespace
+from asyncio import CancelledError
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rollart.config import parse_override
 from rollart.envs.loading import make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
-from rollart.errors import ConfigError, EnvError, UserError
+from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.ports import Env
 from rollart.types import Json
 
@@ -26,10 +27,12 @@ def run(arguments: Namespace) -> int:
         raise UserError("--episodes and --max-turns must be at least 1")
     options = dict(_option(each) for each in arguments.option)
     player = RandomPlayer() if arguments.player == "random" else NoisyPlayer(noise=0.0)
-    plays = [
-        _play(arguments, options, player, seed=arguments.seed + index)
-        for index in range(arguments.episodes)
-    ]
+    plays: list[Play] = []
+    left_open: set[str] = set()
+    for seed in range(arguments.seed, arguments.seed + arguments.episodes):
+        watch = Watch(reset_s=_LIMIT_S, step_s=_LIMIT_S)
+        plays.append(_play(arguments, options, player, seed=seed, watch=watch))
+        left_open |= {watch.left_open} - {""}
     count = len(plays)
     word = "episode" if count == 1 else "episodes"
     say(
@@ -38,6 +41,8 @@ def run(arguments: Namespace) -> int:
         f"reward {sum(sum(each.rewards) for each in plays) / count:.3f}, "
         f"{sum(len(each.actions) for each in plays) / count:.1f} turns"
     )
+    for reason in sorted(left_open):
+        note(f"{arguments.name}: {reason}; what was played counts, in training too")
     return 0
 
 
@@ -47,9 +52,9 @@ def _option(text: str) -> tuple[str, Json]:
     return parse_override(text)
 
 
-def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int) -> Play:
-    watch = Watch(reset_s=_LIMIT_S, step_s=_LIMIT_S)
-
+def _play(
+    arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int, watch: Watch
+) -> Play:
     def make() -> Env:
         return make_env(arguments.name, options=options)
 
@@ -64,13 +69,11 @@ def _play(arguments: Namespace, options: Mapping[str, Json], player: Player, *, 
         raise UserError(_as_typed(error)) from error
     except UserError:
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, CancelledError) as error:
         raise UserError(
-            f"{arguments.name} raised {type(error).__name__}: {error}\n"
+            f"{arguments.name} raised {describe_error(error)}\n"
             "ROLLART_DEBUG=1 shows where; in training the attempt would be made again"
         ) from error
-    if watch.left_open:
-        note(f"{arguments.name}: {watch.left_open} and was not waited for")
     if arguments.episodes <= 10:
         _show(result, seed)
     return result

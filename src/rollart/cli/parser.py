@@ -22,10 +22,19 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     arguments, rest = parser.parse_known_args(argv)
     wrong = [each for each in rest if "=" not in each or each.startswith("-")]
     if wrong or (rest and not hasattr(arguments, "overrides")):
-        raise UserError(f"unknown argument {(wrong or rest)[0]!r}\ntry: rollart --help")
+        raise UserError(_unknown(arguments, (wrong or rest)[0]))
     if rest:
         arguments.overrides = [*arguments.overrides, *rest]
     return arguments
+
+
+def _unknown(arguments: argparse.Namespace, argument: str) -> str:
+    """Say that a command takes no such argument, and where its help is."""
+    words = ["rollart", arguments.command, getattr(arguments, "action", "")]
+    command = " ".join(filter(None, words))
+    takes_options = hasattr(arguments, "option") and "=" in argument and argument[0] != "-"
+    fix = f"; write --option {argument}" if takes_options else ""
+    return f"unknown argument {argument!r}{fix}\ntry: {command} --help"
 
 
 def _build() -> argparse.ArgumentParser:
