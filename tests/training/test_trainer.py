@@ -156,6 +156,28 @@ def test_the_divergence_from_the_start_is_reported_once_weights_moved(checkpoint
     )
 
 
+def test_a_step_in_bfloat16_is_near_that_in_float32(checkpoint):
+    batch = encode(random_groups(9))
+    rows, _ = plain_logprobs(checkpoint, decode(batch))
+    batch["logprobs"][batch["sampled"]] = [value for row in rows for value in row]
+    reports, moved = {}, {}
+    for dtype in ("float32", "bfloat16"):
+        trainer = make_trainer(checkpoint, dtype=dtype, kl_coefficient=0.1, epochs=2)
+        assert {str(each.dtype) for each in trainer._model.parameters()} == {f"torch.{dtype}"}
+        before = weights_of(trainer)
+        reports[dtype] = trainer.step(batch).metrics
+        after = weights_of(trainer)
+        assert {each.dtype for each in after.values()} == {np.dtype(np.float32)}
+        moved[dtype] = sum(float(np.abs(after[name] - before[name]).sum()) for name in before)
+    exact, rough = reports["float32"], reports["bfloat16"]
+    assert (rough["updates"], rough["skipped"]) == (2.0, 0.0)
+    assert 0 < rough["logprob_difference"] < 0.2
+    assert exact["logprob_difference"] < 1e-5
+    for name in ("loss", "policy_loss", "kl", "entropy", "correction_mean"):
+        assert rough[name] == pytest.approx(exact[name], rel=0.08, abs=4e-3)
+    assert moved["bfloat16"] == pytest.approx(moved["float32"], rel=0.05)
+
+
 def test_several_updates_keep_the_first_weights_as_the_proximal_policy(checkpoint):
     trainer = make_trainer(checkpoint, epochs=2, minibatches=3, skip_zero_advantage=False)
     report = trainer.step(encode(random_groups(8)))
