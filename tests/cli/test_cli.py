@@ -84,6 +84,20 @@ def test_the_version_is_printed():
     assert done.stdout == f"rollart {__version__}\n"
 
 
+def test_a_thread_that_hangs_does_not_keep_the_program_from_ending():
+    script = (
+        "import sys, threading, time\n"
+        "from rollart.cli import entry\n"
+        "entry._LEAVING_S = 0.2\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "sys.argv[1:] = ['train', 'no.toml']\n"
+        "entry.console()\n"
+    )
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    assert (done.returncode, done.stderr.startswith("error: no.toml")) == (2, True)
+
+
 def test_overrides_may_stand_before_and_after_options():
     arguments = parse(["train", "a.toml", "run.steps=1", "--dry-run", "run.seed=2"])
     assert arguments.overrides == ["run.steps=1", "run.seed=2"]
@@ -171,6 +185,42 @@ def test_pools_and_clusters_that_are_not_there_are_told_before_torch_is_loaded(
     said = "`rollart train` refuses these pools: training.ranks = 5: each takes a unit"
     assert said in lines("train", two_pools, *ranks, "--dry-run")[1]
     assert not list(tmp_path.iterdir())
+
+
+def test_a_model_that_lacks_a_file_is_told_before_torch_is_loaded(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "rollart.build.training", None)
+    model = tmp_path / "model"
+    model.mkdir()
+
+    def said():
+        code, _, err = lines("train", QUICKSTART, "model.path=./model")
+        assert code == 2
+        return err
+
+    assert said() == "error: model.path = './model': no config.json there\n"
+    (model / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
+    assert said().startswith("error: model.path = './model': no model.safetensors there")
+    (model / "model.safetensors").write_bytes(b"")
+    assert said().startswith("error: model.path = './model': no tokenizer there (wanted ")
+
+
+def test_a_run_that_cannot_go_on_is_told_before_torch_is_loaded(lines, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "rollart.build.training", None)
+    shutil.copy(QUICKSTART, tmp_path / "config.toml")
+    saved = tmp_path / "checkpoints" / "step-000005"
+    saved.mkdir(parents=True)
+    notes = {"model": "tiny:0.3M", "temperature": 1.0}
+    state = {"format": 2, "clock_s": 0.0, "scheduler": {"version": 5}, "notes": notes}
+    (saved / "run.json").write_text(json.dumps(state))
+    (saved / "buffer.jsonl").write_text("")
+    resume = ["train", "--resume", str(tmp_path)]
+    code, _, err = lines(*resume, "run.steps=2")
+    assert code == 2
+    assert err.startswith("error: run.steps = 2: the checkpoint is of step 5: give a larger")
+    code, _, err = lines(*resume, "model.path=tiny:1M")
+    assert code == 2
+    assert err == "error: model.path = 'tiny:1M': the checkpoint is of tiny:0.3M: go on with that\n"
 
 
 def test_a_run_is_headed_by_what_it_does():

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from rollart.control.modes import MODES
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import take_snapshot
+from rollart.directories import replace_directory
 from rollart.errors import ModelError, StorageError
 from rollart.events import RunStarted, TrajectoryFinished
+from rollart.runtime import checkpointing
 from rollart.runtime.buffer import Buffer
 from rollart.runtime.checkpointing import (
     Checkpointer,
@@ -130,6 +133,31 @@ def test_checkpoints_are_begun_when_due_and_only_the_newest_are_kept(tmp_path):
     never = Desk(tmp_path / "never", every=0)
     never.begin(4)
     assert not never.directory.exists()
+
+
+def test_a_checkpoint_that_is_cancelled_while_it_gets_its_name_is_whole(tmp_path, monkeypatch):
+    desk, renaming, go = Desk(tmp_path), threading.Event(), threading.Event()
+
+    def rename_late(draft: Path, target: Path) -> None:
+        renaming.set()
+        go.wait(20)
+        replace_directory(draft, target)
+
+    async def run() -> None:
+        task = asyncio.create_task(desk.checkpointer.save(desk.scheduler))
+        await asyncio.to_thread(renaming.wait, 20)
+        task.cancel()
+        await asyncio.sleep(0.05)
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    monkeypatch.setattr(checkpointing, "replace_directory", rename_late)
+    asyncio.run(run())
+    [kept] = checkpoints(tmp_path)
+    names = {path.name for path in kept.iterdir()}
+    assert names == {"model.safetensors", "run.json", "buffer.jsonl"}
+    assert desk.names == [kept.name]
 
 
 def test_a_checkpoint_of_the_same_step_replaces_the_one_before(tmp_path):

@@ -1,11 +1,14 @@
 import asyncio
 import os
 import signal
+import threading
+import time
 
 import pytest
 
+from rollart.runtime.attempt_error import AttemptError
 from rollart.runtime.ending import run
-from rollart.runtime.seat import AttemptError, Seat
+from rollart.runtime.seat import Seat
 
 
 class Stubborn:
@@ -90,3 +93,18 @@ def test_an_interrupt_ends_what_runs_in_order():
     with pytest.raises(KeyboardInterrupt):
         run(main())
     assert ended == ["main"]
+
+
+def test_a_thread_that_hangs_does_not_keep_the_loop_from_ending():
+    release = threading.Event()
+
+    async def main() -> str:
+        task = asyncio.create_task(asyncio.to_thread(release.wait, 20))
+        await asyncio.sleep(0.05)
+        assert not task.done()
+        return "done"
+
+    start_s = time.monotonic()
+    assert run(main(), grace_s=0.1) == "done"
+    assert time.monotonic() - start_s < 10
+    release.set()

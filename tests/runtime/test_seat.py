@@ -7,7 +7,9 @@ import pytest
 from live_parts import AsyncCountdown, Countdown, InlineCountdown
 
 from rollart.control.episode import Outcome
-from rollart.runtime.seat import AttemptError, Seat, close_all
+from rollart.runtime.attempt_error import AttemptError
+from rollart.runtime.env_loop import EnvLoop
+from rollart.runtime.seat import Seat, close_all
 from rollart.types import Failure
 
 LONG_S = 20.0
@@ -380,24 +382,51 @@ def test_an_environment_that_fails_is_closed_too(fault):
     assert closed.wait(LONG_S)
 
 
-def test_closing_does_not_wait_nor_complain():
+def test_a_close_that_raises_is_told_once_and_stops_nothing():
     class Stubborn(Countdown):
         def close(self):
             raise OSError("cannot close")
 
-    async def run():
-        seat = await opened(lambda _slot: Stubborn())
-        seat.close()
-        Seat(0).close()
-        await asyncio.sleep(0.05)
+    class StubbornAsync(Countdown):
+        async def close(self):
+            raise OSError("cannot close")
 
-    hook, seen = threading.excepthook, []
-    threading.excepthook = seen.append
-    try:
-        asyncio.run(run())
-    finally:
-        threading.excepthook = hook
-    assert seen == []
+    async def run(kind):
+        loop, told = EnvLoop(), list[str]()
+        loop.listen(told.append)
+        seats = [Seat(number, loop=loop) for number in range(2)]
+        for seat in seats:
+            await seat.open("game", lambda _slot: kind(), timeout_s=LONG_S)
+        Seat(0).close()
+        await close_all(seats)
+        return told
+
+    for kind in (Stubborn, StubbornAsync):
+        [told] = asyncio.run(run(kind))
+        assert told.startswith("game: close raised OSError: cannot close (test_seat.py:")
+
+
+def test_an_asynchronous_close_waits_for_the_thread_of_its_environment():
+    order = list[str]()
+
+    class Mixed(Countdown):
+        def step(self, action):
+            time.sleep(0.3)
+            order.append("stepped")
+
+        async def close(self):
+            order.append("closed")
+
+    async def run():
+        seat = await opened(lambda _slot: Mixed())
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        async with asyncio.timeout(LONG_S):
+            while "closed" not in order:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert order == ["stepped", "closed"]
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])

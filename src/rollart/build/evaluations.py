@@ -16,6 +16,7 @@ from rollart.events import EngineUpdated, Event
 from rollart.observe.recorder import Recorder
 from rollart.ports import Generator
 from rollart.runtime.evaluation import Evaluator
+from rollart.runtime.together import end_tasks
 from rollart.types import EngineId, EngineInfo, Json, Version
 
 
@@ -75,7 +76,11 @@ class Evaluations:
     async def run_last(self, version: Version) -> dict[str, Json] | None:
         """Evaluate what was trained; None if it is interrupted."""
         task = self._start(version)
-        await asyncio.wait({task})
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            await end_tasks([task])
+            raise
         return None if task.cancelled() else task.result()
 
     async def before_event(self, scheduler: Scheduler, event: Event) -> None:

@@ -70,7 +70,8 @@ class Run:
             asyncio.get_running_loop().add_signal_handler(number, self._interrupt, main, number)
         async with AsyncExitStack() as stack:
             say = self.recorder.progress.message
-            SHARED.warn = warn = self.recorder.progress.warn
+            warn = self.recorder.progress.warn
+            stack.callback(SHARED.listen(warn))
             opening = open_rewards(self.config, directory=self.directory, say=say, warn=warn)
             rewards = await stack.enter_async_context(opening)
             self._say_where()
@@ -165,7 +166,7 @@ class Run:
         self.recorder.progress.start()
         self.spending.begin_training()
         stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
-        failure = unsaved = None
+        failure = None
         try:
             await controller.run(parts, engines=site.infos, slots=config.run.environments)
         except UserError as error:
@@ -175,11 +176,10 @@ class Run:
             self.controller = None
             self.spending.end_training()
             self.recorder.progress.stop()
-            self.is_saving = True
-            if failure is None:
-                unsaved = await self._save_last(checkpointer, scheduler)
+        self.is_saving = True
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
+        unsaved = await self._save_last(checkpointer, scheduler)
         self.is_saving = False
         after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
         figures: dict[str, Json] = {

@@ -1,5 +1,5 @@
 """The command line, `rollart`: each command is a module, imported when asked for."""
 
-from rollart.cli.entry import main
+from rollart.cli.entry import console, main
 
-__all__ = ["main"]
+__all__ = ["console", "main"]

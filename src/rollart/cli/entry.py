@@ -8,7 +8,10 @@ import errno
 import importlib
 import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from typing import NoReturn
 
 from rollart.cli.parser import parse
 from rollart.cli.printing import complain
@@ -34,6 +37,22 @@ EXTRAS = {
 """Which extra brings a package that a command may miss."""
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 """What a disk answers that is full or not the user's to write: no fault of the program."""
+
+
+_LEAVING_S = 10.0
+"""Longest the process goes on after its command: a thread that hangs would keep it for ever."""
+
+
+def console() -> NoReturn:
+    """Run the command line as a program."""
+    code = main()
+    threading.Thread(target=_leave, args=(code,), daemon=True).start()
+    sys.exit(code)
+
+
+def _leave(code: int) -> None:
+    time.sleep(_LEAVING_S)
+    os._exit(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -93,8 +94,8 @@ class Checkpointer:
         draft = self._directory / f".draft-{target.name}"
         try:
             await self._trainer.call("save", str(draft))
-            await asyncio.to_thread(moment.write, draft)
-            await asyncio.to_thread(replace_directory, draft, target)
+            await _to_its_end(partial(moment.write, draft))
+            await _to_its_end(partial(replace_directory, draft, target))
         except StorageError as error:
             # The trainer knows only where it writes; the user knows the checkpoint by its name.
             raise StorageError(str(error).replace(str(draft), str(target))) from error
@@ -186,6 +187,16 @@ def load_saved(directory: Path) -> Saved:
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"{directory}: not a whole checkpoint: {error!r}") from error
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Do work in a thread; wait for it also when cancelled: nothing else may touch its files."""
+    job = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(job)
+    except asyncio.CancelledError:
+        await asyncio.gather(job, return_exceptions=True)
+        raise
 
 
 def _write_through(path: Path, text: str) -> None:

@@ -2,8 +2,8 @@
 
 `asyncio.run` waits for every task it cancels; an environment that swallows its cancellation, or
 never returns from its `close`, would hold the process for ever. Here they have a while to end in
-order; what is left then is left behind with the loop. Ctrl-C cancels the main task, unless that
-handles the signal itself.
+order; what is left then is left behind with the loop, as are threads that do not return. Ctrl-C
+cancels the main task, unless that handles the signal itself, and ends the waiting after it.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = GRACE_S) -> T:
             raise KeyboardInterrupt from None
         raise
     finally:
+        loop.remove_signal_handler(signal.SIGINT)
         try:
             loop.run_until_complete(_end_tasks(grace_s))
             loop.run_until_complete(loop.shutdown_asyncgens())
-            loop.run_until_complete(loop.shutdown_default_executor())
         finally:
             loop.close()
 

@@ -3,160 +3,124 @@
 An environment that blocks where it should await holds up the others on this loop, and nothing else:
 the driver's loop goes on, where every call has its time limit. When the time of a call is up while
 the loop stands still, the loop is left behind with what blocks it: the other calls are cancelled,
-another loop takes those to come, and environments of the old one are not used again.
+another loop takes those to come, and environments of the old one are not used again, only closed
+there if it ever answers.
 
 There is one for the process (`SHARED`): what environments share with each other, such as a client
 or a semaphore, belongs to one loop.
 """
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine
-from concurrent.futures import Future
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+import sys
+from collections.abc import Callable
+from weakref import WeakSet
 
-from rollart.clock import SystemClock
+from rollart.runtime.env_thread import Answer
+from rollart.runtime.loop_thread import Call, LoopThread, Make
 
-T = TypeVar("T")
-_BEAT_S = 0.25
-_STILL_S = 1.0
-"""A loop that has not beaten for so long stands still."""
+Pending = asyncio.Future[Answer]
 
 
 class EnvLoop:
-    """Runs coroutines in a loop that answers."""
+    """Runs calls in a loop that answers."""
 
     def __init__(self) -> None:
         self._thread: LoopThread | None = None
-        self._calls: dict[asyncio.Future[Any], Call[Any]] = {}
-        self.warn: Callable[[str], None] = _say_nothing
-        """Told when a loop is left behind."""
+        self._calls: dict[Pending, Call] = {}
+        self._blockers: WeakSet[Pending] = WeakSet()
+        self._held_up: WeakSet[Pending] = WeakSet()
+        self._told: set[str] = set()
+        self._warn = _print
 
     @property
-    def thread(self) -> "LoopThread":
+    def thread(self) -> LoopThread:
         """Where calls run now."""
         if self._thread is None:
             self._thread = LoopThread()
         return self._thread
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> "asyncio.Future[T]":
-        """Run a coroutine; its result arrives on the running loop."""
-        call = self.thread.begin(work)
-        future = asyncio.wrap_future(call.future)
-        self._calls[future] = call
-        future.add_done_callback(self._forget)
-        return future
+    def listen(self, warn: Callable[[str], None]) -> Callable[[], None]:
+        """Tell warnings to this from now on, and each anew; return what undoes that."""
+        before, told = self._warn, self._told
+        self._warn, self._told = warn, set()
 
-    def cancel(self, future: "asyncio.Future[Any]") -> None:
+        def undo() -> None:
+            self._warn, self._told = before, told
+
+        return undo
+
+    def warn_once(self, key: str, text: str) -> None:
+        """Tell a warning unless one with its key was told."""
+        if key not in self._told:
+            self._told.add(key)
+            self._warn(text)
+
+    def is_left(self, thread: LoopThread) -> bool:
+        """Say whether a thread is one that was left behind."""
+        return thread is not self._thread
+
+    def submit(self, make: Make, *, name: str) -> Pending:
+        """Run what a function makes; the answer arrives on the running loop."""
+        call = self.thread.begin(make, name=name)
+        self._calls[call.future] = call
+        call.future.add_done_callback(self._forget)
+        return call.future
+
+    def cancel(self, future: Pending) -> None:
         """Cancel a call, before anything that is submitted after this begins."""
         call = self._calls.get(future)
         if call is not None:
-            call.future.cancel()
+            call.thread.cancel(call)
         future.cancel()
 
-    def is_held_up(self, future: "asyncio.Future[Any]") -> bool:
-        """Say whether a call whose time is up waits for another that blocks the loop.
+    def leave_if_blocked(self, accused: Pending) -> None:
+        """Leave the loop behind if it stands still, and note whom that holds up.
 
-        If the loop stands still it is left behind, whoever is to blame.
+        `accused` is the call whose time is up; cancelling it is left to the caller. Where no other
+        can be named it is not held up: otherwise nobody would ever count.
         """
-        thread = self.thread
-        if not thread.stands_still:
-            return False
-        call = self._calls.get(future)
-        is_innocent = call is None or call.key is not thread.running
-        self._thread = None
-        self.warn(
-            "an asynchronous environment blocks its event loop: it is left behind, and attempts of "
-            "others beside it are made again. Await what takes long in it, or make it synchronous: "
-            "it then has a thread"
+        thread = self._thread
+        if thread is None or not thread.stands_still:
+            return
+        blocker, self._thread = thread.blocker, None
+        guilty = accused if blocker is None else blocker.future
+        here = [future for future, call in self._calls.items() if call.thread is thread]
+        self._held_up.update(future for future in here if future is not guilty)
+        if blocker is not None:
+            self._blockers.add(guilty)
+        for future in here:
+            if future is not accused and not future.get_loop().is_closed():
+                self.cancel(future)
+        thread.leave_behind()
+        name = "an asynchronous environment" if blocker is None else blocker.name
+        self.warn_once(
+            f"{name} blocks",
+            f"{name} blocks its event loop: it is left behind, and attempts of others beside it "
+            "are made again. Await what takes long in it, or make it synchronous: it then has a "
+            "thread",
         )
-        for each in list(self._calls):
-            if each is not future and not each.get_loop().is_closed():
-                self.cancel(each)
-        thread.end()
-        return is_innocent
+
+    def blocks(self, future: Pending) -> bool:
+        """Say whether a call blocked the loop."""
+        return future in self._blockers
+
+    def is_held_up(self, future: Pending) -> bool:
+        """Say whether a call came to nothing because another blocked the loop."""
+        return future in self._held_up
 
     async def settle(self, grace_s: float) -> None:
         """Give calls that were cancelled a while to end."""
         if self._thread is not None and not self._thread.stands_still:
-            waiting = asyncio.wrap_future(self._thread.settle())
-            await asyncio.wait({waiting}, timeout=grace_s)
+            waiting = self.submit(self._thread.rest, name="the end")
+            if (await asyncio.wait({waiting}, timeout=grace_s))[1]:
+                self.cancel(waiting)
 
-    def _forget(self, future: "asyncio.Future[Any]") -> None:
+    def _forget(self, future: Pending) -> None:
         self._calls.pop(future, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[T]):
-    """A coroutine that runs in another thread."""
-
-    future: "Future[T]"
-    key: object
-
-
-class LoopThread:
-    """A loop in a daemon thread that says all the time that it is not blocked."""
-
-    def __init__(self) -> None:
-        self._clock = SystemClock()
-        self._beat_s = 0.0
-        self._loop = asyncio.new_event_loop()
-        self._tasks: dict[asyncio.Task[Any], object] = {}
-        """Held here: a loop itself holds no task that waits for ever."""
-        threading.Thread(target=self._run, daemon=True, name="async-envs").start()
-
-    @property
-    def stands_still(self) -> bool:
-        """Whether something blocks it."""
-        return self._clock.now() - self._beat_s > _STILL_S
-
-    @property
-    def running(self) -> object:
-        """The key of the call that runs at this moment: what blocks a loop that stands still."""
-        task = asyncio.current_task(self._loop)
-        return None if task is None else self._tasks.get(task)
-
-    def begin(self, work: Coroutine[Any, Any, T]) -> "Call[T]":
-        """Run a coroutine."""
-        key = object()
-        held = self._held(work, key)
-        return Call(asyncio.run_coroutine_threadsafe(held, self._loop), key)
-
-    def settle(self) -> "Future[None]":
-        """Return what is done when all that runs now has ended."""
-        return asyncio.run_coroutine_threadsafe(self._settle(), self._loop)
-
-    def end(self) -> None:
-        """End the thread when what blocks it has ended, if ever."""
-        self._loop.call_soon_threadsafe(self._loop.call_later, _STILL_S, self._loop.stop)
-
-    async def _held(self, work: Coroutine[Any, Any, T], key: object) -> T:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks[task] = key
-        try:
-            return await work
-        finally:
-            del self._tasks[task]
-
-    async def _settle(self) -> None:
-        if self._tasks:
-            await asyncio.wait(list(self._tasks))
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        self._beat()
-        self._loop.run_forever()
-        self._loop.close()
-
-    def _beat(self) -> None:
-        self._beat_s = self._clock.now()
-        self._loop.call_later(_BEAT_S, self._beat)
-
-
-def _say_nothing(_text: str) -> None:
-    pass
+def _print(text: str) -> None:
+    sys.stderr.write(f"warning: {text}\n")
 
 
 SHARED = EnvLoop()

@@ -14,9 +14,10 @@ from rollart.control.episode import Episode, Outcome, Spec
 from rollart.control.turns import Limits
 from rollart.errors import EnvError
 from rollart.ports import Env, Renderer
+from rollart.runtime.attempt_error import AttemptError
 from rollart.runtime.gate import Gate
 from rollart.runtime.proxy import RequestError
-from rollart.runtime.seat import AttemptError, Seat, Timeouts
+from rollart.runtime.seat import Seat, Timeouts
 from rollart.runtime.switchboard import Switchboard
 from rollart.types import Completion, EngineId, Request, Sampling, Trajectory, Version
 

@@ -36,8 +36,15 @@ class EnvThread:
         self._calls.put(None)
 
     def _run(self) -> None:
-        while (call := self._calls.get()) is not None:
+        while self._answer_next():
+            pass
+
+    def _answer_next(self) -> bool:
+        # A function of its own, so that a call and what it holds are let go while waiting.
+        call = self._calls.get()
+        if call is not None:
             call.answer()
+        return call is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

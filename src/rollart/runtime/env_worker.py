@@ -20,8 +20,9 @@ from rollart.events import (
     TrajectoryFinished,
     TurnCut,
 )
+from rollart.runtime.attempt_error import AttemptError
 from rollart.runtime.env_manager import Access, EnvManager, Setup
-from rollart.runtime.seat import AttemptError, Seat, close_all
+from rollart.runtime.seat import Seat, close_all
 from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
 
 

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rollart.control.episode import Spec
+from rollart.runtime.attempt_error import AttemptError
 from rollart.runtime.env_manager import Access, EnvManager, Setup
-from rollart.runtime.seat import AttemptError, Seat, close_all
+from rollart.runtime.seat import Seat, close_all
 from rollart.runtime.together import together
 from rollart.seeds import derive_seed
 from rollart.types import Failure, GroupId, Task, Trajectory, TrajectoryId, Version

@@ -3,43 +3,33 @@
 A synchronous environment runs in the seat's own thread, an asynchronous one on a loop that all of
 them share apart from the driver's (`env_loop`), one that declares itself `inline` on the driver's.
 A call that does not answer in time, fails or is cancelled is abandoned, never awaited: its thread
-and its environment are left behind, to be closed if the call ever returns, and the next attempt
-gets new ones. Every way an environment can fail becomes an `AttemptError` here only. When a run
-ends, environments that are closing have a while for it (`close_all`).
+and its environment are left behind, to be closed where it ran if the call ever returns, and the
+next attempt gets new ones. Every way an environment can fail becomes an `AttemptError` here only.
+When a run ends, environments that are closing have a while for it (`close_all`).
 """
 
 import asyncio
 import inspect
-import sys
-import traceback
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from rollart.contract import check_reset, check_step
 from rollart.control.episode import Outcome
-from rollart.errors import EnvError, RollartError
+from rollart.errors import EnvError
 from rollart.ports import Env
+from rollart.runtime.attempt_error import AttemptError, where_raised
 from rollart.runtime.env_loop import SHARED, EnvLoop, LoopThread
 from rollart.runtime.env_thread import Answer, EnvThread
-from rollart.types import Failure, FailureKind, Json
+from rollart.runtime.loop_thread import RAISED, Make, answer
+from rollart.types import Json
 
 T = TypeVar("T")
-_RAISED = (Exception, SystemExit, asyncio.CancelledError)
-"""What an environment may raise; a cancellation from inside it is no cancelling of the attempt."""
+_BLOCKING = ": it blocks its event loop instead of awaiting"
 _CLOSING_S = 4.0
 """Longest the end of a run waits for environments to close."""
 _SETTLING_S = 2.0
 """Longest it waits for what asynchronous environments do when a call of theirs is cancelled."""
-
-
-class AttemptError(RollartError):
-    """An attempt cannot go on; carries the failure as data."""
-
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        self.failure = Failure(kind=kind, message=message)
-        super().__init__(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +51,7 @@ class Seat:
         self._home: LoopThread | None = None
         """Where an asynchronous environment began: what it holds belongs to that loop."""
         self._env: Env | None = None
+        self._is_inline = False
         self._kind = ""
         self._thread: EnvThread | None = None
         self._abandoned: set[asyncio.Future[Answer]] = set()
@@ -73,12 +64,13 @@ class Seat:
             self.close()
             self._kind = kind
             try:
-                answer = await self._ask_thread(
+                made = await self._ask_thread(
                     lambda: make(self._slot), timeout_s, unwanted=self._close_late
                 )
             except TimeoutError:
                 raise self._hung("opening it", timeout_s) from None
-            self._env = cast("Env", self._unwrap("opening it", answer))
+            self._env = cast("Env", self._unwrap("opening it", made))
+            self._is_inline = bool(getattr(self._env, "inline", False))
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
@@ -123,39 +115,55 @@ class Seat:
         self._leave_behind(self.closing)
 
     def _leave_behind(self, kept: "set[asyncio.Future[Answer]]") -> None:
-        is_homeless, self._home = self._is_homeless, None
+        """Have the environment closed after what its thread is doing, which is then done with."""
+        is_homeless = self._is_homeless
+        home, self._home = self._home, None
         env, self._env = self._env, None
         thread, self._thread = self._thread, None
-        close = getattr(env, "close", None)
-        if close is not None and not is_homeless:
-            self._keep(self._close(env, thread or EnvThread()), kept)
-        elif thread is not None:
-            thread.abandon()
+        if hasattr(env, "close"):
+            closing = self._close(env, thread or EnvThread(), home)
+            self._keep(closing, self._abandoned if is_homeless else kept)
+        else:
+            if thread is not None:
+                thread.abandon()
+            if home is not None:
+                home.leave()
 
     @property
     def _is_homeless(self) -> bool:
-        return self._home is not None and self._home is not self.loop.thread
+        return self._home is not None and self.loop.is_left(self._home)
 
-    def _begin(self, env: object, awaitable: Awaitable[object]) -> "asyncio.Future[Answer]":
-        """Run what an environment wants awaited, where it runs."""
-        if getattr(env, "inline", False):
-            return asyncio.ensure_future(_answer(awaitable))
-        return self.loop.submit(_answer(awaitable))
-
-    def _close(self, env: Any, thread: EnvThread) -> "asyncio.Future[Answer]":
-        """Close an environment after what its thread is doing, which is then done with."""
-        close = env.close
-        if inspect.iscoroutinefunction(close):
-            thread.abandon()
-            return self._begin(env, close())
-        future = thread.submit(close)
+    def _close(
+        self, env: Any, thread: EnvThread, home: LoopThread | None = None
+    ) -> "asyncio.Future[Answer]":
+        called = thread.submit(env.close)
         thread.abandon()
-        return asyncio.ensure_future(self._whole(env, future))
+        return asyncio.ensure_future(self._closed(env, called, home))
 
-    async def _whole(self, env: object, future: "asyncio.Future[Answer]") -> Answer:
-        """Return what a thread answered, awaited if a plain function made an awaitable."""
-        value, error = await future
-        return await self._begin(env, value) if inspect.isawaitable(value) else (value, error)
+    async def _closed(
+        self, env: object, called: "asyncio.Future[Answer]", home: LoopThread | None
+    ) -> Answer:
+        """Return what came of a call of `close`, awaited where the environment ran if need be."""
+        kind = self._kind
+        try:
+            value, error = await called
+            if inspect.isawaitable(value):
+                value, error = await self._begin_close(env, value, home)
+        finally:
+            if home is not None:
+                home.leave()
+        if error is not None:
+            said = f"{type(error).__name__}: {error}{where_raised(error, env)}"
+            self.loop.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
+        return value, error
+
+    def _begin_close(
+        self, env: object, value: Awaitable[object], home: LoopThread | None
+    ) -> "asyncio.Future[Answer]":
+        if getattr(env, "inline", False):
+            return asyncio.ensure_future(answer(lambda: value))
+        name = f"{self._kind}: close"
+        return (home or self.loop.thread).begin(lambda: value, name=name).future
 
     def _close_late(self, env: object) -> None:
         """Close an environment that was made when nobody waited for it any more."""
@@ -170,35 +178,59 @@ class Seat:
             raise AttemptError("env_contract", f"{self._kind}: {error}") from None
 
     async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
-        env = cast("Env", self._env)
+        method = getattr(self._env, what)
         if self._is_homeless:
             raise self._held_up(what)
-        if inspect.iscoroutinefunction(getattr(env, what)) or getattr(env, "inline", False):
+        if self._is_inline:
             try:
                 value = call()
-            except _RAISED as error:
+            except RAISED as error:
                 raise self._broken(what, error) from error
+        elif inspect.iscoroutinefunction(method):
+            return await self._on_loop(cast("Make", call), timeout_s, what)
         else:
             value = await self._in_thread(call, timeout_s, what)
-        if inspect.isawaitable(value):  # also what a plain function made, such as a wrapper's
-            if not getattr(env, "inline", False):
-                self._home = self.loop.thread
-            value = await self._in_task(self._begin(env, value), timeout_s, what)
-        return value
+        if not inspect.isawaitable(value):
+            return value
+        if self._is_inline:  # what a plain function made, such as a wrapper's
+            task = asyncio.ensure_future(answer(lambda: value))
+            return await self._in_task(task, timeout_s, what)
+        if self._is_homeless:
+            if inspect.iscoroutine(value):
+                value.close()
+            raise self._held_up(what)
+        return await self._on_loop(lambda: value, timeout_s, what)
+
+    async def _on_loop(self, make: Make, timeout_s: float, what: str) -> object:
+        if self._home is None:
+            self._home = self.loop.thread
+            self._home.enter()
+        task = self.loop.submit(make, name=f"{self._kind}: {what}")
+        return await self._in_task(task, timeout_s, what)
 
     async def _in_task(self, task: "asyncio.Future[Answer]", timeout_s: float, what: str) -> object:
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
             self._leave(task)
+            self.close()
             raise
         if not done:
-            is_held_up = self._home is not None and self.loop.is_held_up(task)
             self._leave(task)
-            raise self._held_up(what) if is_held_up else self._hung(what, timeout_s)
-        if task.cancelled():
+        if self.loop.is_held_up(task):
             raise self._held_up(what)
+        if self.loop.blocks(task):
+            raise self._hung(what, timeout_s, _BLOCKING)
+        if not done:
+            raise self._hung(what, timeout_s)
         return self._unwrap(what, task.result())
+
+    def _leave(self, task: "asyncio.Future[Answer]") -> None:
+        """Cancel a call that is not waited for any more."""
+        if self._home is not None:
+            self.loop.leave_if_blocked(task)
+        self.loop.cancel(task)
+        self._keep(task, self._abandoned)
 
     async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
         try:
@@ -225,7 +257,7 @@ class Seat:
         try:
             return await future
         except asyncio.CancelledError:
-            if unwanted is not None and future.done() and not future.cancelled():
+            if unwanted is not None and _is_answered(future):
                 value, error = future.result()  # it came a moment before
                 if error is None:
                     unwanted(value)
@@ -240,11 +272,6 @@ class Seat:
             raise self._broken(what, error) from error
         return result
 
-    def _leave(self, task: "asyncio.Future[Answer]") -> None:
-        self.loop.cancel(task)
-        self._keep(task, self._abandoned)
-        self.close()
-
     def _keep(self, task: "asyncio.Future[Answer]", kept: "set[asyncio.Future[Answer]]") -> None:
         """Hold a task that nobody awaits until it ends."""
         kept.add(task)
@@ -255,27 +282,17 @@ class Seat:
         message = f"{self._kind}: {what}: another environment blocked their event loop"
         return AttemptError("worker", message)
 
-    def _hung(self, what: str, timeout_s: float) -> AttemptError:
+    def _hung(self, what: str, timeout_s: float, why: str = "") -> AttemptError:
         self._leave_behind(self._abandoned)  # its close may never come
         field = f"tasks.{self._kind}.{'step' if what == 'step' else 'reset'}_timeout_s"
-        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field})"
+        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field}){why}"
         return AttemptError("env_timeout", message)
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
-        where = _where(error, self._env)
+        where = where_raised(error, self._env)
         self.close()
         name = type(error).__name__
         return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}{where}")
-
-
-def _where(error: BaseException, env: object) -> str:
-    """Return the line of the environment's own file that raised, or else the innermost one."""
-    frames = traceback.extract_tb(error.__traceback__)
-    if not frames:
-        return ""
-    own = getattr(sys.modules.get(type(env).__module__), "__file__", None)
-    frame = next((each for each in reversed(frames) if each.filename == own), frames[-1])
-    return f" ({Path(frame.filename).name}:{frame.lineno})"
 
 
 async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:
@@ -293,11 +310,8 @@ async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> No
         await loop.settle(min(grace_s, _SETTLING_S))
 
 
-async def _answer(awaitable: Awaitable[object]) -> Answer:
-    try:
-        return await awaitable, None
-    except _RAISED as error:
-        return None, error
+def _is_answered(future: "asyncio.Future[Answer]") -> bool:
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _expire(future: "asyncio.Future[Answer]") -> None:
