@@ -136,7 +136,7 @@ def test_environment_options_may_be_nested(write):
         ("weight = 0\n", "tasks.*.weight = [0.0]: at least one must be more than 0"),
         ("parser = 'eval'\n", 'must read "module:function", or be empty (run.toml:3)'),
         ("step_timeout_s = 0\n", "tasks.lake.step_timeout_s = 0.0: must be more than 0"),
-        ("[tasks.other]\nweight = 1\n", "tasks.other.env = None: is required in [tasks.other]"),
+        ("[tasks.other]\nweight = 1\n", "tasks.other.env: is required in [tasks.other]"),
         ("[run]\nname = 'a/b'\n", "use letters, digits, '.', '_' and '-' only (run.toml:4)"),
         ("[training]\nbetas = [0.9]\n", "training.betas = [0.9]: must be a list of 2"),
         (
@@ -157,7 +157,7 @@ def test_environment_options_may_be_nested(write):
             "[pools.a]\ngpu = 'H20'\n",
             "pools.a.gpu = 'H20': unknown key; did you mean pools.a.class? (run.toml:4)",
         ),
-        ("[pools.a]\ncount = 1\n", "pools.a.class = None: is required in [pools.a] (run.toml:3)"),
+        ("[pools.a]\ncount = 1\n", "pools.a.class: is required in [pools.a] (run.toml:3)"),
         (
             "[routing]\naffinity = { lake = ['a'] }\n",
             "unknown key; did you mean the section [affinity]? (run.toml:4)",
@@ -229,7 +229,7 @@ def test_files_that_extend_each_other_in_a_circle_are_refused(write):
 
 
 def test_a_config_without_tasks_is_refused(write):
-    assert "tasks = None: is required: add a section such as [tasks.lake]" in refusal(write(""))
+    assert "tasks: is required: add a section such as [tasks.lake]" in refusal(write(""))
     with pytest.raises(ConfigError, match="add one"):
         Config(tasks={})
 

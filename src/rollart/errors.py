@@ -33,13 +33,14 @@ class UserError(RollartError):
 
 
 class ConfigError(UserError):
-    """A config field with a wrong value."""
+    """A config field with a wrong value, or, where that is None, with none."""
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field = field
         self.value = value
         self.fix = fix
-        super().__init__(f"{field} = {value!r}: {fix}")
+        written = field if value is None else f"{field} = {value!r}"
+        super().__init__(f"{written}: {fix}")
 
 
 class ModelError(UserError):

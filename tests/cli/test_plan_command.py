@@ -233,7 +233,7 @@ def test_profiles_start_from_shipped_ones_and_are_cut_to_the_tasks_limits():
         (["run.environments=0"], "run.environments = 0: must be at least 1"),
         (["--environments", "0"], "--environments = 0: must be at least 1"),
         (["tasks.lake.profile.like=lake"], "tasks.lake.profile.like = 'lake': not known; there"),
-        (["tasks.more.env=calculator"], "tasks.more.profile = None: say how its episodes behave"),
+        (["tasks.more.env=calculator"], "tasks.more.profile: say how its episodes behave"),
         (["tasks.sums.domain=lake"], "tasks.sums.domain = 'lake': another task has this domain"),
         (["pools.big.count=0"], "pools.big.count = 0: must be at least 1"),
         (["pools.big.tp=16"], "pools.big.tp = 16: must be from 0"),

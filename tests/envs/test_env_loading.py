@@ -96,7 +96,7 @@ def test_options_are_checked_against_what_the_class_accepts(own):
         "it accepts size, holes, slippery, view"
     )
     missing = fix_of(make_env, "my_worlds:Echo", options={})
-    assert missing == "env.options.greeting = None: my_worlds:Echo needs this option"
+    assert missing == "env.options.greeting: my_worlds:Echo needs this option"
 
 
 def test_an_environment_may_take_any_option(own):

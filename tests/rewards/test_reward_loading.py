@@ -54,7 +54,7 @@ def test_options_are_checked_against_the_function(file: Path):
     check_options(f"{file}:many", {"anything": 1})
     with pytest.raises(ConfigError, match=r"reward.options.bonsu = 2: .* no option bonsu; .*bonus"):
         check_options(f"{file}:one", {"needed": 1, "bonsu": 2})
-    with pytest.raises(ConfigError, match=r"reward.options.needed = None: .* needs this option"):
+    with pytest.raises(ConfigError, match=r"reward.options.needed: .* needs this option"):
         check_options(f"{file}:one", {})
 
 

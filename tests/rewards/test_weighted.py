@@ -66,7 +66,7 @@ def test_a_failed_function_fails_the_whole():
     [
         ([], "reward.terms = []: must be a list of at least one function"),
         ([3], "reward.terms = 3: each must be an object of function, name, weight, options"),
-        ([{"weight": 1}], "reward.terms.function = None: must name a function"),
+        ([{"weight": 1}], "reward.terms.function: must name a function"),
         ([{"function": "exact", "wieght": 1}], "reward.terms.wieght = 1: use function, name"),
         ([{"function": "a:f", "weight": True}], "weight = True: must be a finite number"),
         ([{"function": "a:f", "weight": "1"}], "weight = '1': must be a finite number"),

@@ -46,8 +46,8 @@ def test_a_whole_number_is_no_other(value):
 
 
 def test_what_is_missing_is_asked_for_by_its_kind():
-    assert refusal(ENTRY.number, "lost") == "links.x.lost = None: is missing; give a number"
-    assert refusal(ENTRY.whole, "lost") == "links.x.lost = None: is missing; give a whole number"
+    assert refusal(ENTRY.number, "lost") == "links.x.lost: is missing; give a number"
+    assert refusal(ENTRY.whole, "lost") == "links.x.lost: is missing; give a whole number"
 
 
 def test_a_text_must_say_something():

@@ -136,9 +136,9 @@ def test_a_users_mixture_keeps_its_counts():
         ),
         (
             OWN | {"experts": 16},
-            "models.mine.active_parameters = None: is missing; give a number",
+            "models.mine.active_parameters: is missing; give a number",
         ),
-        ({}, "models.mine.parameters = None: is missing; give a number"),
+        ({}, "models.mine.parameters: is missing; give a number"),
     ],
 )
 def test_a_wrong_field_is_named(entry: dict[str, object], message: str):
