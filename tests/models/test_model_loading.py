@@ -7,7 +7,8 @@ from chat_templates import tiny_tokenizer
 from safetensors.torch import save_file
 
 from rollart.errors import ModelError
-from rollart.models.loading import load_config, load_weights, resolve
+from rollart.models.files import load_config
+from rollart.models.loading import load_weights, resolve
 from rollart.models.tokenizer_loading import load_tokenizer
 
 
@@ -37,6 +38,7 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch, tmp_path):
     assert message.startswith(
         "model.path = 'someone/some-model': no such directory, and the model hub does not give it"
     )
+    assert message.endswith("; give the path of a local directory, such as ./my-model")
     assert "neither a directory nor a hub name" in message_of(resolve, "not a name!")
 
 

@@ -5,7 +5,8 @@ from texts import shipped_texts
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import ConfigError, StorageError
-from rollart.models.loading import load_config, load_weights
+from rollart.models.files import load_config
+from rollart.models.loading import load_weights
 from rollart.models.options import SIZES
 from rollart.models.tiny import SHAPES, build_tiny, make_tiny
 from rollart.models.tokenizer import build_tokenizer

@@ -14,7 +14,8 @@ from rollart.control.routing import Router, Routing
 from rollart.engines.torch.engine import TorchEngine
 from rollart.engines.torch.options import TorchEngineOptions
 from rollart.errors import InvariantError
-from rollart.models.loading import load_config, load_weights
+from rollart.models.files import load_config
+from rollart.models.loading import load_weights
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tokenizer_loading import load_tokenizer
 from rollart.ports import Array, Handle, WeightStore

@@ -12,7 +12,8 @@ from typing import Any, cast
 from rollart.config.loading import parse_config
 from rollart.engines.torch.engine import TorchEngine
 from rollart.errors import InvariantError
-from rollart.models.loading import load_config, load_weights
+from rollart.models.files import load_config
+from rollart.models.loading import load_weights
 from rollart.ports import Array
 from rollart.runtime.engine_server import EngineServer
 from rollart.runtime.proxy import LLMProxy

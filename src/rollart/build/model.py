@@ -16,10 +16,11 @@ from rollart.engines.torch.architecture import read_architecture
 from rollart.envs.loading import env_source, make_env
 from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
 from rollart.envs.watching import Watch, run_watched
-from rollart.errors import ConfigError, EnvError, ModelError, UserError, describe_error
+from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.models.demonstrations import Demonstration, demonstrate
 from rollart.models.devices import find_device
-from rollart.models.loading import load_config, resolve, weight_files
+from rollart.models.files import load_config, told_as, weight_files
+from rollart.models.loading import resolve
 from rollart.models.options import ModelOptions
 from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
@@ -72,13 +73,10 @@ def tiny_directory(config: Config) -> Path:
 
 def check_model(directory: Path, *, named: str) -> None:
     """Refuse a model that the engine or the trainer would refuse later, by what it was named."""
-    try:
+    with told_as(named, directory):
         read_architecture(load_config(directory))
         weight_files(directory)
         load_tokenizer(directory)
-    except ModelError as error:
-        said = str(error).removeprefix(f"{directory}: ")
-        raise ModelError(f"model.path = {named!r}: {said}") from error
 
 
 def check_devices(config: Config) -> None:

@@ -1,7 +1,7 @@
-"""Resuming: what a run goes on from, and what may not have changed meanwhile.
+"""Resuming: the checkpoint a run goes on from, and the model it began with.
 
-The model a run began with is found again, not built again: its tokenizer belongs to the weights in
-the checkpoint, its weights are what KL is measured against and what adapters are added to.
+The model is found again, not built again: its tokenizer belongs to the weights in the checkpoint,
+its weights are what KL is measured against and what adapters are added to.
 """
 
 from pathlib import Path
@@ -31,18 +31,6 @@ def name_another(checkpoint: Path) -> str:
     return f"; another is there: rollart train --resume {beside[-1]}" if beside else ""
 
 
-def check_going_on(config: Config, saved: Saved) -> None:
-    """Refuse what a checkpoint cannot be gone on with."""
-    _check_temperature(config, saved)
-    begun_with, path = str(saved.notes.get("model", "")), config.model.path
-    if begun_with.startswith("tiny:") and path.startswith("tiny:") and path != begun_with:
-        raise ConfigError("model.path", path, f"the checkpoint is of {begun_with}: go on with that")
-    step = saved.scheduler["version"]
-    if step > config.run.steps:
-        fix = f"the checkpoint is of step {step}: give a larger number to go on"
-        raise ConfigError("run.steps", config.run.steps, fix)
-
-
 def find_model(config: Config, saved: Saved, say: Say) -> Path:
     """Return the directory of the model a run began with."""
     model = _find_tiny(config, saved)
@@ -68,16 +56,3 @@ def _find_tiny(config: Config, saved: Saved) -> Path | None:
         fix += "[tasks] or the files of environments) has changed: undo that or put it back"
         raise ConfigError("model.path", config.model.path, fix)
     return None
-
-
-def _check_temperature(config: Config, saved: Saved) -> None:
-    """Refuse to train what was sampled at one temperature as if it had been at another."""
-    temperature = config.sampling.temperature
-    sampled_at = saved.notes.get("temperature", temperature)
-    if saved.trajectories and sampled_at != temperature:
-        count = len(saved.trajectories)
-        raise ConfigError(
-            "sampling.temperature",
-            temperature,
-            f"the checkpoint holds {count} trajectories sampled at {sampled_at}: go on with that",
-        )

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from rollart.build.going_on import check_going_on
 from rollart.build.model import check_devices, check_model, prepare_model
 from rollart.build.parts import make_scheduler
 from rollart.build.record import checkpoint_directory, make_recorder
-from rollart.build.resuming import check_going_on, find_model, load_newest, name_another
+from rollart.build.resuming import find_model, load_newest, name_another
 from rollart.build.run import Run
 from rollart.build.spending import Spending
 from rollart.build.tasks import make_setups

@@ -5,14 +5,15 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from rollart.build.going_on import check_resumed
 from rollart.cli.dry_run import describe_run, headline
 from rollart.cli.printing import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.config.fitting import check_places
 from rollart.errors import UserError
+from rollart.models.files import check_files
 from rollart.models.paths import local_model
 from rollart.observe.directory import check_writable
-from rollart.runtime.checkpointing import find_checkpoint
 
 CONFIG = "config.toml"
 """The resolved config in a run's directory."""
@@ -34,8 +35,9 @@ def run(arguments: Namespace) -> int:
     silence_bars()
     # Said again by `train`; said here it need not wait for torch.
     if resume is not None:
-        find_checkpoint(resume)
-    local_model(config.model.path)
+        check_resumed(config, resume)
+    if (model := local_model(config.model.path)) is not None:
+        check_files(model, named=config.model.path)
     check_places(config)
     if config.ray.address:
         from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray

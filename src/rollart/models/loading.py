@@ -1,12 +1,7 @@
-"""Reading Hugging Face checkpoints: configuration and weights of a directory.
+"""Reading Hugging Face checkpoints: their directory, here or fetched from the hub, and weights."""
 
-Only safetensors are read, never pickles. Whatever cannot be used raises a ModelError that says
-what is missing and where.
-"""
-
-import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import torch
@@ -15,25 +10,13 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
 
 from rollart.errors import ModelError
+from rollart.models.files import weight_files
 from rollart.models.paths import local_model
-
-ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
-_INDEX = "model.safetensors.index.json"
 
 
 def resolve(path: str) -> Path:
     """Return the directory of a model: a local one, or a hub name fetched to the hub's cache."""
     return local_model(path) or _fetch(path)
-
-
-def load_config(directory: Path) -> dict[str, Any]:
-    """Return config.json; its architecture is one the engine and trainer know."""
-    config = _read_json(directory / "config.json")
-    named = config.get("architectures") or ["none named"]
-    if named[0] not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
-        raise ModelError(f"{directory}: architecture {named[0]} is not supported (known: {known})")
-    return config
 
 
 def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
@@ -50,33 +33,6 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
     return weights
 
 
-def weight_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's weights; all of them are there."""
-    single = directory / "model.safetensors"
-    if single.is_file():
-        return [single]
-    index = directory / _INDEX
-    if not index.is_file():
-        raise ModelError(f"{directory}: no model.safetensors there (pickled weights are not read)")
-    files = sorted(set(cast("dict[str, str]", _read_json(index)["weight_map"]).values()))
-    missing = [name for name in files if not (directory / name).is_file()]
-    if missing:
-        raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which is not there")
-    return [directory / name for name in files]
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{file.parent}: no {file.name} there") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file}: must hold a JSON object")
-    return cast("dict[str, Any]", value)
-
-
 def _fetch(name: str) -> Path:
     try:
         found = snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"])
@@ -84,6 +40,7 @@ def _fetch(name: str) -> Path:
         raise ModelError(f"model.path = {name!r}: neither a directory nor a hub name") from None
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        fix = "no such directory, and the model hub does not give it"
-        raise ModelError(f"model.path = {name!r}: {fix} ({reason})") from error
+        problem = f"no such directory, and the model hub does not give it ({reason})"
+        fix = "give the path of a local directory, such as ./my-model"
+        raise ModelError(f"model.path = {name!r}: {problem}; {fix}") from error
     return Path(found)

@@ -11,17 +11,15 @@ from typing import Any
 from transformers import PreTrainedTokenizerFast
 
 from rollart.errors import ModelError
+from rollart.models.files import check_tokenizer
 
-_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json")
 _GENERAL = ("TokenizersBackend", "PreTrainedTokenizerFast")
 """What the general class is called in `tokenizer_config.json`, by version."""
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:
     """Return the directory's tokenizer."""
-    if not any((directory / name).is_file() for name in _FILES):
-        wanted = " or ".join(_FILES)
-        raise ModelError(f"{directory}: no tokenizer there (wanted {wanted})")
+    check_tokenizer(directory)
     try:
         tokenizer: Any = _read(directory)
     except (OSError, ValueError, LookupError, TypeError, AttributeError, ImportError) as error:

@@ -1,0 +1,79 @@
+"""The files of a model's directory: which there must be, found and read without loading torch.
+
+Only safetensors count as weights, never pickles. Whatever cannot be used raises a ModelError that
+says what is missing and where.
+"""
+
+import json
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+from rollart.errors import ModelError
+
+ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
+_INDEX = "model.safetensors.index.json"
+_TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
+
+
+def check_files(directory: Path, *, named: str) -> None:
+    """Refuse a directory that lacks what a model is made of, by what it was named."""
+    with told_as(named, directory):
+        load_config(directory)
+        weight_files(directory)
+        check_tokenizer(directory)
+
+
+@contextmanager
+def told_as(named: str, directory: Path) -> Generator[None]:
+    """Have errors of a directory begin with what the user wrote for it."""
+    try:
+        yield
+    except ModelError as error:
+        said = str(error).removeprefix(f"{directory}: ")
+        raise ModelError(f"model.path = {named!r}: {said}") from error
+
+
+def load_config(directory: Path) -> dict[str, Any]:
+    """Return config.json; its architecture is one the engine and trainer know."""
+    config = _read_json(directory / "config.json")
+    named = config.get("architectures") or ["none named"]
+    if named[0] not in ARCHITECTURES:
+        known = ", ".join(ARCHITECTURES)
+        raise ModelError(f"{directory}: architecture {named[0]} is not supported (known: {known})")
+    return config
+
+
+def weight_files(directory: Path) -> list[Path]:
+    """Return the files of a directory's weights; all of them are there."""
+    single = directory / "model.safetensors"
+    if single.is_file():
+        return [single]
+    index = directory / _INDEX
+    if not index.is_file():
+        raise ModelError(f"{directory}: no model.safetensors there (pickled weights are not read)")
+    files = sorted(set(cast("dict[str, str]", _read_json(index)["weight_map"]).values()))
+    missing = [name for name in files if not (directory / name).is_file()]
+    if missing:
+        raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which is not there")
+    return [directory / name for name in files]
+
+
+def check_tokenizer(directory: Path) -> None:
+    """Refuse a directory without a tokenizer."""
+    if not any((directory / name).is_file() for name in _TOKENIZERS):
+        wanted = " or ".join(_TOKENIZERS)
+        raise ModelError(f"{directory}: no tokenizer there (wanted {wanted})")
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{file.parent}: no {file.name} there") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{file}: cannot be read: {error}") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{file}: must hold a JSON object")
+    return cast("dict[str, Any]", value)
