@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from letter_env import Letters
+from safetensors.torch import load_file
 
 from rollart.build.evaluating import evaluate
 from rollart.build.training import train
@@ -25,6 +26,27 @@ def learning(directory: Path) -> dict[int, dict[str, float]]:
     )
     rows = [row for row in read_rows(directory / "metrics.jsonl") if "trainer/loss" in row]
     return {int(row["step"]): {name: row[name] for name in names} for row in rows}
+
+
+def trained(directory: Path, step: int = 4) -> dict[str, object]:
+    """Return what a checkpoint holds of a trainer, to the bit: weights, moments, schedule.
+
+    Not torch's own generator: each process seeds its own, and a step draws nothing from it.
+    """
+    saved = directory / "checkpoints" / f"step-{step:06d}"
+    files = [*saved.glob("model*.safetensors"), *saved.glob("optimizer*.safetensors")]
+    found = {
+        f"{path.name}:{name}": tensor.numpy().tobytes()
+        for path in files
+        for name, tensor in load_file(path).items()
+    }
+    assert {key.partition(":")[0] for key in found} == {
+        "model.safetensors",
+        "optimizer.safetensors",
+    }
+    record = json.loads((saved / "trainer.json").read_text())
+    del record["rng"]
+    return found | record
 
 
 @pytest.fixture
@@ -91,6 +113,8 @@ def test_a_run_that_goes_on_learns_the_same_to_the_last_bit(whole, small, runs):
     assert list(learning(runs / "cut")) == [1, 2]
     assert train(small("cut", "run.steps=4"), resume=runs / "cut") == 0
     assert learning(runs / "cut") == learning(whole)
+    assert trained(runs / "cut") == trained(whole)
+    assert trained(whole) != trained(whole, step=2)
     assert len(read_log(runs / "cut" / "events.jsonl")) == 2
     proof = replay(runs / "cut")
     assert proof["ended"] == {"trained": 32}
@@ -175,6 +199,19 @@ def test_an_interrupted_run_goes_on_and_neither_loses_nor_doubles_anything(
     header = read_log(directory / "events.jsonl")[1].header.snapshot
     in_snapshot = {id_ for group in header["groups"] for _, id_, _ in group["scored"]}
     assert in_snapshot == kept
+
+
+def test_an_on_policy_run_interrupted_in_mid_rollout_learns_the_same_to_the_last_bit(
+    whole, small, runs, interrupt_at
+):
+    directory = runs / "stopped-on-policy"
+    interrupt_at(2 * 8 + 5)  # two batches of eight, then amid the third
+    assert train(small("stopped-on-policy", "run.steps=4")) == 130
+    assert [path.name for path in checkpoints(directory / "checkpoints")] == ["step-000002"]
+    assert trained(directory, step=2) == trained(whole, step=2)
+    assert train(small("stopped-on-policy", "run.steps=4"), resume=directory) == 0
+    assert learning(directory) == learning(whole)
+    assert trained(directory) == trained(whole)
 
 
 def test_a_run_that_is_terminated_saves_what_it_has(small, runs, interrupt_at, capfd):
