@@ -103,9 +103,9 @@ def test_overrides_may_stand_before_and_after_options():
     assert arguments.overrides == ["run.steps=1", "run.seed=2"]
     with pytest.raises(UserError, match="unknown argument '--drie'"):
         parse(["train", "a.toml", "--drie"])
-    with pytest.raises(UserError, match="unknown argument 'a=b'\ntry: rollart doctor --help$"):
+    with pytest.raises(UserError, match=r"unknown argument 'a=b'\ntry: rollart doctor --help$"):
         parse(["doctor", "a=b"])
-    with pytest.raises(UserError, match="unknown argument '-x'\ntry: rollart config show --help$"):
+    with pytest.raises(UserError, match=r"unknown argument '-x'\ntry: rollart config show"):
         parse(["config", "show", "a.toml", "-x"])
 
 
@@ -240,6 +240,13 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatc
     assert "lock-step" in out
     assert "staleness       at most 0" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_truncated_sampling_is_noted_in_the_plan_and_the_check(lines):
+    said = "note: sampling.top_p = 0.9: the trainer's log-probs are of all tokens, not only of "
+    for argv in (["train", QUICKSTART, "--dry-run"], ["config", "check", QUICKSTART]):
+        assert said in lines(*argv, "sampling.top_p=0.9")[1]
+        assert "note:" not in lines(*argv)[1]
 
 
 def test_the_plan_counts_what_the_schedule_can_use():

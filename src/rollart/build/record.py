@@ -14,6 +14,7 @@ from rollart.config.changes import changed_values
 from rollart.config.loading import parse_config
 from rollart.config.placing import unused_units
 from rollart.config.rules import make_rules
+from rollart.config.truncation import describe_truncation
 from rollart.control.recording import encode_rules
 from rollart.control.snapshot import buffered
 from rollart.errors import UserError
@@ -43,6 +44,8 @@ def make_recorder(config: Config, saved: Saved | None) -> Recorder:
     )
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)
+    if truncation := describe_truncation(config):
+        recorder.progress.warn(truncation)
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
     for text in () if saved is None else _going_on(config, saved, before):

@@ -6,6 +6,7 @@ from rollart.config import Config
 from rollart.config.fitting import check_places
 from rollart.config.local_pools import refusal
 from rollart.config.placing import idle_units, refused_split
+from rollart.config.truncation import describe_truncation
 from rollart.control.modes import Mode
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
@@ -41,6 +42,7 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
         f"mode {config.mode.name}",
         *_rows(_describe_mode(config)),
         *_describe_idle(config),
+        *_describe_truncation(config),
         *_describe_refusal(config),
     ]
     return "\n".join(lines)
@@ -130,6 +132,11 @@ def _describe_idle(config: Config) -> list[str]:
         f"{name} train nothing; raise it to use them."
         for name, count in idle_units(config).items()
     ]
+
+
+def _describe_truncation(config: Config) -> list[str]:
+    told = describe_truncation(config)
+    return ["", f"note: {told}"] if told else []
 
 
 def _describe_refusal(config: Config) -> list[str]:
