@@ -107,7 +107,7 @@ def test_steps_that_teach_nothing_are_told_once(tmp_path: Path):
     shown = io.StringIO()
     recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
     recorder.open(LogHeader(seed=0))
-    for step in range(12):
+    for step in range(16):
         recorder.record(step, Woke(at_s=0.0), [Train(version=step, groups=(), staleness=0)])
         no_signal = float(step != 2)
         finished = StepFinished(version=step + 1, metrics={"no_signal": no_signal})
@@ -115,8 +115,8 @@ def test_steps_that_teach_nothing_are_told_once(tmp_path: Path):
     recorder.close()
     warnings = [line for line in shown.getvalue().splitlines() if line.startswith("warning")]
     assert len(warnings) == 1
-    assert warnings[0].startswith("warning: the last 5 steps taught nothing: all attempts of each")
-    assert "step 8/20" in shown.getvalue().split("warning")[0].splitlines()[-1]
+    assert warnings[0].startswith("warning: the last 10 steps taught nothing: all attempts of each")
+    assert "step 13/20" in shown.getvalue().split("warning")[0].splitlines()[-1]
 
 
 def test_a_trajectory_reads_as_text():
@@ -158,14 +158,24 @@ def test_what_cannot_be_written_or_read_is_named(tmp_path: Path):
         read_rows(tmp_path / "metrics.jsonl")
 
 
-def test_steps_that_teach_nothing_because_all_succeed_are_no_warning(tmp_path: Path):
+@pytest.mark.parametrize("lost", [set[int](), {8, 9}])
+def test_steps_that_teach_nothing_because_most_succeed_are_no_warning(
+    tmp_path: Path, lost: set[int]
+):
     shown = io.StringIO()
     recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
     recorder.open(LogHeader(seed=0))
-    info = TrajectoryInfo(
-        id=0, born=0, reward=1.0, success=True, turns=1, sampled_tokens=1, stop="terminated"
-    )
-    for step in range(6):
+    for step in range(11):
+        is_won = step not in lost
+        info = TrajectoryInfo(
+            id=0,
+            born=0,
+            reward=float(is_won),
+            success=is_won,
+            turns=1,
+            sampled_tokens=1,
+            stop="terminated",
+        )
         recorder.record(step, TrajectoryFinished(info=info), [])
         trained = Train(version=step, groups=((0,),), staleness=0)
         recorder.record(step + 0.2, Woke(at_s=0.0), [trained])

@@ -24,9 +24,10 @@ LOG = "events.jsonl"
 METRICS = "metrics.jsonl"
 SUMMARY = "summary.json"
 CURVE = "learning_curve.png"
-_IDLE_STEPS = 5
-_SOLVED = 0.9
-"""Success from which groups whose attempts are all alike are no cause for worry."""
+_IDLE_STEPS = 10
+"""Steps in a row without a signal that are told of: a few are usual when most attempts succeed."""
+_SOLVED = 0.8
+"""Mean success of those steps from which it is no cause for worry."""
 _TOLD_EVERY = 16
 """Failures in a row from one word of them to the next."""
 
@@ -52,8 +53,8 @@ class Recorder:
         self._failures: set[str] = set()
         """The kinds of failures that were told."""
         self._failed_in_a_row = 0
-        self._idle_steps = 0
-        """Steps in a row that could teach nothing."""
+        self._idle: list[float] = []
+        """The success of the steps in a row that could teach nothing."""
         self._has_skipped = False
         self._log: EventLog | None = None
         self._trackers: tuple[Tracker, ...] = ()
@@ -140,13 +141,14 @@ class Recorder:
                 "their loss or gradient was not a finite number (others are counted as "
                 "trainer/skipped, not told). If that goes on, lower training.learning_rate"
             )
-        self._idle_steps = self._idle_steps + 1 if row.get("trainer/no_signal") else 0
-        if self._idle_steps == _IDLE_STEPS:
+        success = row.get("success_rate", 0.0)
+        self._idle = [*self._idle, success] if row.get("trainer/no_signal") else []
+        if len(self._idle) == _IDLE_STEPS:
             nothing = (
                 f"the last {_IDLE_STEPS} steps taught nothing: all attempts of each group got the "
                 f"same reward (the last mean is {row['reward_mean']:.3f})"
             )
-            if row.get("success_rate", 0.0) >= _SOLVED:
+            if sum(self._idle) / _IDLE_STEPS >= _SOLVED:
                 self.progress.message(f"{nothing}; nearly all succeed: there is little to learn")
             else:
                 self.progress.warn(
