@@ -4,6 +4,7 @@ import contextlib
 import io
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
@@ -13,7 +14,14 @@ from typing import Any
 from rollart.build.model import prepare_model
 from rollart.build.training import train
 from rollart.config import Config, load_config
-from rollart.events import Launch, StepFinished, Train, TrajectoryFinished
+from rollart.events import (
+    Launch,
+    StepFinished,
+    Train,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+)
 from rollart.observe.log import Record, read_log
 from rollart.replay import replay
 
@@ -56,23 +64,59 @@ class Timed:
     records: tuple[Record, ...]
     proof: dict[str, Any]
 
+    def trained_per_s(self, *, left_out: int) -> float:
+        """Return trained trajectories a second between the first steps and the last `left_out`.
+
+        What is in flight when the count begins was started before it, so as much must be in flight
+        when it ends: leave out the steps for which nothing new is started.
+        """
+        ends = self._ends_s
+        last = len(ends) - 1 - left_out
+        return sum(self._batches[_WARM_UP_STEPS + 1 : last + 1]) / (
+            ends[last] - ends[_WARM_UP_STEPS]
+        )
+
     @property
-    def trained_per_s(self) -> float:
-        """Trained trajectories a second, after the first steps."""
-        ends = [r.time_s for r in self.records if isinstance(r.event, StepFinished)]
-        batches = [
-            sum(len(group) for group in command.groups)
-            for record in self.records
-            for command in record.commands
-            if isinstance(command, Train)
-        ]
-        first = min(_WARM_UP_STEPS, len(ends) - 2)
-        return sum(batches[first + 1 :]) / (ends[-1] - ends[first])
+    def trained_per_s_of_all(self) -> float:
+        """Trained trajectories a second from the first launch to the last step's end."""
+        began_s = next(r.time_s for r in self.records if _launches(r))
+        return sum(self._batches) / (self._ends_s[-1] - began_s)
+
+    def endings(self, slot: int) -> dict[str, int]:
+        """Return how many attempts were launched in a slot, how many failed or were cancelled."""
+        inside = {c.id for r in self.records for c in _launches(r) if c.slot == slot}
+        ended = Counter(
+            type(r.event)
+            for r in self.records
+            if isinstance(r.event, TrajectoryFailed | TrajectoryCancelled) and r.event.id in inside
+        )
+        return {
+            "launches": len(inside),
+            "failures": ended[TrajectoryFailed],
+            "cancelled": ended[TrajectoryCancelled],
+        }
 
     @property
     def rollouts_s(self) -> list[float]:
         """How long each batch rolled out, where batches do so one after another."""
         return list(_rollouts(self.records))
+
+    @property
+    def _ends_s(self) -> list[float]:
+        return [r.time_s for r in self.records if isinstance(r.event, StepFinished)]
+
+    @property
+    def _batches(self) -> list[int]:
+        return [
+            sum(len(group) for group in command.groups)
+            for record in self.records
+            for command in record.commands
+            if isinstance(command, Train)
+        ]
+
+
+def _launches(record: Record) -> list[Launch]:
+    return [command for command in record.commands if isinstance(command, Launch)]
 
 
 def _rollouts(records: tuple[Record, ...]) -> Iterator[float]:
@@ -85,7 +129,7 @@ def _rollouts(records: tuple[Record, ...]) -> Iterator[float]:
             if running == 0 and started is not None:
                 yield record.time_s - started
                 started = None
-        launches = sum(isinstance(command, Launch) for command in record.commands)
+        launches = len(_launches(record))
         if launches and started is None:
             started = record.time_s
         running += launches
