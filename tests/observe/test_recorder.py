@@ -1,12 +1,14 @@
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from rollart.errors import StorageError, UserError
 from rollart.events import (
+    Cancel,
     Launch,
     Publish,
     Published,
@@ -23,13 +25,13 @@ from rollart.events import (
 from rollart.observe.log import LogHeader, read_log
 from rollart.observe.metrics import Metrics, Status
 from rollart.observe.plots import moving_average
-from rollart.observe.progress import Progress, waits
+from rollart.observe.progress import Progress, Traffic, waits
 from rollart.observe.recorder import Recorder
 from rollart.observe.samples import render_trajectory
 from rollart.observe.summary import write_summary
 from rollart.observe.trace import write_trace
 from rollart.observe.trackers import JsonlTracker, read_rows
-from rollart.types import EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
+from rollart.types import EngineId, EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
 
 TRAJECTORY = Trajectory(
     id=7,
@@ -98,7 +100,8 @@ def test_a_run_leaves_its_directory_behind(tmp_path: Path):
     assert shown.getvalue() == (
         "evaluation at step 0: success_rate 0.250\n"
         "step 1/1  reward 1.000  success 100.0%  1.0 trajectories/s  2 tokens/s  "
-        "staleness 0.00 (max 0)  step 2.00 s (train 1.00 s)  wasted 1 tokens\n"
+        "staleness 0.00 (max 0)  step 2.00 s (train 1.00 s, wait 1.00 s)  slots 58% busy  "
+        "wasted 1 tokens (interrupted 1)\n"
         "evaluation at step 1: success_rate 0.750\n"
     )
 
@@ -217,43 +220,140 @@ def test_the_first_updates_that_are_left_out_are_told(tmp_path: Path):
     assert "step 2: 1 updates were left out because their loss or gradient" in said
 
 
-def test_the_live_panel_shows_every_part(tmp_path: Path):
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
+class Terminal(io.StringIO):
+    """A terminal, wide enough that nothing is cut off."""
 
-    shown = Terminal()
-    recorder = Recorder(tmp_path, name="demo", steps=3, file=shown)
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("TERM", "xterm")
+    return Terminal()
+
+
+def screens(terminal: Terminal) -> list[str]:
+    """Return what was drawn, without colours; every redrawing begins with the panel's title."""
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", terminal.getvalue()).replace("\r", "\n")
+    lines = [re.sub(r"  +", "  ", line.strip()) for line in text.splitlines()]
+    return "\n".join(line for line in lines if line).split("demo")
+
+
+def test_the_live_panel_shows_every_part(tmp_path: Path, terminal: Terminal):
+    recorder = Recorder(tmp_path, name="demo", steps=3, file=terminal)
     recorder.open(LogHeader(seed=0))
-    recorder.progress.start()
+    progress = recorder.progress
+    progress.waiting_for = lambda: "1 of 1 groups"
+    progress.in_flight = lambda: {EngineId("e0"): 2}
+    progress.start()
     record_run(recorder)
-    recorder.progress.warn("disk is nearly full")
+    launches = [
+        Launch(id=each, group=1, member=each, attempt=0, task=0, slot=each, seed=0)
+        for each in (3, 4, 5)
+    ]
+    failed = TrajectoryFailed(
+        id=5, failure=Failure(kind="env_timeout", message="slow"), sampled_tokens=4
+    )
+    recorder.record(2.5, Woke(at_s=0.0), launches)
+    recorder.record(2.6, failed, [])
+    recorder.record(2.7, Woke(at_s=0.0), [Cancel(id=4, reason="stale")])
+    recorder.record(2.8, TrajectoryCancelled(id=4, sampled_tokens=8), [])
+    recorder.record(2.9, Woke(at_s=0.0), [launches[1], launches[2]])
+    assert progress._live is not None
+    progress._live.refresh()
+    last = screens(terminal)[-1]
+    progress.warn("disk is nearly full")
     recorder.close()
-    text = shown.getvalue()
-    for words in ("trainer", "engines", "slots", "wasted", "warning: disk is nearly full"):
-        assert words in text
+    assert re.search(r"step 1/3  0:0[23]", last)
+    for line in (
+        "reward  1.000  success 100.0%",
+        "speed  1.0 trajectories/s  2 tokens/s  step 2.00 s",
+        "staleness  0.00 (max 0)",
+        "trainer  waits for 1 of 1 groups; 0 trajectories in the buffer",
+        "engines  1 serve 2 requests",
+        "slots  3 of 3 busy (2 wait for engines, 1 in environments)",
+        "wasted  76.5% of tokens: cancelled:stale 8, failed:env_timeout 4, cancelled:interrupted 1",
+    ):
+        assert line in last.splitlines()
+    assert "warning: disk is nearly full" in terminal.getvalue()
+    stays = screens(terminal)[-1].splitlines()[-1]
+    assert stays.startswith("step 1/3  reward 1.000  success 100.0%")
 
 
-def test_each_part_says_what_it_waits_for():
-    waiting = Status(
-        step=0, running=2, slots=4, waiting=3, engines=2, suspended=0, training_since_s=None
-    )
-    assert waits(waiting, 1.0, wanted="2 of 4 groups") == [
+@pytest.mark.parametrize(
+    ("in_flight", "engines"),
+    [
+        ({}, "2 serve"),
+        ({"e0": 3, "e1": 0}, "1 serve 3 requests; 1 wait for requests"),
+        ({"e0": 0, "e1": 0, "lent": 0}, "2 wait for requests"),
+    ],
+    ids=["unknown", "one idle", "all idle"],
+)
+def test_the_panel_asks_engines_what_they_have_to_do(terminal: Terminal, in_flight, engines):
+    metrics = Metrics()
+    infos = [EngineInfo(id=id_, pool="default", version=0) for id_ in ("e0", "e1")]
+    lent = EngineInfo(id="lent", pool="training", version=0, lent=True)
+    launch = Launch(id=0, group=0, member=0, attempt=0, task=0, slot=0, seed=0)
+    metrics.add(0.0, RunStarted(engines=(*infos, lent), slots=4), [launch])
+    progress = Progress(metrics, steps=3, title="demo", file=terminal)
+    progress.in_flight = lambda: in_flight
+    progress.start()
+    progress.stop()
+    assert f"engines  {engines}" in screens(terminal)[-1].splitlines()
+
+
+STATUS = Status(
+    step=0, running=2, slots=4, waiting=3, engines=2, suspended=0, training_since_s=None
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "traffic", "engines", "slots"),
+    [
+        (STATUS, None, "2 serve", "2 of 4 busy; 2 wait for work to be admitted"),
+        (
+            STATUS,
+            Traffic(requests=0, idle=2),
+            "2 wait for requests",
+            "2 of 4 busy (0 wait for engines, 2 in environments); 2 wait for work to be admitted",
+        ),
+        (
+            replace(STATUS, running=4, suspended=1),
+            Traffic(requests=3, idle=0),
+            "1 of 2 change weights; 1 serve 3 requests",
+            "4 of 4 busy (3 wait for engines, 1 in environments)",
+        ),
+        (
+            replace(STATUS, running=1, slots=1, suspended=2),
+            Traffic(requests=5, idle=0),
+            "2 of 2 change weights",
+            "1 of 1 busy (1 wait for engines, 0 in environments)",
+        ),
+        (
+            replace(STATUS, running=0),
+            None,
+            "2 wait for requests",
+            "0 of 4 busy; 4 wait for work to be admitted",
+        ),
+    ],
+    ids=["unknown", "idle", "one changes weights", "all change weights", "nothing runs"],
+)
+def test_each_part_says_what_it_waits_for(status, traffic, engines, slots):
+    assert waits(status, 1.0, wanted="2 of 4 groups", traffic=traffic) == [
         ("trainer", "waits for 2 of 4 groups; 3 trajectories in the buffer"),
-        ("engines", "2 serve"),
-        ("slots", "2 of 4 busy; 2 wait for work to be admitted"),
-    ]
-    busy = Status(
-        step=0, running=4, slots=4, waiting=0, engines=2, suspended=1, training_since_s=0.5
-    )
-    assert waits(busy, 2.0, wanted="2 of 4 groups") == [
-        ("trainer", "trains for 1.5 s"),
-        ("engines", "1 of 2 change weights"),
-        ("slots", "4 of 4 busy"),
+        ("engines", engines),
+        ("slots", slots),
     ]
 
 
-def test_the_time_left_follows_from_the_steps_made():
+def test_a_trainer_that_trains_says_for_how_long():
+    training = replace(STATUS, training_since_s=0.5)
+    assert waits(training, 2.0, wanted="")[0] == ("trainer", "trains for 1.5 s")
+
+
+def test_a_line_tells_the_time_left_what_was_waited_for_and_why_tokens_were_wasted():
     shown = io.StringIO()
     progress = Progress(Metrics(), steps=10, title="demo", file=shown)
     row = dict.fromkeys(
@@ -267,6 +367,9 @@ def test_the_time_left_follows_from_the_steps_made():
             "step_s",
             "train_s",
             "wasted_tokens",
+            "trainer_wait_s",
+            "slots_busy",
+            "engines_suspended_s",
         ],
         0.0,
     )
@@ -274,6 +377,22 @@ def test_the_time_left_follows_from_the_steps_made():
     progress.step(row | {"step": 2, "time_s": 20.0})
     assert "left" not in shown.getvalue().splitlines()[0]
     assert shown.getvalue().splitlines()[1].endswith("1:20 left")
+
+    causes = {
+        "wasted/dropped:stale": 70.0,
+        "wasted/cancelled:stale": 10.0,
+        "wasted/failed:env": 20.0,
+    }
+    waited = {"trainer_wait_s": 0.25, "slots_busy": 0.5, "engines_suspended_s": 0.1}
+    progress.step(row | waited | causes | {"wasted_tokens": 100.0, "step": 3, "time_s": 30.0})
+    assert (
+        shown.getvalue()
+        .splitlines()[2]
+        .endswith(
+            "step 0.00 s (train 0.00 s, wait 0.25 s)  slots 50% busy  engines stood 0.10 s  "
+            "wasted 100 tokens (stale 80, env 20)  1:10 left"
+        )
+    )
 
 
 def test_a_log_becomes_a_timeline(tmp_path: Path):

@@ -160,6 +160,11 @@ class Metrics:
             training_since_s=None if self._training is None else self._training.start_s,
         )
 
+    @property
+    def serving(self) -> frozenset[EngineId]:
+        """The engines that always serve and do not change weights now."""
+        return frozenset(self._engines.difference(self._suspended))
+
     def _note_event(self, now: float, event: Event) -> Row | None:
         match event:
             case RunStarted(engines=engines, slots=slots):

@@ -1,12 +1,13 @@
 """Progress: what a person sees while a run goes on.
 
 On a terminal one live panel: step, reward, success, speed, staleness, what each part waits for,
-where tokens were wasted, time left. Elsewhere one line per step. Messages appear above the panel
-and stay.
+where tokens were wasted, time left. Elsewhere one line per step, of what it was and waited for.
+Messages appear above the panel and stay.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import IO
 
 from rich.console import Console, Group, RenderableType
@@ -17,8 +18,20 @@ from rich.text import Text
 
 from rollart.clock import SystemClock
 from rollart.observe.metrics import Metrics, Status
+from rollart.types import EngineId
 
 REFRESH_PER_S = 2
+_MOST_CAUSES = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """What engines are asked at a moment."""
+
+    requests: int
+    """Requests that wait for their completion, at engines that change weights too."""
+    idle: int
+    """Engines that could take a step and have no request."""
 
 
 class Progress:
@@ -31,6 +44,11 @@ class Progress:
         self._console = Console(file=file, highlight=False)
         self.waiting_for: Callable[[], str] = lambda: "groups"
         """What the next optimizer step lacks; the driver puts its own answer here."""
+        self.in_flight: Callable[[], Mapping[EngineId, int]] = lambda: {}
+        """Requests at each engine of this process; the driver puts its own answer here.
+
+        Asked by the display alone, twice a second. Nothing: it is not known, as on a cluster.
+        """
         self._live: Live | None = None
         self._row: Mapping[str, float] = {}
         self._first: tuple[int, float] | None = None
@@ -83,11 +101,15 @@ class Progress:
             f"{row['trajectories_per_s']:.1f} trajectories/s",
             f"{row['tokens_per_s']:,.0f} tokens/s",
             f"staleness {row['staleness_mean']:.2f} (max {row['staleness_max']:.0f})",
-            f"step {row['step_s']:.2f} s (train {row['train_s']:.2f} s)",
+            f"step {row['step_s']:.2f} s (train {row['train_s']:.2f} s, "
+            f"wait {row['trainer_wait_s']:.2f} s)",
+            f"slots {row['slots_busy']:.0%} busy",
         ]
+        if stood := row["engines_suspended_s"]:
+            words.append(f"engines stood {stood:.2f} s")
         words += self._tasks(row)
         if wasted := row["wasted_tokens"]:
-            words.append(f"wasted {wasted:,.0f} tokens")
+            words.append(f"wasted {wasted:,.0f} tokens ({_short_causes(row)})")
         if left := self._left_s(row):
             words.append(f"{_clock(left)} left")
         return "  ".join(words)
@@ -123,11 +145,18 @@ class Progress:
         body.add_column(style="dim")
         for name, text in (
             *self._figures(row),
-            *waits(status, now, wanted=self.waiting_for()),
+            *waits(status, now, wanted=self.waiting_for(), traffic=self._traffic()),
             *self._waste(),
         ):
             body.add_row(name, text)
         return Group(head, body)
+
+    def _traffic(self) -> Traffic | None:
+        in_flight = self.in_flight()
+        if not in_flight:
+            return None
+        idle = [each for each in self._metrics.serving if not in_flight.get(each)]
+        return Traffic(requests=sum(in_flight.values()), idle=len(idle))
 
     def _figures(self, row: Mapping[str, float]) -> list[tuple[str, str]]:
         if not row:
@@ -148,29 +177,64 @@ class Progress:
         wasted = Counter(dict(ledger.wasted))
         if not wasted.total():
             return []
-        causes = ", ".join(f"{cause} {count:,}" for cause, count in wasted.most_common(4))
+        causes = ", ".join(
+            f"{cause} {count:,}" for cause, count in wasted.most_common(_MOST_CAUSES)
+        )
         share = wasted.total() / max(1, ledger.sampled)
         return [("wasted", f"{share:.1%} of tokens: {causes}")]
 
 
-def waits(status: Status, now: float, *, wanted: str) -> list[tuple[str, str]]:
-    """Say what each part does or waits for; `wanted` is what the next step lacks."""
+def waits(
+    status: Status, now: float, *, wanted: str, traffic: Traffic | None = None
+) -> list[tuple[str, str]]:
+    """Say what each part does or waits for; `wanted` is what the next step lacks.
+
+    `traffic` tells who waits for engines from who is in its environment; None: it is not known.
+    """
     since = status.training_since_s
     trainer = (
         f"waits for {wanted}; {status.waiting} trajectories in the buffer"
         if since is None
         else f"trains for {now - since:.1f} s"
     )
-    engines = (
-        f"{status.suspended} of {status.engines} change weights"
-        if status.suspended
-        else f"{status.engines} serve"
-    )
-    idle = status.slots - status.running
-    slots = f"{status.running} of {status.slots} busy"
+    return [
+        ("trainer", trainer),
+        ("engines", "; ".join(_engine_waits(status, traffic))),
+        ("slots", "; ".join(_slot_waits(status, traffic))),
+    ]
+
+
+def _engine_waits(status: Status, traffic: Traffic | None) -> list[str]:
+    serving = status.engines - status.suspended
+    unasked = 0 if status.running else serving
+    idle = unasked if traffic is None else min(traffic.idle, serving)
+    words: list[str] = []
+    if status.suspended:
+        words.append(f"{status.suspended} of {status.engines} change weights")
+    if serving > idle:
+        asked = "" if traffic is None else f" {traffic.requests} requests"
+        words.append(f"{serving - idle} serve{asked}")
     if idle:
-        slots += f"; {idle} wait for work to be admitted"
-    return [("trainer", trainer), ("engines", engines), ("slots", slots)]
+        words.append(f"{idle} wait for requests")
+    return words
+
+
+def _slot_waits(status: Status, traffic: Traffic | None) -> list[str]:
+    busy = f"{status.running} of {status.slots} busy"
+    if traffic is not None and status.running:
+        asking = min(traffic.requests, status.running)  # an evaluation asks too
+        busy += f" ({asking} wait for engines, {status.running - asking} in environments)"
+    idle = status.slots - status.running
+    return [busy, *([f"{idle} wait for work to be admitted"] if idle else [])]
+
+
+def _short_causes(row: Mapping[str, float]) -> str:
+    """Return why a step's tokens were wasted: the last word of each cause, the largest first."""
+    causes: Counter[str] = Counter()
+    for name, count in row.items():
+        if name.startswith("wasted/"):
+            causes[name.rpartition(":")[2]] += int(count)
+    return ", ".join(f"{cause} {count:,}" for cause, count in causes.most_common(_MOST_CAUSES))
 
 
 def _clock(seconds: float) -> str:
