@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import cast
 
 from rollart.build.evaluations import Evaluations
-from rollart.build.last_save import save_and_raise
+from rollart.build.last_save import save_and_raise, told_first
 from rollart.build.parts import make_buffer, make_scheduler
 from rollart.build.record import checkpoint_directory, open_record
 from rollart.build.resuming import START
@@ -186,9 +186,8 @@ class Run:
             "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
             "rewards": rewards.summary(self.recorder.metrics.scores.failures),
         }
-        self._finish(scheduler, figures, after)
-        if unsaved is not None:
-            raise unsaved
+        with told_first(unsaved, self.directory):
+            self._finish(scheduler, figures, after)
         return self.exit_code
 
     async def _save_last(

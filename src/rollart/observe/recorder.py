@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from rollart.errors import InvariantError
+from rollart.errors import InvariantError, StorageError, UserError
 from rollart.events import Command, Event, TrajectoryFailed, TrajectoryFinished
 from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row, TaskName
@@ -88,7 +88,10 @@ class Recorder:
 
     def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
         """Note what an evaluation measured, `success_rate` among it."""
-        self._track({"step": step, **{f"eval/{name}": each for name, each in figures.items()}})
+        try:
+            self._track({"step": step, **{f"eval/{name}": each for name, each in figures.items()}})
+        except StorageError as error:  # the last one is not to cost a run its summary
+            self.progress.warn(f"the evaluation at step {step} is told, not kept: {error}")
         shown = {name: value for name, value in figures.items() if name != "failed"}
         words = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
@@ -104,10 +107,13 @@ class Recorder:
         write_samples(directory, trajectories, step=steps_done + 1, parts_of=parts_of)
 
     def finish(self, summary: Mapping[str, Json]) -> None:
-        """Write the summary and the learning curve."""
-        rows = read_rows(self._directory / METRICS)
-        plot_learning_curve(self._directory / CURVE, rows, title=self._name)
+        """Write the summary and, if the disk takes it, the learning curve."""
         write_summary(self._directory / SUMMARY, summary)
+        try:
+            rows = read_rows(self._directory / METRICS)
+            plot_learning_curve(self._directory / CURVE, rows, title=self._name)
+        except UserError as error:
+            self.progress.warn(f"there is no learning curve: {error}")
 
     def close(self) -> None:
         """Write what is left and close every file."""

@@ -98,9 +98,10 @@ def _complaint(error: OSError | SafetensorError, directory: Path, what: str) -> 
     place = next(path for path in directory.absolute().parents if os.path.exists(path))  # noqa: PTH110
     free = shutil.disk_usage(place).free
     why = "the disk is full" if number in _FULL else str(error)
+    previous = f"; the previous {what} is untouched" if directory.exists() else ""
     return (
         f"cannot write the {what} {directory}: {why} ({free:,} bytes free in {place}); "
-        f"make room or choose another directory; the previous {what} is untouched"
+        f"make room or choose another directory{previous}"
     )
 
 
