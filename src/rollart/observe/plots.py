@@ -1,6 +1,7 @@
 """Plots: the learning curve of a run, and the use of its parts over time, as PNGs."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1
 
 
 def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
-    """Draw success (and reward where it differs), staleness, speed; evaluations are marked."""
+    """Draw success and reward (one curve if they are one), staleness, speed; mark evaluations."""
     steps = [row for row in rows if "reward_mean" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
     figure: Any = Figure(figsize=(8, 8), layout="constrained")
     learning, staleness, speed = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
     figure.suptitle(title)
-    if any(row["reward_mean"] != row["success_rate"] for row in steps):
+    is_one = all(row["reward_mean"] == row["success_rate"] for row in steps)
+    if not is_one:
         _draw_smoothed(learning, steps, "reward_mean", "reward", "tab:blue")
-    _draw_smoothed(learning, steps, "success_rate", "success", "tab:green")
+    label = "success, which is the reward" if is_one else "success"
+    _draw_smoothed(learning, steps, "success_rate", label, "tab:green")
     _draw_evaluations(learning, evaluations)
     learning.grid(alpha=0.3)
     if learning.get_legend_handles_labels()[0]:
@@ -105,4 +108,6 @@ def _save(figure: Any, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
     except OSError as error:
+        with suppress(OSError):  # half a picture is none
+            path.unlink()
         raise StorageError(f"{path}: the plot cannot be written: {error}") from error
