@@ -101,6 +101,15 @@ def test_records_are_on_disk_after_a_second_or_a_flush(tmp_path: Path):
             '{"t":1,"event":{"type":"Nope"},"do":[]}\n',
             ":2: not a line of an event log: no event or command is called 'Nope'",
         ),
+        (
+            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"do":[]}\n',
+            ":2: not a line of an event log: 'event' is missing$",
+        ),
+        (
+            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"eve\n',
+            ":2: not a line of an event log: no whole JSON: it breaks off or errs at column 12$",
+        ),
+        ("7\n", ":1: not a line of an event log: a value is of another kind"),
     ],
 )
 def test_what_is_not_a_log_is_refused_with_the_line(tmp_path: Path, text: str, message: str):

@@ -16,6 +16,7 @@ from typing import Any, Self
 from rollart.errors import StorageError, UserError
 from rollart.events import Command, Event
 from rollart.observe.encoding import decode_command, decode_event, encode
+from rollart.observe.faults import describe_fault
 from rollart.types import Json
 
 FORMAT = 1
@@ -128,8 +129,9 @@ def read_log(path: Path) -> tuple[LogPart, ...]:
             if header is not None:
                 parts.append(LogPart(header=header, records=tuple(records)))
             header, records = _header(value, path), []
-        except (ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}:{number}: not a line of an event log: {error}") from error
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            fault = describe_fault(error)
+            raise UserError(f"{path}:{number}: not a line of an event log: {fault}") from error
     if header is None:
         raise UserError(f"{path}: holds no event log: its first line has no header")
     return (*parts, LogPart(header=header, records=tuple(records)))
