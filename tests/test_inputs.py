@@ -201,9 +201,9 @@ def only_error(said: str) -> str:
         (["train", "--resume", "nowhere"], "--resume nowhere: no such directory"),
         (
             ["train", "small.toml", "--resume", "empty"],
-            "empty: holds no checkpoint (looked for checkpoints/step-*/run.json)",
+            "--resume empty: is no run's directory (it holds neither config.toml nor checkpoints/)",
         ),
-        (["eval", "empty"], "empty: holds no checkpoint"),
+        (["eval", "empty"], "empty: is no run's directory"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )
@@ -335,6 +335,8 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     message = only_error(said)
     assert "cannot write the checkpoint " in message
     assert "the disk is full" in message
+    assert message.endswith("; the last checkpoint is full/checkpoints/step-000001")
+    assert "untouched" not in said
     assert "checkpoint failed, the run goes on (last good one: step-000001)" in said
     assert json.loads((home / "full" / "summary.json").read_text())["steps"] == 3
     [left] = checkpoints(small_disk)
@@ -342,6 +344,30 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     assert list(small_disk.iterdir()) == [left]
     assert replay(home / "full")["ended"] == {"trained": 6}
     assert main(["eval", "full", "--episodes", "2"]) == 0
+
+
+def test_a_disk_too_small_for_any_checkpoint_costs_neither_the_summary_nor_the_reason(
+    rollart, home, built
+):
+    place = home / "tiny_disk"
+    place.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)]
+    if os.geteuid() != 0 or subprocess.run(command, check=False, capture_output=True).returncode:
+        pytest.skip("needs root and mount for a real disk that is full")
+    try:
+        options = ["run.directory=tiny_disk/r", "run.steps=2", "run.evaluate_episodes=2"]
+        code, said = rollart("train", "small.toml", *options)
+        left = {path.name for path in (place / "r").iterdir()}
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+    assert code == 2
+    message = only_error(said)
+    assert message.startswith(f"cannot write the checkpoint {place}/r/checkpoints/step-000002: ")
+    assert message.endswith("; there is no checkpoint")
+    assert "untouched" not in said
+    assert "warning: there is no learning curve: tiny_disk/r/learning_curve.png: " in said
+    assert "summary.json" in left
+    assert not {"learning_curve.png", ".lock"} & left
 
 
 def test_work_sampled_at_one_temperature_is_not_trained_as_if_at_another(rollart, home, built):
@@ -391,7 +417,7 @@ def test_a_damaged_checkpoint_is_named(rollart, home, built):
     state.write_text(state.read_text()[:100])
     code, said = rollart("train", "--resume", "broken", "run.steps=2")
     assert code == 2
-    assert "not a whole checkpoint" in only_error(said)
+    assert "is damaged (run.json: no whole JSON: it breaks off" in only_error(said)
 
 
 def test_a_checkpoint_whose_schedule_lacks_a_part_is_refused_and_the_run_stays(
@@ -406,5 +432,6 @@ def test_a_checkpoint_whose_schedule_lacks_a_part_is_refused_and_the_run_stays(
     before = contents(older)
     code, said = rollart("train", "--resume", "older", "run.steps=2")
     assert code == 2
-    assert only_error(said).endswith("not a whole checkpoint: KeyError('adapting')")
+    damage = "is damaged (run.json: 'adapting' is missing), and no older one is whole"
+    assert only_error(said).endswith(damage)
     assert contents(older) == before

@@ -7,6 +7,7 @@ from pathlib import Path
 from rollart.build.assembly import open_engines
 from rollart.build.parts import make_evaluator
 from rollart.build.tasks import make_setups
+from rollart.build.wholeness import check_model_files
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.errors import UserError
 from rollart.runtime.checkpointing import find_checkpoint
@@ -23,6 +24,7 @@ def evaluate(
     config = load_config(file, overrides)
     add_import_paths(config)
     check_names(config, is_trained=False)
+    check_model_files(checkpoint)
     sampling = config.sampling
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)

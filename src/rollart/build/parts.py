@@ -4,15 +4,16 @@ from collections.abc import Callable, Mapping
 
 from rollart.build.assembly import Engines
 from rollart.build.tasks import task_streams
+from rollart.build.wholeness import blame
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.rules import make_rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
-from rollart.errors import DamagedError
+from rollart.observe.faults import describe_fault
 from rollart.ports import Renderer
 from rollart.runtime.buffer import Buffer
-from rollart.runtime.checkpointing import Saved
+from rollart.runtime.checkpointing import STATE, Saved
 from rollart.runtime.controller import Controller
 from rollart.runtime.env_manager import Access, Setup
 from rollart.runtime.env_worker import Ends, EnvWorker
@@ -33,7 +34,7 @@ def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     try:
         return restore(rules, saved.scheduler, domain_of=domain_of)
     except (KeyError, TypeError, ValueError) as error:
-        raise DamagedError(f"{saved.directory}: not a whole checkpoint: {error!r}") from error
+        raise blame(saved.directory, f"{STATE}: {describe_fault(error)}") from error
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:

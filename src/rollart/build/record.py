@@ -19,6 +19,7 @@ from rollart.control.recording import encode_rules
 from rollart.control.snapshot import buffered
 from rollart.errors import UserError
 from rollart.observe.directory import CONFIG, claim_directory
+from rollart.observe.hold import Hold
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.runtime.checkpointing import Saved, set_aside_later
@@ -30,11 +31,13 @@ def checkpoint_directory(directory: Path) -> Path:
     return directory / "checkpoints"
 
 
-def make_recorder(config: Config, saved: Saved | None) -> Recorder:
+def make_recorder(config: Config, saved: Saved | None, *, hold: Hold) -> Recorder:
     """Claim the run's directory and say what is gone on from; `open_record` comes next."""
     directory = config.run.path
     before = None if saved is None else _config_beside(saved)
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
+    if moved is not None:
+        hold.move_on(moved)
     stream = task_streams(config)[0]
     recorder = Recorder(
         directory,

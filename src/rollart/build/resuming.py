@@ -8,27 +8,12 @@ from pathlib import Path
 
 from rollart.build.model import Say, prepare_model, tiny_directory
 from rollart.config import Config
-from rollart.errors import ConfigError, DamagedError
-from rollart.runtime.checkpointing import Saved, checkpoints, find_checkpoint, load_saved
+from rollart.errors import ConfigError
+from rollart.runtime.checkpointing import Saved
 
 START = "start"
 """The note that names the directory of the model a run began with."""
 _TOKENIZER = "tokenizer.json"
-
-
-def load_newest(path: Path) -> Saved:
-    """Read the checkpoint a user means; of a damaged one, say which other there is."""
-    checkpoint = find_checkpoint(path)
-    try:
-        return load_saved(checkpoint)
-    except DamagedError as error:
-        raise DamagedError(f"{error}{name_another(checkpoint)}") from error
-
-
-def name_another(checkpoint: Path) -> str:
-    """Name the newest other checkpoint of a run."""
-    beside = [each for each in checkpoints(checkpoint.parent) if each != checkpoint]
-    return f"; another is there: rollart train --resume {beside[-1]}" if beside else ""
 
 
 def find_model(config: Config, saved: Saved, say: Say) -> Path:

@@ -12,20 +12,27 @@ from rollart.build.going_on import check_going_on
 from rollart.build.model import check_devices, check_model, prepare_model
 from rollart.build.parts import make_scheduler
 from rollart.build.record import checkpoint_directory, make_recorder
-from rollart.build.resuming import find_model, load_newest, name_another
+from rollart.build.resuming import find_model
 from rollart.build.run import Run
 from rollart.build.spending import Spending
 from rollart.build.tasks import make_setups
+from rollart.build.wholeness import blame, load_newest
 from rollart.clock import SystemClock
 from rollart.config import Config
 from rollart.config.fitting import check_places
 from rollart.errors import DamagedError, StorageError
+from rollart.observe.hold import Hold, hold_directory
 from rollart.runtime.checkpointing import checkpoints
 from rollart.runtime.ending import run as run_to_end
 
 
 def train(config: Config, *, resume: Path | None = None) -> int:
     """Run a config to its end, or go on from a checkpoint; return the exit code."""
+    with hold_directory(config.run.path) as hold:
+        return _train(config, hold=hold, resume=resume)
+
+
+def _train(config: Config, *, hold: Hold, resume: Path | None) -> int:
     clock = SystemClock()
     saved = None if resume is None else load_newest(resume)
     # What cannot run is said before anything is made, and before an earlier run is moved aside.
@@ -43,7 +50,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
     model = prepare_model(config, say) if saved is None else find_model(config, saved, say)
     check_model(model, named=config.model.path)
     prepared_s = clock.now()
-    recorder = make_recorder(config, saved)
+    recorder = make_recorder(config, saved, hold=hold)
     spending = Spending(recorder.metrics.ledger)
     spending.note("model", prepared_s)
     if saved is not None and "spent" in saved.notes:
@@ -68,7 +75,7 @@ def train(config: Config, *, resume: Path | None = None) -> int:
         with contextlib.suppress(StorageError):  # a full disk has been told
             recorder.close()
         if isinstance(error, DamagedError) and saved is not None:
-            raise DamagedError(f"{error}{name_another(saved.directory)}") from error
+            raise blame(saved.directory, str(error)) from error
         raise
     recorder.close()
     return code

@@ -23,7 +23,11 @@ _BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is
 
 def describe_run(config: Config, *, resume: Path | None) -> str:
     """Return what a run would do as text."""
-    where = f"goes on in {resume}" if resume else f"new run in {config.run.path}"
+    where = f"new run in {config.run.path}"
+    if resume is not None:
+        where = f"goes on in {config.run.path}"
+        if config.run.path.resolve() not in (resume.resolve(), *resume.resolve().parents):
+            where += f" from {resume}, which stays as it is"
     lines = [
         f"{config.run.name}: {config.run.steps} steps, {where}",
         "",

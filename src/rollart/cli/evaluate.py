@@ -6,6 +6,7 @@ from math import inf
 from pathlib import Path
 
 from rollart.cli.printing import say, say_table, silence_bars
+from rollart.cli.runs import check_saved
 from rollart.errors import UserError
 
 
@@ -18,6 +19,7 @@ def run(arguments: Namespace) -> int:
         raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
     if arguments.temperature is not None and not 0 <= arguments.temperature < inf:
         raise UserError(f"--temperature {arguments.temperature}: must be at least 0 and finite")
+    check_saved(path, given=str(path))
     silence_bars()
     from rollart.build.evaluating import evaluate  # noqa: PLC0415 loads torch
 

@@ -18,6 +18,7 @@ from rollart.config.what_if import change_by
 from rollart.config.world import world_from
 from rollart.errors import StorageError, UserError
 from rollart.observe.directory import claim_directory
+from rollart.observe.hold import check_free
 from rollart.sim.recorded import ask, compare, load
 
 STUDIES = {
@@ -191,6 +192,7 @@ def _out(arguments: Namespace, name: str, *, beside: Path | None = None) -> Path
     path = Path(arguments.out) if arguments.out else Path("runs") / f"simulate-{name}"
     if beside is not None and path.resolve() == beside.resolve():
         raise UserError(f"--out {path}: is the run that --from reads; name another directory")
+    check_free(path)
     moved = claim_directory(path, mark=SUMMARY)
     if moved is not None:
         note(f"the earlier run there was moved to {moved}")

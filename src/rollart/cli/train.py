@@ -8,15 +8,14 @@ from pathlib import Path
 from rollart.build.going_on import check_resumed
 from rollart.cli.dry_run import describe_run, headline
 from rollart.cli.printing import say, silence_bars
+from rollart.cli.runs import CONFIG, check_saved, find_run
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.config.fitting import check_places
 from rollart.errors import UserError
 from rollart.models.files import check_files
 from rollart.models.paths import local_model
 from rollart.observe.directory import check_writable
-
-CONFIG = "config.toml"
-"""The resolved config in a run's directory."""
+from rollart.observe.hold import check_free
 
 
 def run(arguments: Namespace) -> int:
@@ -26,6 +25,7 @@ def run(arguments: Namespace) -> int:
     if arguments.address is not None:
         overrides.append(f"ray.address={json.dumps(arguments.address)}")
     config = read_config(arguments.config, overrides, resume=resume)
+    check_free(config.run.path)
     add_import_paths(config)
     check_names(config)
     check_writable(config.run.path)
@@ -35,6 +35,7 @@ def run(arguments: Namespace) -> int:
     silence_bars()
     # Said again by `train`; said here it need not wait for torch.
     if resume is not None:
+        check_saved(resume, given=f"--resume {resume}")
         check_resumed(config, resume)
     if (model := local_model(config.model.path)) is not None:
         check_files(model, named=config.model.path)
@@ -58,16 +59,6 @@ def read_config(named: str | None, overrides: list[str], *, resume: Path | None)
         return load_config(named, overrides)
     if resume is None:
         raise UserError("name a config file: rollart train examples/quickstart.toml")
-    directory = find_run(resume)
+    directory = find_run(resume, given=f"--resume {resume}")
     here = f"run.directory={json.dumps(str(directory))}"
     return load_config(directory / CONFIG, [here, *overrides])
-
-
-def find_run(path: Path) -> Path:
-    """Return the run's directory that a path is, or that a checkpoint's path lies in."""
-    if not path.is_dir():
-        raise UserError(f"--resume {path}: no such directory")
-    for directory in (path, *list(path.resolve().parents)[:2]):
-        if (directory / CONFIG).is_file():
-            return directory
-    raise UserError(f"--resume {path}: holds no {CONFIG}, so it is not a run's directory")
