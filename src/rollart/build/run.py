@@ -35,9 +35,10 @@ from rollart.runtime.checkpointing import Checkpointer, Saved
 from rollart.runtime.controller import Controller, Parts
 from rollart.runtime.env_loop import SHARED
 from rollart.runtime.env_manager import Setup
+from rollart.runtime.proxy import LLMProxy
 from rollart.runtime.stalls import watch_stalls
 from rollart.training.batch import encode
-from rollart.types import Json, Trajectory, Version
+from rollart.types import EngineId, Json, Trajectory, Version
 
 
 @dataclass(kw_only=True)
@@ -148,6 +149,7 @@ class Run:
             scheduler, clock=clock, observers=[self.recorder.record]
         )
         self.recorder.progress.waiting_for = scheduler.waiting_for
+        self.recorder.progress.in_flight = partial(_in_flight, site)
         self.recorder.gauges = rewards.gauges
         parts = Parts(
             worker=await site.make_rollout(self.setups, controller=controller, buffer=buffer),
@@ -264,6 +266,13 @@ class Run:
         else:
             self.recorder.progress.message("stopping at once")
             main.cancel()
+
+
+def _in_flight(site: Site) -> dict[EngineId, int]:
+    """Return the requests of the engines of this process; others count their own."""
+    return {
+        id_: each.in_flight for id_, each in site.generators.items() if isinstance(each, LLMProxy)
+    }
 
 
 def _success(figures: Json) -> Json:

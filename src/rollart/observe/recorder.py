@@ -125,14 +125,15 @@ class Recorder:
 
     def _tell_failure(self, failure: Failure) -> None:
         """Tell of the first failure of a kind, and of every so many with none that finished."""
-        self._failed_in_a_row += 1
+        is_counted = failure.kind != "worker"  # as the scheduler counts
+        self._failed_in_a_row += is_counted
         if failure.kind not in self._failures:
             self._failures.add(failure.kind)
             self.progress.warn(
                 f"an attempt failed and is made again: {failure.kind}: {failure.message} "
                 "(others of this kind are counted, not told)"
             )
-        elif self._failed_in_a_row % _TOLD_EVERY == 0:
+        elif is_counted and self._failed_in_a_row % _TOLD_EVERY == 0:
             self.progress.warn(
                 f"{self._failed_in_a_row} attempts in a row failed, the last: {failure.kind}: "
                 f"{failure.message} (retry.give_up_after says when the run gives up)"
