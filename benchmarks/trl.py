@@ -1,8 +1,17 @@
 """Against TRL: the same tiny model and number-guessing game, all of the machine for each side.
 
-Each side is a process of its own that prints one JSON line. TRL is first tried in every setting
-(threads, processes, rollouts); its fastest meets ours in rounds that alternate the sides, so that
-a busy neighbour hurts both alike. Ratios are medians over rounds.
+Each side is a process of its own that prints one JSON line. Both are first tried in every setting:
+TRL with one thread, with two that sleep when idle, with two that spin a while first, as two
+processes, and with each rollout; ours with the same threads for its engine, its trainer keeping
+one. A setting's rate is its best of several trials, taken in turns, so that a busy neighbour does
+not choose. The fastest settings meet in rounds that alternate the sides, so that it hurts both
+alike. Ratios are medians over rounds.
+
+Without latency both sides make the same steps from the same checkpoint and the same ones count:
+neither is measured better trained, with shorter games, than the other. With 200 ms a call a step of
+TRL takes many seconds and few are made; ours makes more, because work in flight at the ends must
+not count much. `zero_advantage` is the share of counted trajectories whose group earned all the
+same: our trainer skips their passes (`training.skip_zero_advantage`), TRL computes them.
 """
 
 import importlib.util
@@ -13,10 +22,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.live_runs.timed import say
 from rollart.errors import UserError
 
 NAME = "trl"
@@ -33,47 +43,74 @@ class Setting:
     """One way to run a side."""
 
     side: str
-    checkpoint: str
+    checkpoint: str = "plain"
     rollout: str = ""
     threads: int = 1
+    spins: bool = False
+    """Whether threads with nothing to do spin a while before they sleep, as they do by default."""
     processes: int = 1
-
-    lengthened: int = 1
-    """How many times the steps it runs: work in flight when we start or end must not count much."""
 
     @property
     def label(self) -> str:
         """The setting in words."""
         name = self.rollout or self.side
-        return f"{name}, {self.threads} threads, {self.processes} processes"
+        waiting = " that spin" if self.spins else ""
+        return f"{name}, {self.threads} threads{waiting}, {self.processes} processes"
 
 
+_CACHED = Setting(side="rollout_func_side", rollout="cached")
+_TOOLS = Setting(side="environment_factory_side", checkpoint="tool", rollout="tools")
+_OURS = Setting(side="rollart_side")
 ROLLOUT_FUNC = (
-    Setting(side="rollout_func_side", checkpoint="plain", rollout="cached"),
-    Setting(side="rollout_func_side", checkpoint="plain", rollout="cached", threads=2),
-    Setting(side="rollout_func_side", checkpoint="plain", rollout="cached", processes=2),
-    Setting(side="rollout_func_side", checkpoint="plain", rollout="generate"),
+    _CACHED,
+    replace(_CACHED, threads=2),
+    replace(_CACHED, threads=2, spins=True),
+    replace(_CACHED, processes=2),
+    replace(_CACHED, rollout="generate"),
 )
 ENVIRONMENT_FACTORY = (
-    Setting(side="environment_factory_side", checkpoint="tool", rollout="tools"),
-    Setting(side="environment_factory_side", checkpoint="tool", rollout="tools", processes=2),
+    _TOOLS,
+    replace(_TOOLS, threads=2, spins=True),
+    replace(_TOOLS, processes=2),
 )
-ROLLART = Setting(side="rollart_side", checkpoint="plain", lengthened=6)
+ROLLART = (_OURS, replace(_OURS, threads=2), replace(_OURS, threads=2, spins=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How long to measure."""
+    """How long to measure; the last two are steps of TRL's and of our side."""
 
     rounds: int
+    trials: int
     trial_steps: int
-    steps_0ms: int
-    steps_200ms: int
     learning_steps: int
+    steps_0ms: int
+    steps_200ms: tuple[int, int]
 
 
-QUICK = Effort(rounds=1, trial_steps=8, steps_0ms=20, steps_200ms=2, learning_steps=60)
-FULL = Effort(rounds=5, trial_steps=25, steps_0ms=40, steps_200ms=4, learning_steps=300)
+QUICK = Effort(
+    rounds=1, trials=1, trial_steps=8, learning_steps=60, steps_0ms=30, steps_200ms=(2, 12)
+)
+FULL = Effort(
+    rounds=5, trials=3, trial_steps=25, learning_steps=300, steps_0ms=120, steps_200ms=(4, 24)
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """The fastest setting of a side, and the rates of all."""
+
+    best: Setting
+    rates: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Duel:
+    """What our side and TRL's did, round by round."""
+
+    ours: Trial
+    theirs: Trial
+    pairs: tuple[tuple[Report, Report], ...]
 
 
 def run(*, quick: bool) -> dict[str, object]:
@@ -83,18 +120,54 @@ def run(*, quick: bool) -> dict[str, object]:
     effort = QUICK if quick else FULL
     with tempfile.TemporaryDirectory(prefix="rollart-bench-trl-") as scratch:
         start = Path(scratch)
-        _call(["-m", "benchmarks.trl_sides.start", str(start)], threads=1)
-        fast, fast_trials = _fastest(ROLLOUT_FUNC, start, steps=effort.trial_steps, latency_s=0.0)
-        slow, slow_trials = _fastest(ENVIRONMENT_FACTORY, start, steps=2, latency_s=LATENCY_S)
-        at_0 = _duel(fast, start, effort.rounds, effort.steps_0ms, 0.0)
-        at_200 = _duel(slow, start, max(1, effort.rounds // 2), effort.steps_200ms, LATENCY_S)
-        curves = [_measure(s, start, effort.learning_steps, 0.0, 0) for s in (ROLLART, fast)]
+        _call(["-m", "benchmarks.trl_sides.start", str(start)], Setting(side="start"))
+        trials = {"trials": effort.trials, "steps": effort.trial_steps}
+        ours = _try(ROLLART, start, **trials, latency_s=0.0)
+        fast = _try(ROLLOUT_FUNC, start, **trials, latency_s=0.0)
+        slow = _try(ENVIRONMENT_FACTORY, start, trials=1, steps=1, latency_s=LATENCY_S)
+        at_0 = [
+            _meet(ours.best, fast.best, start, (effort.steps_0ms, effort.steps_0ms), 0.0, seed)
+            for seed in range(effort.rounds)
+        ]
+        at_200 = [
+            _meet(ours.best, slow.best, start, effort.steps_200ms, LATENCY_S, seed)
+            for seed in range(max(1, effort.rounds // 2))
+        ]
+        curves = [
+            _measure(setting, start, effort.learning_steps, 0.0, 0)
+            for setting in (ours.best, fast.best)
+        ]
+    return report(
+        Duel(ours=ours, theirs=fast, pairs=tuple(at_0)),
+        Duel(ours=ours, theirs=slow, pairs=tuple(at_200)),
+        curves=(curves[0], curves[1]),
+    )
+
+
+def report(at_0: Duel, at_200: Duel, *, curves: tuple[Report, Report]) -> dict[str, object]:
+    """Return the figures of both duels and of the two learning curves, ours first."""
+    without_latency, with_latency = compare_rates(at_0), compare_rates(at_200)
     return {
-        "over_rollout_func_0ms": at_0["ratio"],
-        "over_environment_factory_200ms": at_200["ratio"],
+        "over_rollout_func_0ms": without_latency["ratio"],
+        "over_environment_factory_200ms": with_latency["ratio"],
         **compare_learning(*curves),
-        "rollout_func_0ms": {**at_0, "trials": fast_trials},
-        "environment_factory_200ms": {**at_200, "trials": slow_trials},
+        "rollout_func_0ms": without_latency,
+        "environment_factory_200ms": with_latency,
+    }
+
+
+def compare_rates(duel: Duel) -> Report:
+    """Return the median ratio of rates, and what each side did."""
+    ratios = [ours["trained_per_s"] / trl["trained_per_s"] for ours, trl in duel.pairs]
+    return {
+        "ratio": statistics.median(ratios),
+        "ratios": ratios,
+        "rollart_setting": duel.ours.best.label,
+        "trl_setting": duel.theirs.best.label,
+        "rollart": _summary([ours for ours, _ in duel.pairs]),
+        "trl": _summary([trl for _, trl in duel.pairs]),
+        "rollart_trials": duel.ours.rates,
+        "trl_trials": duel.theirs.rates,
     }
 
 
@@ -129,29 +202,37 @@ def _smooth(values: Sequence[float]) -> list[float]:
     ]
 
 
-def _fastest(
-    settings: Sequence[Setting], start: Path, *, steps: int, latency_s: float
-) -> tuple[Setting, dict[str, float]]:
-    """Try every setting once; return the fastest and all rates."""
-    rates = {s: _measure(s, start, steps, latency_s, 0)["trained_per_s"] for s in settings}
-    return max(rates, key=rates.__getitem__), {s.label: rate for s, rate in rates.items()}
+def _try(
+    settings: Sequence[Setting], start: Path, *, trials: int, steps: int, latency_s: float
+) -> Trial:
+    """Try the settings of a side in turns; the rate of each is its best."""
+    rates = dict.fromkeys(settings, 0.0)
+    for setting in list(settings) * trials:
+        rate = _measure(setting, start, steps, latency_s, 0)["trained_per_s"]
+        rates[setting] = max(rates[setting], rate)
+    trial = Trial(
+        best=max(rates, key=rates.__getitem__),
+        rates={setting.label: rate for setting, rate in rates.items()},
+    )
+    say(f"tried {trial.rates}")
+    return trial
 
 
-def _duel(theirs: Setting, start: Path, rounds: int, steps: int, latency_s: float) -> Report:
-    """Alternate the sides; return the median ratio of rates, and what each side did."""
-    pairs: list[tuple[Report, Report]] = []
-    for seed in range(rounds):
-        order = (ROLLART, theirs) if seed % 2 == 0 else (theirs, ROLLART)
-        done = {s.side: _measure(s, start, steps * s.lengthened, latency_s, seed) for s in order}
-        pairs.append((done[ROLLART.side], done[theirs.side]))
-    ratios = [ours["trained_per_s"] / trl["trained_per_s"] for ours, trl in pairs]
-    return {
-        "ratio": statistics.median(ratios),
-        "ratios": ratios,
-        "trl_setting": theirs.label,
-        "rollart": _summary([ours for ours, _ in pairs]),
-        "trl": _summary([trl for _, trl in pairs]),
-    }
+def _meet(
+    ours: Setting,
+    theirs: Setting,
+    start: Path,
+    steps: tuple[int, int],
+    latency_s: float,
+    seed: int,
+) -> tuple[Report, Report]:
+    """Run both sides, ours first every second time; return what ours did, then TRL's."""
+    sides = [(theirs, steps[0]), (ours, steps[1])]
+    order = sides if seed % 2 else sides[::-1]
+    done = {side.side: _measure(side, start, count, latency_s, seed) for side, count in order}
+    pair = done[ours.side], done[theirs.side]
+    say(f"round {seed + 1}, {latency_s} s: {[round(each['trained_per_s'], 1) for each in pair]}")
+    return pair
 
 
 def _summary(reports: Sequence[Report]) -> dict[str, float]:
@@ -164,19 +245,23 @@ def _measure(setting: Setting, start: Path, steps: int, latency_s: float, seed: 
     """Run one side and return its report."""
     module = ["-m", f"benchmarks.trl_sides.{setting.side}", str(start / setting.checkpoint)]
     options = ["--steps", str(steps), "--latency-s", str(latency_s), "--seed", str(seed)]
+    options += ["--threads", str(setting.threads)]
     if setting.rollout:
-        options += ["--rollout", setting.rollout, "--threads", str(setting.threads)]
+        options += ["--rollout", setting.rollout]
     launcher: list[str] = []
     if setting.processes > 1:
         launcher = ["-m", "torch.distributed.run", "--standalone"]
         launcher += ["--nproc-per-node", str(setting.processes)]
-    return json.loads(_call([*launcher, *module, *options], threads=setting.threads))
+    return json.loads(_call([*launcher, *module, *options], setting))
 
 
-def _call(arguments: Sequence[str], *, threads: int) -> str:
+def _call(arguments: Sequence[str], setting: Setting) -> str:
     """Run a Python process from the repository's root; return the last line it printed."""
     silence = {"TRL_EXPERIMENTAL_SILENCE": "1", "HF_HUB_OFFLINE": "1", "PYTHONWARNINGS": "ignore"}
-    environment = {**os.environ, **silence, "OMP_NUM_THREADS": str(threads)}
+    environment = {**os.environ, **silence, "OMP_NUM_THREADS": str(setting.threads)}
+    environment["OMP_WAIT_POLICY"] = "PASSIVE"
+    if setting.spins:
+        del environment["OMP_WAIT_POLICY"]
     done = subprocess.run(
         [sys.executable, *arguments],
         cwd=_ROOT,

@@ -4,13 +4,16 @@ One environment class, one renderer and one set of first weights serve all sides
 only in how they roll out and train.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from transformers import AutoTokenizer
 
 from rollart.envs.number_guess import NumberGuess
 from rollart.models.renderer import ChatRenderer
 
+T = TypeVar("T")
 GROUPS = 4
 GROUP_SIZE = 8
 TRAJECTORIES_PER_STEP = GROUPS * GROUP_SIZE
@@ -21,9 +24,18 @@ LEARNING_RATE = 3e-4
 MAX_GRAD_NORM = 1.0
 TASKS = 4096
 """How many tasks (seeds of the hidden number) there are."""
-WARM_UP_STEPS = 3
-"""First steps that do not count towards a rate; at most a quarter of a measurement."""
+LEFT_OUT_STEPS = 3
+"""First and last steps that do not count towards a rate; each at most a quarter of a measurement.
+
+The first warm up. In the last, a side that works ahead only finishes what it began before them.
+"""
 SYSTEM = NumberGuess.system_prompt
+
+
+def counted(steps: Sequence[T]) -> Sequence[T]:
+    """Return the steps of a run that count towards a rate, the same for every side."""
+    left_out = min(LEFT_OUT_STEPS, len(steps) // 4)
+    return steps[left_out : len(steps) - left_out]
 
 
 def make_env() -> NumberGuess:

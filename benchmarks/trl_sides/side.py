@@ -33,6 +33,8 @@ class Record:
     cpu_s: list[float] = field(default_factory=list)
     """Processor time of this process at the start and after each step."""
     rewards: list[float] = field(default_factory=list)
+    zero_advantage: list[float] = field(default_factory=list)
+    """Share of each step's trajectories whose group earned all the same; TRL computes them too."""
     trajectories: int = 0
     totals: dict[str, int] = field(default_factory=dict)
 
@@ -43,12 +45,11 @@ class Record:
             self.totals[name] = self.totals.get(name, 0) + count
 
     def report(self) -> dict[str, object]:
-        """Return the run as JSON values; the rate is over all steps after warm-up."""
+        """Return the run as JSON values; rates are over the steps that count."""
         marks = [self.began_s, *self.ended_s]
         durations_s = [after - before for before, after in itertools.pairwise(marks)]
-        warm_up = min(game.WARM_UP_STEPS, len(durations_s) // 4)
-        counted_s = durations_s[warm_up:]
-        cpu_s = [b - a for a, b in zip(self.cpu_s, self.cpu_s[1:], strict=False)]
+        counted_s = game.counted(durations_s)
+        cpu_s = [after - before for before, after in itertools.pairwise(self.cpu_s)]
         per_trajectory = {
             f"{name}_per_trajectory": round(count / self.trajectories, 2)
             for name, count in self.totals.items()
@@ -57,7 +58,8 @@ class Record:
             "steps": len(self.ended_s),
             "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.fmean(counted_s),
             "step_s": statistics.median(counted_s),
-            "step_cpu_s": statistics.median(cpu_s[warm_up:]),
+            "step_cpu_s": statistics.median(game.counted(cpu_s)),
+            "zero_advantage": statistics.fmean(game.counted(self.zero_advantage)),
             **per_trajectory,
             "reward": [round(reward, 4) for reward in self.rewards],
             "wall_s": [round(end - self.began_s, 4) for end in self.ended_s],
@@ -81,7 +83,9 @@ class StepTimes(TrainerCallback):
         self.record.ended_s.append(time.perf_counter())
         self.record.cpu_s.append(time.process_time())
         if self.trainer is not None:
-            self.record.rewards.append(self.trainer._metrics["train"]["reward"][-1])
+            metrics = self.trainer._metrics["train"]
+            self.record.rewards.append(metrics["reward"][-1])
+            self.record.zero_advantage.append(metrics["frac_reward_zero_std"][-1])
 
 
 def parse_arguments(description: str | None, *, rollouts: tuple[str, ...]) -> argparse.Namespace:
