@@ -23,7 +23,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -320,8 +320,14 @@ def measure(size: str, *, rounds: int) -> tuple[dict[str, list[float]], dict[str
 
 
 def run(*, quick: bool) -> dict[str, object]:
-    """Return the engine's speed over each baseline, by model size."""
-    measured = {size: measure(size, rounds=2 if quick else 5) for size in SIZES}
+    """Hold the conversations with every side, with every model size."""
+    return report({size: measure(size, rounds=2 if quick else 5) for size in SIZES})
+
+
+def report(
+    measured: Mapping[str, tuple[Mapping[str, Sequence[float]], Mapping[str, str]]],
+) -> dict[str, object]:
+    """Return the engine's speed over each baseline from what `measure` gave, by model size."""
 
     def over(baseline: str) -> dict[str, float]:
         return {
@@ -342,7 +348,7 @@ def run(*, quick: bool) -> dict[str, object]:
             size: {name: round(statistics.median(values)) for name, values in sides.items()}
             for size, (sides, _) in measured.items()
         },
-        "settings": {size: best for size, (_, best) in measured.items()},
+        "settings": {size: dict(best) for size, (_, best) in measured.items()},
         "conversations": CONVERSATIONS,
         "turns": TURNS,
     }

@@ -6,11 +6,12 @@ of each request as the engine received them are kept and compared with what the 
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from benchmarks.live_runs.timed import ROOT, say, warm_model
 from rollart.build.assembly import open_engines
@@ -23,7 +24,7 @@ from rollart.runtime.evaluation import Evaluator
 from rollart.runtime.gate import OpenGate
 from rollart.runtime.proxy import LLMProxy
 from rollart.runtime.switchboard import Switchboard
-from rollart.training.batch import decode, encode
+from rollart.training.batch import Batch, decode, encode
 from rollart.training.model import load_model
 from rollart.training.objective import Columns, logprobs_of
 from rollart.training.packing import lay_out
@@ -90,6 +91,16 @@ def run(*, quick: bool) -> dict[str, object]:
     micros = lay_out(batch, list(range(episodes)), row_tokens=256, micro_batch_tokens=8192)
     with torch.no_grad():
         recomputed = logprobs_of(trainer, micros, columns).numpy()
+    return report(trajectories, heard, batch, recomputed)
+
+
+def report(
+    trajectories: Sequence[Trajectory],
+    heard: Mapping[TrajectoryId, tuple[int, ...]],
+    batch: Batch,
+    recomputed: NDArray[np.float32],
+) -> dict[str, object]:
+    """Compare what the engine heard and sampled with what the trainer is given and computes."""
     difference = np.abs(recomputed - batch.logprobs)[batch.sampled]
     retokenised = 0
     for number, trajectory in enumerate(trajectories):
@@ -101,7 +112,7 @@ def run(*, quick: bool) -> dict[str, object]:
     return {
         "max_logprob_error": float(difference.max()),
         "retokenised": retokenised,
-        "trajectories": episodes,
+        "trajectories": len(trajectories),
         "turns": sum(len(t.turns) for t in trajectories),
         "sampled_tokens": int(batch.sampled.sum()),
     }
