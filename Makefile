@@ -55,8 +55,9 @@ $(VENV)/torch.stamp:
 	@$(PIP) install --no-compile torch==2.13.0
 	@touch $@
 
-$(VENV)/%.stamp: $(VENV)/torch.stamp pyproject.toml
+# The versions all tests passed with: a release of today does not break a clone of yesterday.
+$(VENV)/%.stamp: $(VENV)/torch.stamp pyproject.toml constraints.txt
 	@echo "installing rollart[$*]"
-	@$(PIP) install --no-compile -e '.[$*]'
+	@$(PIP) install --no-compile -c constraints.txt -e '.[$*]'
 	@$(BIN)/python scripts/first_import.py
 	@touch $@

@@ -70,7 +70,11 @@ def _add_train(commands: "Commands") -> None:
     train = commands.add_parser("train", description="Train an agent as a config file says.")
     train.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file, see examples/")
     _add_overrides(train)
-    train.add_argument("--resume", metavar="DIR", help="go on from the run in this directory")
+    resume = (
+        "go on from the run or checkpoint in this directory; with CONFIG, in CONFIG's directory, "
+        "and this one stays as it is"
+    )
+    train.add_argument("--resume", metavar="DIR", help=resume)
     train.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
     train.add_argument(
         "--address",

