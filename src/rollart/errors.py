@@ -13,6 +13,7 @@
     │       ├── PrunedError      weights that were asked for too late: newer ones are there
     │       └── CorruptError     weights that are not what was stored: no use to read them again
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
+    ├── AttemptError         an attempt that cannot go on (`runtime.attempt_error`); becomes data
     ├── ScoreError           a reward function or what runs it failed; never a score
     ├── SandboxError         a sandbox could not be had; says nothing about the program
     └── InvariantError       the program is wrong: a crash

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from saved_run import save_step
 
 from rollart.cli import main
 from rollart.observe.hold import hold_directory
@@ -81,7 +82,7 @@ def test_a_directory_in_use_is_refused_and_stays_as_it_is(refused, tmp_path):
 
 def test_a_dry_run_says_that_a_run_goes_on_elsewhere(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "m").mkdir()
+    save_step(tmp_path / "m", 3)
     assert main(["train", QUICKSTART, "--resume", "m", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()[0]
     assert shown.endswith("steps, goes on in runs/quickstart from m, which stays as it is")

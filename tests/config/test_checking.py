@@ -16,6 +16,9 @@ class Unmade(Plain):
     def __init__(self):
         threading.Event().wait()
 
+class Wordy(Plain):
+    def suggest(self, observation): ...
+
 class Short(Plain):
     def reset(self, seed): ...
 
@@ -66,6 +69,13 @@ def test_only_an_environment_that_is_trained_on_must_be_demonstrated(load):
     check_names(config, is_trained=False)
     with pytest.raises(ConfigError, match=r"the warm start imitates its method suggest\(\)"):
         check_names(config)
+
+
+def test_a_suggestion_is_called_only_where_one_is_imitated(load):
+    config = load("tasks.lake.env='checked_envs:Wordy'")
+    with pytest.raises(ConfigError, match=r"suggest\(self, observation\) cannot be called as sug"):
+        check_names(config)
+    check_names(load("tasks.lake.env='checked_envs:Wordy'", "model.warm_start=false"))
 
 
 @pytest.mark.parametrize(

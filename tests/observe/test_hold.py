@@ -1,5 +1,6 @@
 import errno
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -111,3 +112,26 @@ def test_a_place_that_is_no_directory_is_named(tmp_path):
         hold_directory(tmp_path / "file" / "run"),
     ):
         pass
+
+
+def test_a_child_that_outlives_the_run_holds_nothing(tmp_path):
+    script = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from rollart.observe.hold import Hold\n"
+        "hold = Hold(Path(sys.argv[1]))\n"
+        "child = os.fork()\n"
+        "if child:\n"
+        "    print(child, flush=True)\n"
+        "    os._exit(0)\n"
+        "time.sleep(60)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        child = int(run.stdout.readline())
+        assert run.wait(timeout=30) == 0
+        try:
+            check_free(tmp_path)
+        finally:
+            os.kill(child, signal.SIGKILL)

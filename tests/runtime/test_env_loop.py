@@ -13,10 +13,7 @@ from rollart.runtime.seat import Seat, close_all
 
 LONG_S = 20.0
 LIMIT_S = 1.5
-BLOCKED = (
-    "game: step took more than 1.5 s (tasks.game.step_timeout_s): "
-    "it blocks its event loop instead of awaiting"
-)
+BLOCKED = "game: step blocked its event loop instead of awaiting"
 HELD_UP = "game: step: another environment blocked their event loop"
 
 
@@ -326,3 +323,39 @@ def test_each_environment_that_blocks_is_told_once(release):
     undo()
     loop.warn_once("game: step blocks", "told to another")
     assert len(warnings) == 1
+
+
+def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile():
+    loop = EnvLoop()
+
+    class Pausing(AsyncCountdown):
+        async def step(self, action):
+            time.sleep(1.5)
+            return await super().step(action)
+
+    async def run():
+        pausing = await opened(lambda _slot: Pausing(), loop)
+        cancelled = await opened(lambda _slot: Waiting(), loop)
+        waiting = asyncio.create_task(cancelled.step("go", timeout_s=LONG_S))
+        pause = asyncio.create_task(pausing.step("go", timeout_s=LONG_S))
+        await asyncio.sleep(1.3)
+        waiting.cancel()
+        return (await pause).observation
+
+    assert asyncio.run(run()) == "1 left"
+
+
+def test_whatever_a_call_raises_is_answered():
+    class Panic(BaseException):
+        pass
+
+    class Panicking(AsyncCountdown):
+        async def step(self, action):
+            raise Panic("rust")
+
+    async def run():
+        seat = await opened(lambda _slot: Panicking(), EnvLoop())
+        return await fate(seat.step("go", timeout_s=LONG_S))
+
+    kind, message = asyncio.run(run())
+    assert (kind, message[:31]) == ("env_error", "game: step raised Panic: rust (")

@@ -406,6 +406,38 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
         assert told.startswith("game: close raised OSError: cannot close (test_seat.py:")
 
 
+def test_a_close_that_raises_is_told_of_its_own_task():
+    class Stubborn(Countdown):
+        def close(self):
+            raise OSError("cannot close")
+
+    async def run():
+        loop, told = EnvLoop(), list[str]()
+        loop.listen(told.append)
+        seat = Seat(0, loop=loop)
+        await seat.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
+        await seat.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await close_all([seat])
+        return told
+
+    [told] = asyncio.run(run())
+    assert told.startswith("first: close raised")
+
+
+def test_an_error_whose_text_cannot_be_had_is_a_failure_like_others():
+    class MuteError(Exception):
+        def __str__(self):
+            raise AttributeError("text")
+
+    class Failing(Countdown):
+        def step(self, action):
+            raise MuteError
+
+    failure = failure_of(lambda _slot: Failing())
+    assert failure.kind == "env_error"
+    assert failure.message.startswith("game: step raised MuteError: its text cannot be had (")
+
+
 def test_an_asynchronous_close_waits_for_the_thread_of_its_environment():
     order = list[str]()
 

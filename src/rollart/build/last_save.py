@@ -43,7 +43,7 @@ def told_first(unsaved: StorageError | None, directory: Path) -> Generator[None]
     more = ""
     try:
         yield
-    except StorageError as error:
+    except UserError as error:
         if unsaved is None:
             raise
         more = f"; {error}"

@@ -64,7 +64,7 @@ def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder.open(header, resume_step=None if saved is None else saved.scheduler["version"])
-    (config.run.path / CONFIG).write_text(dump_toml(config))
+    (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
     if saved is not None:
         recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
         for path in set_aside_later(saved.directory) if _is_own(config, saved) else ():
@@ -94,6 +94,6 @@ def _going_on(config: Config, saved: Saved, before: Config | None) -> Iterator[s
 def _config_beside(saved: Saved) -> Config | None:
     """Return the config of the run a checkpoint is of, if it is there and can be read."""
     try:
-        return parse_config((saved.directory.parent.parent / CONFIG).read_text())
+        return parse_config((saved.directory.parent.parent / CONFIG).read_text(encoding="utf-8"))
     except (OSError, ValueError, UserError):
         return None

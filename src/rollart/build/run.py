@@ -183,12 +183,12 @@ class Run:
             await save_and_raise(failure, controller, checkpointer, self.directory)
         unsaved = await self._save_last(checkpointer, scheduler)
         self.is_saving = False
-        after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
-        figures: dict[str, Json] = {
-            "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
-            "rewards": rewards.summary(self.recorder.metrics.scores.failures),
-        }
         with told_first(unsaved, self.directory):
+            after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
+            figures: dict[str, Json] = {
+                "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
+                "rewards": rewards.summary(self.recorder.metrics.scores.failures),
+            }
             self._finish(scheduler, figures, after)
         return self.exit_code
 
@@ -271,7 +271,9 @@ class Run:
 def _in_flight(site: Site) -> dict[EngineId, int]:
     """Return the requests of the engines of this process; others count their own."""
     return {
-        id_: each.in_flight for id_, each in site.generators.items() if isinstance(each, LLMProxy)
+        id_: each.in_flight
+        for id_, each in list(site.generators.items())  # asked by the thread that draws
+        if isinstance(each, LLMProxy)
     }
 
 

@@ -20,6 +20,7 @@ from rollart.runtime.checkpointing import (
     checkpoints,
     find_checkpoint,
     load_saved,
+    step_of,
 )
 
 _MODEL = "model"
@@ -65,6 +66,8 @@ def check_model_files(checkpoint: Path) -> None:
 def blame(checkpoint: Path, why: str) -> DamagedError:
     """Return the error of a damaged checkpoint: what is wrong with it, and what to do."""
     older = next((each for each in _before(checkpoint) if _is_whole(each)), None)
+    if not checkpoint.exists():
+        return DamagedError(f"{checkpoint} is gone: a run at work keeps only the newest; try again")
     if older is None:
         return DamagedError(f"{checkpoint} is damaged ({why}), and no older one is whole")
     return DamagedError(
@@ -75,7 +78,8 @@ def blame(checkpoint: Path, why: str) -> DamagedError:
 def _before(checkpoint: Path) -> list[Path]:
     """Return the older checkpoints beside one, newest first."""
     beside = checkpoints(checkpoint.absolute().parent)
-    return [checkpoint.parent / each.name for each in beside if each.name < checkpoint.name][::-1]
+    older = [each for each in beside if step_of(each) < step_of(checkpoint)]
+    return [checkpoint.parent / each.name for each in reversed(older)]
 
 
 def _is_whole(checkpoint: Path) -> bool:
@@ -90,7 +94,8 @@ def _check_model(checkpoint: Path) -> None:
     _read_json(checkpoint / _CONFIG)
     held = _read_shapes(checkpoint, _MODEL)
     record = _read_json(checkpoint / _RECORD)
-    trained = cast("Shapes", record.get("fingerprint", {}).get("parameters", {}))
+    fingerprint = record.get("fingerprint")
+    trained = cast("Shapes", fingerprint.get("parameters", {}) if fingerprint else {})
     # A model with adapters is trained under other names than it is stored under.
     names = held if (checkpoint / _ADAPTER).is_dir() else trained
     for name in names:

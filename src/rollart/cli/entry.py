@@ -4,6 +4,7 @@
 141 whoever read the output is gone. With ROLLART_DEBUG set every error keeps its traceback.
 """
 
+import contextlib
 import errno
 import importlib
 import os
@@ -46,6 +47,9 @@ _LEAVING_S = 10.0
 def console() -> NoReturn:
     """Run the command line as a program."""
     code = main()
+    with contextlib.suppress(OSError, ValueError):  # before threads are waited for, perhaps in vain
+        sys.stdout.flush()
+        sys.stderr.flush()
     threading.Thread(target=_leave, args=(code,), daemon=True).start()
     sys.exit(code)
 

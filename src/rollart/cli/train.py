@@ -1,6 +1,5 @@
 """`rollart train`: a config in, a run's directory out."""
 
-import json
 import sys
 from argparse import Namespace
 from pathlib import Path
@@ -11,6 +10,7 @@ from rollart.cli.printing import say, silence_bars
 from rollart.cli.runs import CONFIG, check_saved, find_run
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.config.fitting import check_places
+from rollart.config.writing import toml_value
 from rollart.errors import UserError
 from rollart.models.files import check_files
 from rollart.models.paths import local_model
@@ -23,20 +23,20 @@ def run(arguments: Namespace) -> int:
     resume = None if arguments.resume is None else Path(arguments.resume)
     overrides = list(arguments.overrides)
     if arguments.address is not None:
-        overrides.append(f"ray.address={json.dumps(arguments.address)}")
+        overrides.append(f"ray.address={toml_value(arguments.address)}")
     config = read_config(arguments.config, overrides, resume=resume)
     check_free(config.run.path)
     add_import_paths(config)
     check_names(config)
     check_writable(config.run.path)
-    if arguments.dry_run:
-        say(describe_run(config, resume=resume))
-        return 0
-    silence_bars()
     # Said again by `train`; said here it need not wait for torch.
     if resume is not None:
         check_saved(resume, given=f"--resume {resume}")
         check_resumed(config, resume)
+    if arguments.dry_run:
+        say(describe_run(config, resume=resume))
+        return 0
+    silence_bars()
     if (model := local_model(config.model.path)) is not None:
         check_files(model, named=config.model.path)
     check_places(config)
@@ -60,5 +60,5 @@ def read_config(named: str | None, overrides: list[str], *, resume: Path | None)
     if resume is None:
         raise UserError("name a config file: rollart train examples/quickstart.toml")
     directory = find_run(resume, given=f"--resume {resume}")
-    here = f"run.directory={json.dumps(str(directory))}"
+    here = f"run.directory={toml_value(str(directory))}"
     return load_config(directory / CONFIG, [here, *overrides])

@@ -10,6 +10,7 @@ from typing import Any
 from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
 from rollart.contract import refuse_call
+from rollart.envs.loading import refuse_method
 from rollart.envs.players import Suggesting
 from rollart.envs.watching import try_env
 from rollart.errors import ConfigError, describe_error
@@ -26,10 +27,13 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
         except ConfigError as error:
             key = "env" if error.field == "env.name" else error.field.removeprefix("env.")
             raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
-        if is_trained and config.model.needs_suggestions and not isinstance(env, Suggesting):
+        is_imitated = is_trained and config.model.needs_suggestions
+        if is_imitated and not isinstance(env, Suggesting):
             fix = "the warm start imitates its method suggest() -> str, and it has none"
             ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"
             raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
+        if is_imitated and (problem := refuse_method(type(env), "suggest", ())):
+            raise ConfigError(f"tasks.{name}.env", task.env, problem)
         if task.parser:
             find_parser(task.parser, field=f"tasks.{name}.parser")
         check_rewards(name, task.rewards)

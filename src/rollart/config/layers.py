@@ -42,6 +42,7 @@ class Layered:
         table[last] = value
         below = f"{key}."
         self.origins = {each: at for each, at in self.origins.items() if not each.startswith(below)}
+        self.typed = {each: at for each, at in self.typed.items() if not each.startswith(below)}
         self.origins[key] = origin
 
     def add(self, table: Mapping[str, Any], *, origins: Mapping[str, str]) -> None:

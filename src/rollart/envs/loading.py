@@ -23,7 +23,7 @@ SHIPPED = {
     "number_guess": "rollart.envs.number_guess:NumberGuess",
 }
 _FIELD = "env.name"
-_CALLS = {"reset": ("seed", "task"), "step": ("action",), "suggest": (), "close": ()}
+_CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
 """How the methods of an environment are called."""
 
 
@@ -44,7 +44,7 @@ def load_env_class(name: str) -> Callable[..., Env]:
         fix = f"{class_name} has no method {' and no method '.join(missing)}; an environment has"
         raise ConfigError(_FIELD, name, f"{fix} reset(seed, task) and step(action)")
     for method, arguments in _CALLS.items():
-        if problem := _refuse_method(found, method, arguments):
+        if problem := refuse_method(found, method, arguments):
             raise ConfigError(_FIELD, name, problem)
     return cast("Callable[..., Env]", found)
 
@@ -55,7 +55,7 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
     A class that takes a keyword `slot` is told the one it is made for.
     """
     env_class = load_env_class(name)
-    parameters = inspect.signature(env_class).parameters
+    parameters = _parameters(env_class)
     if "slot" in parameters:
         options = {"slot": slot, **options}
     is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
@@ -76,6 +76,15 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
         raise ConfigError("env.options", dict(options), fix) from error
 
 
+def _parameters(env_class: Callable[..., Env]) -> Mapping[str, inspect.Parameter]:
+    """Return what a class can be made with; anything, where it does not say."""
+    try:
+        return inspect.signature(env_class).parameters
+    except (TypeError, ValueError):  # made by what is not Python
+        anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
+        return {anything.name: anything}
+
+
 def env_source(name: str) -> str:
     """Return the text of the file an environment's class is written in; empty if there is none."""
     try:
@@ -94,7 +103,7 @@ async def close_env(env: Env) -> None:
             await value
 
 
-def _refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> str:
+def refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> str:
     """Say why a method cannot be called with these; empty if it can, or nobody knows."""
     written = inspect.getattr_static(env_class, method, None)
     if not inspect.isfunction(written) and not isinstance(written, staticmethod | classmethod):

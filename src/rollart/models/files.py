@@ -53,7 +53,7 @@ def weight_files(directory: Path) -> list[Path]:
     index = directory / _INDEX
     if not index.is_file():
         raise ModelError(f"{directory}: no model.safetensors there (pickled weights are not read)")
-    files = sorted(set(cast("dict[str, str]", _read_json(index)["weight_map"]).values()))
+    files = sorted(set(cast("dict[str, str]", _read_json(index).get("weight_map", {})).values()))
     missing = [name for name in files if not (directory / name).is_file()]
     if missing:
         raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which is not there")

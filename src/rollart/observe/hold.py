@@ -20,6 +20,10 @@ _TRIES = 10
 """How often a file that is gone when it is locked is sought again."""
 
 
+_held: set[int] = set()
+"""Files this process has locked. A child made by fork shares them, and would hold them on."""
+
+
 class Hold:
     """A directory that this process alone writes into."""
 
@@ -91,6 +95,10 @@ def _lock(directory: Path) -> int | None:
     for _ in range(_TRIES):
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except FileNotFoundError:
+            with suppress(OSError):  # another run that ended took its empty directory along
+                directory.mkdir(parents=True, exist_ok=True)
+            continue
         except OSError:
             return None
         try:
@@ -106,6 +114,7 @@ def _lock(directory: Path) -> int | None:
             with suppress(OSError):  # a full disk: the lock holds without a name
                 os.truncate(file, 0)
                 os.pwrite(file, str(os.getpid()).encode(), 0)
+            _held.add(file)
             return file
         os.close(file)
     return None
@@ -118,7 +127,18 @@ def _release(directory: Path, file: int | None) -> None:
     with suppress(OSError):
         if _is_at(directory / LOCK, file):
             (directory / LOCK).unlink()
+    _held.discard(file)
     os.close(file)
+
+
+def _let_go_in_child() -> None:
+    for file in _held:
+        with suppress(OSError):
+            os.close(file)
+    _held.clear()
+
+
+os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 def _is_at(path: Path, file: int) -> bool:

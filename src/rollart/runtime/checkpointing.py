@@ -20,6 +20,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
 from rollart.directories import cut_short, recover_directory, replace_directory
 from rollart.errors import DamagedError, ModelError, StorageError, UserError
+from rollart.observe.hold import find_holder
 from rollart.ports import Handle
 from rollart.runtime.buffer import Buffer
 from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
@@ -29,6 +30,8 @@ FORMAT = 2
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
 PREFIX = "step-"
+_GRACE_S = 30.0
+"""Longest a checkpoint that is cancelled waits for a disk."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,13 +138,19 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(path for path in directory.glob(f"{PREFIX}*") if (path / STATE).is_file())
 
 
+def step_of(checkpoint: Path) -> str:
+    """Return the number in a checkpoint's name, also of one that was set aside."""
+    return checkpoint.name.rpartition("-")[2]
+
+
 def find_checkpoint(path: Path) -> Path:
     """Return the checkpoint a user means: one itself, or the newest of a run's directory."""
     if (path / STATE).is_file():
         return path
     directory = path / "checkpoints"
-    for lost in cut_short(directory, PREFIX):
-        recover_directory(lost)
+    if find_holder(path) is None:  # what a run at work replaces is its own
+        for lost in cut_short(directory, PREFIX):
+            recover_directory(lost)
     found = checkpoints(directory)
     if found:
         return found[-1]
@@ -161,7 +170,7 @@ def set_aside_later(checkpoint: Path) -> list[Path]:
     """
     aside: list[Path] = []
     for later in checkpoints(checkpoint.parent):
-        if later.name > checkpoint.name:
+        if step_of(later) > step_of(checkpoint):
             target = later.with_name(f"superseded-{later.name}")
             shutil.rmtree(target, ignore_errors=True)
             aside.append(later.rename(target))
@@ -178,25 +187,34 @@ def load_saved(directory: Path) -> Saved:
                 "version of rollart: go on with that one, or start from its weights (model.path)"
             )
         lines = (directory / BUFFER).read_text().splitlines()
+        scheduler = cast("SchedulerRecord", state["scheduler"])
+        int(scheduler["version"])
         return Saved(
             directory=directory,
-            scheduler=state["scheduler"],
+            scheduler=scheduler,
             trajectories=tuple(_read_trajectory(json.loads(line)) for line in lines),
             clock_s=state["clock_s"],
-            notes=state["notes"],
+            notes={**state["notes"]},
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(f"{directory}: not a whole checkpoint: {error!r}") from error
 
 
 async def _to_its_end(work: Callable[[], None]) -> None:
-    """Do work in a thread; wait for it also when cancelled: nothing else may touch its files."""
+    """Do work in a thread; cancelled, wait a while for it: nothing else should touch its files."""
     job = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         await asyncio.shield(job)
     except asyncio.CancelledError:
-        await asyncio.gather(job, return_exceptions=True)
+        job.add_done_callback(_look_at)
+        await asyncio.wait({job}, timeout=_GRACE_S)
         raise
+
+
+def _look_at(job: "asyncio.Future[None]") -> None:
+    """Take what a job raised that nobody waits for any more."""
+    if not job.cancelled():
+        job.exception()
 
 
 def _write_through(path: Path, text: str) -> None:

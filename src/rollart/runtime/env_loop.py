@@ -73,16 +73,20 @@ class EnvLoop:
             call.thread.cancel(call)
         future.cancel()
 
-    def leave_if_blocked(self, accused: Pending) -> None:
+    def leave_if_blocked(self, accused: Pending, *, is_overdue: bool) -> None:
         """Leave the loop behind if it stands still, and note whom that holds up.
 
-        `accused` is the call whose time is up; cancelling it is left to the caller. Where no other
-        can be named it is not held up: otherwise nobody would ever count.
+        `accused` is a call that is given up; cancelling it is left to the caller. Unless its time
+        is up it must be the one that blocks: who is only held up may yet be answered. Where nobody
+        can be named `accused` is not held up: otherwise nobody would ever count.
         """
         thread = self._thread
         if thread is None or not thread.stands_still:
             return
-        blocker, self._thread = thread.blocker, None
+        blocker = thread.blocker
+        if not is_overdue and (blocker is None or blocker.future is not accused):
+            return
+        self._thread = None
         guilty = accused if blocker is None else blocker.future
         here = [future for future, call in self._calls.items() if call.thread is thread]
         self._held_up.update(future for future in here if future is not guilty)

@@ -52,7 +52,8 @@ class Call:
 
     def reply(self, task: "asyncio.Task[Answer]") -> None:
         """Send the answer to who asked, if they still listen."""
-        outcome = (None, asyncio.CancelledError()) if task.cancelled() else task.result()
+        error = asyncio.CancelledError() if task.cancelled() else task.exception()
+        outcome = task.result() if error is None else (None, error)
         with contextlib.suppress(RuntimeError):  # their loop was closed meanwhile
             self.future.get_loop().call_soon_threadsafe(self._settle, outcome)
 
@@ -107,7 +108,8 @@ class LoopThread:
         """Have nothing there any more."""
         self._residents -= 1
         if self._is_left:
-            self._loop.call_soon_threadsafe(self._stop_if_empty)
+            with contextlib.suppress(RuntimeError):  # it has seen that and ended
+                self._loop.call_soon_threadsafe(self._stop_if_empty)
 
     def leave_behind(self) -> None:
         """End the thread when it is empty, if ever."""

@@ -16,16 +16,15 @@ from typing import Any, TypeVar, cast
 
 from rollart.contract import check_reset, check_step
 from rollart.control.episode import Outcome
-from rollart.errors import EnvError
+from rollart.errors import EnvError, describe_error
 from rollart.ports import Env
 from rollart.runtime.attempt_error import AttemptError, where_raised
-from rollart.runtime.env_loop import SHARED, EnvLoop, LoopThread
+from rollart.runtime.env_loop import SHARED, EnvLoop
 from rollart.runtime.env_thread import Answer, EnvThread
-from rollart.runtime.loop_thread import RAISED, Make, answer
+from rollart.runtime.loop_thread import RAISED, LoopThread, Make, answer
 from rollart.types import Json
 
 T = TypeVar("T")
-_BLOCKING = ": it blocks its event loop instead of awaiting"
 _CLOSING_S = 4.0
 """Longest the end of a run waits for environments to close."""
 _SETTLING_S = 2.0
@@ -103,7 +102,7 @@ class Seat:
             self._leave_behind(self._abandoned)
             raise AttemptError("parser", f"{self._kind}: the parser {limit} on {text!r}") from None
         if error is not None:
-            problem = f"the parser raised {type(error).__name__}: {error} on {text!r}"
+            problem = f"the parser raised {describe_error(error)} on {text!r}"
             raise AttemptError("parser", f"{self._kind}: {problem}") from error
         if not isinstance(action, str):
             problem = f"the parser must return a str; on {text!r} it returned {action!r}"
@@ -138,32 +137,31 @@ class Seat:
     ) -> "asyncio.Future[Answer]":
         called = thread.submit(env.close)
         thread.abandon()
-        return asyncio.ensure_future(self._closed(env, called, home))
+        return asyncio.ensure_future(self._closed(env, called, home, kind=self._kind))
 
     async def _closed(
-        self, env: object, called: "asyncio.Future[Answer]", home: LoopThread | None
+        self, env: object, called: "asyncio.Future[Answer]", home: LoopThread | None, *, kind: str
     ) -> Answer:
         """Return what came of a call of `close`, awaited where the environment ran if need be."""
-        kind = self._kind
         try:
             value, error = await called
             if inspect.isawaitable(value):
-                value, error = await self._begin_close(env, value, home)
+                awaited = cast("Awaitable[object]", value)
+                value, error = await self._begin_close(env, lambda: awaited, home, f"{kind}: close")
         finally:
             if home is not None:
                 home.leave()
         if error is not None:
-            said = f"{type(error).__name__}: {error}{where_raised(error, env)}"
+            said = f"{describe_error(error)}{where_raised(error, env)}"
             self.loop.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
         return value, error
 
     def _begin_close(
-        self, env: object, value: Awaitable[object], home: LoopThread | None
+        self, env: object, make: Make, home: LoopThread | None, name: str
     ) -> "asyncio.Future[Answer]":
         if getattr(env, "inline", False):
-            return asyncio.ensure_future(answer(lambda: value))
-        name = f"{self._kind}: close"
-        return (home or self.loop.thread).begin(lambda: value, name=name).future
+            return asyncio.ensure_future(answer(make))
+        return (home or self.loop.thread).begin(make, name=name).future
 
     def _close_late(self, env: object) -> None:
         """Close an environment that was made when nobody waited for it any more."""
@@ -212,23 +210,23 @@ class Seat:
         try:
             done, _ = await asyncio.wait({task}, timeout=timeout_s)
         except asyncio.CancelledError:
-            self._leave(task)
+            self._leave(task, is_overdue=False)
             self.close()
             raise
         if not done:
-            self._leave(task)
+            self._leave(task, is_overdue=True)
         if self.loop.is_held_up(task):
             raise self._held_up(what)
         if self.loop.blocks(task):
-            raise self._hung(what, timeout_s, _BLOCKING)
+            raise self._blocking(what)
         if not done:
             raise self._hung(what, timeout_s)
         return self._unwrap(what, task.result())
 
-    def _leave(self, task: "asyncio.Future[Answer]") -> None:
+    def _leave(self, task: "asyncio.Future[Answer]", *, is_overdue: bool) -> None:
         """Cancel a call that is not waited for any more."""
         if self._home is not None:
-            self.loop.leave_if_blocked(task)
+            self.loop.leave_if_blocked(task, is_overdue=is_overdue)
         self.loop.cancel(task)
         self._keep(task, self._abandoned)
 
@@ -282,17 +280,22 @@ class Seat:
         message = f"{self._kind}: {what}: another environment blocked their event loop"
         return AttemptError("worker", message)
 
-    def _hung(self, what: str, timeout_s: float, why: str = "") -> AttemptError:
+    def _blocking(self, what: str) -> AttemptError:
+        self._leave_behind(self._abandoned)  # its close may never come
+        message = f"{self._kind}: {what} blocked its event loop instead of awaiting"
+        return AttemptError("env_timeout", message)
+
+    def _hung(self, what: str, timeout_s: float) -> AttemptError:
         self._leave_behind(self._abandoned)  # its close may never come
         field = f"tasks.{self._kind}.{'step' if what == 'step' else 'reset'}_timeout_s"
-        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field}){why}"
+        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field})"
         return AttemptError("env_timeout", message)
 
     def _broken(self, what: str, error: BaseException) -> AttemptError:
         where = where_raised(error, self._env)
         self.close()
-        name = type(error).__name__
-        return AttemptError("env_error", f"{self._kind}: {what} raised {name}: {error}{where}")
+        said = f"{describe_error(error)}{where}"
+        return AttemptError("env_error", f"{self._kind}: {what} raised {said}")
 
 
 async def close_all(seats: Iterable[Seat], *, grace_s: float = _CLOSING_S) -> None:
