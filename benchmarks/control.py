@@ -25,9 +25,7 @@ from heapq import heappop, heappush
 from random import Random
 from statistics import median
 
-from rollart.control.batching import Batching
-from rollart.control.modes import ROLLART
-from rollart.control.rules import Rules
+from rollart.control.rules import ROLLART, Batching, Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
 from rollart.events import (

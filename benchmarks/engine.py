@@ -32,8 +32,8 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3ForCausalLM
 from transformers.utils import logging
 
-from rollart.engines.torch.engine import TorchEngine
-from rollart.engines.torch.options import TorchEngineOptions
+from rollart.inference.torch.engine import TorchEngine
+from rollart.inference.torch.options import TorchEngineOptions
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.types import Request, Sampling, TrajectoryId, Version

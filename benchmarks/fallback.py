@@ -23,7 +23,7 @@ from benchmarks.ray_runs.watched import (
     steps,
 )
 from rollart.observe.log import read_log
-from rollart.replay import replay, turns_served
+from rollart.observe.replay import replay, turns_served
 
 NAME = "fallback"
 NODE = {"cpus": 2, "H800": 1, "near": 4}

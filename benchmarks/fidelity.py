@@ -14,19 +14,19 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.live_runs.timed import ROOT, say, warm_model
-from rollart.build.assembly import open_engines
-from rollart.build.tasks import make_setups, task_streams
 from rollart.clock import SystemClock
+from rollart.cluster.deployment import open_engines
 from rollart.config import Config, load_config
+from rollart.inference.driver import EngineDriver
+from rollart.pipelines.run_record import make_setups, task_streams
 from rollart.ports import OnCut
-from rollart.runtime.env_manager import Access
-from rollart.runtime.evaluation import Evaluator
-from rollart.runtime.gate import OpenGate
-from rollart.runtime.proxy import LLMProxy
-from rollart.runtime.switchboard import Switchboard
+from rollart.rollout.barrier import NoBarrier
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_manager import Access
+from rollart.rollout.evaluation import Evaluator
 from rollart.training.batch import Batch, decode, encode
+from rollart.training.losses import Columns, logprobs_of
 from rollart.training.model import load_model
-from rollart.training.objective import Columns, logprobs_of
 from rollart.training.packing import lay_out
 from rollart.types import Completion, EngineId, Request, Trajectory, TrajectoryId, Version
 
@@ -36,7 +36,7 @@ NAME = "fidelity"
 class Listening:
     """A Generator that keeps the last tokens each session sent and got."""
 
-    def __init__(self, proxy: LLMProxy) -> None:
+    def __init__(self, proxy: EngineDriver) -> None:
         self._proxy = proxy
         self.heard: dict[TrajectoryId, tuple[int, ...]] = {}
 
@@ -61,12 +61,12 @@ async def _play(
             setups=make_setups(config, config.sampling),
             access=Access(
                 renderer=engines.renderer,
-                switchboard=Switchboard(
+                switchboard=EngineClient(
                     engines.router(config.routing, affinity=False),
                     generators=generators,  # type: ignore[arg-type]
                     now=SystemClock().now,
                 ),
-                gate=OpenGate(),
+                gate=NoBarrier(),
                 is_fresh=lambda _version: True,
             ),
             tasks=task_streams(config)[1].task,

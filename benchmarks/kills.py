@@ -17,11 +17,11 @@ from typing import Any
 from benchmarks.live_runs.timed import ROOT, say, warm_model
 from benchmarks.ray_runs.killer import Killer, KnownHost
 from benchmarks.ray_runs.simulated import SimulatedCluster
-from rollart.build import ray_spawning
-from rollart.build.training import train
+from rollart.cluster import ray_resources as ray_spawning
 from rollart.config import Config, load_config
 from rollart.config.ray import RayOptions
-from rollart.replay import replay
+from rollart.observe.replay import replay
+from rollart.pipelines.agentic import train
 
 NAME = "kills"
 NODES = {

@@ -12,14 +12,14 @@ from typing import Any
 from benchmarks.ray_runs.free_parts import MIX, free_engine, make_proxy, make_worker
 from benchmarks.ray_runs.pumping import Counted, Pump
 from rollart.clock import SystemClock
+from rollart.cluster.engine_actor import RemoteEngine
+from rollart.cluster.env_supervisor import EnvSupervisor, EnvWorkerSettings
+from rollart.cluster.local_host import thread_env
+from rollart.cluster.ray_host import RayHost
+from rollart.cluster.ray_session import connected
 from rollart.control.routing import Router, Routing
-from rollart.on_ray.host import RayHost
-from rollart.on_ray.session import connected
-from rollart.runtime.env_worker import Ends
-from rollart.runtime.host import thread_env
-from rollart.runtime.remote_engine import RemoteEngine
-from rollart.runtime.remote_workers import Grounds, RemoteEnvWorkers
-from rollart.runtime.switchboard import Switchboard
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_worker import Ends
 from rollart.types import EngineId, EngineInfo, Version
 
 NAME = "overhead"
@@ -35,7 +35,7 @@ async def embedded(*, warm_s: float, measure_s: float) -> Counted:
     proxy = make_proxy(free_engine(), _ENGINE)
     driving = asyncio.create_task(proxy.run())
     router = Router(Routing(), engines=[(_ENGINE, "local")])
-    board = Switchboard(router, generators={_ENGINE: proxy}, now=SystemClock().now)
+    board = EngineClient(router, generators={_ENGINE: proxy}, now=SystemClock().now)
     ends = Ends(put=pump.buffer.put, post=pump.controller.post)
     worker = make_worker(ends, switchboard=board)
     counted = await pump.run(
@@ -54,7 +54,7 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
     engine = RemoteEngine(
         handle, id=_ENGINE, caller="controller", lose=lambda *error: lost.append(error)
     )
-    grounds = Grounds(
+    grounds = EnvWorkerSettings(
         spawn=lambda name, _is_spare: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": name}),
         release=lost.append,
         leave=lost.append,
@@ -62,7 +62,7 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
         warn=lost.append,
         give_up=lost.append,
     )
-    workers = RemoteEnvWorkers(
+    workers = EnvSupervisor(
         grounds,
         count=WORKERS,
         ends=Ends(put=pump.buffer.put, post=pump.controller.post),

@@ -22,11 +22,11 @@ from benchmarks.ray_runs.free_parts import STOP, make_proxy, make_worker, setup
 from benchmarks.ray_runs.pumping import Counted, Pump
 from rollart.clock import SystemClock
 from rollart.control.routing import Router, Routing
-from rollart.control.tasks import TaskKind, TaskMix
-from rollart.engines.scripted import ScriptedEngine
+from rollart.control.task_order import TaskKind, TaskMix
+from rollart.inference.scripted import ScriptedEngine
 from rollart.ports import Array
-from rollart.runtime.env_worker import Ends
-from rollart.runtime.switchboard import Switchboard
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_worker import Ends
 from rollart.types import Completion, EngineId, EngineInfo, Request, TrajectoryId, Version
 
 NAME = "placement"
@@ -127,7 +127,7 @@ async def measure(side: Mapping[str, int], *, warm_s: float, measure_s: float) -
     proxies = {id_: make_proxy(ThrottledEngine(CLASSES[pool]), id_) for id_, pool in pools.items()}
     loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
     pump = Pump(slots=SLOTS, domain_of=MIX.domain)
-    board = Switchboard(
+    board = EngineClient(
         Router(Routing(affinity=AFFINITY), engines=pools.items()),
         generators=proxies,
         now=SystemClock().now,

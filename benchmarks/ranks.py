@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
-from rollart.runtime.host import EmbeddedHost, thread_env
-from rollart.training.addresses import LOOPBACK
-from rollart.training.ranks import RankGroup, RankPlan
+from rollart.training.distributed.ranks import RankGroup, RankPlan
+from rollart.training.distributed.rendezvous import LOOPBACK
 
 NAME = "ranks"
 SIZES = ("1M", "5M")

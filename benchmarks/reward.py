@@ -26,13 +26,13 @@ from statistics import median
 from typing import Any
 
 from benchmarks.live_runs.timed import ROOT, say
-from rollart.build.model import prepare_model
-from rollart.build.training import train
 from rollart.config import Config, TaskOptions, load_config
 from rollart.config.rewards import RewardPart
 from rollart.events import Launch, RunStarted, Score, Train
 from rollart.observe.log import Record, read_log
-from rollart.replay import replay
+from rollart.observe.replay import replay
+from rollart.pipelines.agentic import train
+from rollart.pipelines.start_model import prepare_model
 
 NAME = "reward"
 GPUS, EPISODES_PER_GPU = 8, 4

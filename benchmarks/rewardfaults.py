@@ -20,15 +20,15 @@ from random import Random
 from time import monotonic
 
 from benchmarks.fault_parts.faulty_line import faulty_line
-from rollart.control.scaling import Scaling
+from rollart.cluster.ray_rewards import RayInvoker
+from rollart.cluster.ray_session import connected
+from rollart.control.autoscaling import Scaling
 from rollart.errors import ScoreError
-from rollart.on_ray.reward_tasks import RayInvoker
-from rollart.on_ray.session import connected
 from rollart.ports import RewardInvoker
+from rollart.rewards.invoke.factory import make_reliable, open_invoker
+from rollart.rewards.invoke.options import CallLimits, InvokerOptions, Reliability
+from rollart.rewards.invoke.retry import CallLine
 from rollart.rewards.scoring import score
-from rollart.rewards.serverless.accounts import CallLine
-from rollart.rewards.serverless.opening import make_reliable, open_invoker
-from rollart.rewards.serverless.options import InvokerOptions, Limits, Reliability
 from rollart.types import (
     GroupId,
     Reward,
@@ -132,7 +132,7 @@ def _options(kind: str, url: str = "") -> InvokerOptions:
         url=url,
         cpus=(os.cpu_count() or 1) / _INSTANCES,
         scaling=Scaling(max_instances=_AT_ONCE if kind == "http" else _INSTANCES, idle_s=5.0),
-        limits=Limits(timeout_s=3 * _TIMEOUT_S if kind == "http" else _TIMEOUT_S),
+        limits=CallLimits(timeout_s=3 * _TIMEOUT_S if kind == "http" else _TIMEOUT_S),
         reliability=Reliability(attempts=5, backoff_s=0.05, breaker_failures=50, deadline_s=120.0),
     )
 

@@ -17,12 +17,12 @@ from random import Random
 
 from benchmarks.fault_parts.autoscaling import autoscaled
 from benchmarks.rewardfaults import make_trajectory
-from rollart.control.scaling import Scaling
+from rollart.cluster.ray_rewards import RayInvoker
+from rollart.cluster.ray_session import connected, nodes
+from rollart.control.autoscaling import Scaling
 from rollart.errors import ScoreError
-from rollart.on_ray.reward_tasks import RayInvoker
-from rollart.on_ray.session import connected, nodes
-from rollart.rewards.serverless.opening import make_reliable
-from rollart.rewards.serverless.options import InvokerOptions, Limits, Reliability
+from rollart.rewards.invoke.factory import make_reliable
+from rollart.rewards.invoke.options import CallLimits, InvokerOptions, Reliability
 from rollart.types import ScoreCall
 
 NAME = "rewardray"
@@ -48,7 +48,7 @@ async def measure(calls: int) -> dict[str, object]:
         kind="ray",
         cpus=1.0,
         scaling=Scaling(max_instances=NODES * CALLS_PER_NODE, idle_s=2.0),
-        limits=Limits(start_timeout_s=90.0, timeout_s=30.0),
+        limits=CallLimits(start_timeout_s=90.0, timeout_s=30.0),
         reliability=Reliability(attempts=3, deadline_s=300.0),
     )
     invoker = make_reliable(RayInvoker(options), options)

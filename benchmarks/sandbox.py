@@ -42,13 +42,13 @@ from typing import Any
 
 from rollart.errors import SandboxError
 from rollart.ports import Sandbox
-from rollart.sandbox.attacks.attack import TIGHT, Attack
-from rollart.sandbox.attacks.drawing import draw
-from rollart.sandbox.attacks.trap import ENDING_S, Trap
+from rollart.sandbox.bubblewrap import BubblewrapSandbox
 from rollart.sandbox.options import SandboxOptions
-from rollart.sandbox.plain import PlainSandbox
-from rollart.sandbox.pool import BubblewrapSandbox
+from rollart.sandbox.subprocess import PlainSandbox
 from rollart.types import Program
+from studies.attacks.attack import TIGHT, Attack
+from studies.attacks.draw import draw
+from studies.attacks.trap import ENDING_S, Trap
 
 NAME = "sandbox"
 CONCURRENCY = 4

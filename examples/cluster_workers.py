@@ -18,11 +18,18 @@ from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from secrets import token_hex
 
-from rollart.cluster import Cluster, Sharing, Worker, hw_mapping, register, serverless
+from rollart.cluster.local_host import EmbeddedHost
+from rollart.cluster.worker_group import (
+    Sharing,
+    Worker,
+    WorkerGroup,
+    hw_mapping,
+    register,
+    serverless,
+)
 from rollart.errors import UserError
 from rollart.ports import Host
-from rollart.rewards.serverless.methods import TOKEN_VARIABLE, HttpMethods, answer
-from rollart.runtime.host import EmbeddedHost
+from rollart.rewards.invoke.methods import TOKEN_VARIABLE, HttpMethods, answer
 
 MOST_BYTES = 2**20
 
@@ -133,8 +140,8 @@ async def open_host(address: str) -> AsyncGenerator[Host]:
         finally:
             await host.close()
         return
-    from rollart.on_ray.host import RayHost  # noqa: PLC0415 only where Ray is wanted
-    from rollart.on_ray.session import connected  # noqa: PLC0415
+    from rollart.cluster.ray_host import RayHost  # noqa: PLC0415 only where Ray is wanted
+    from rollart.cluster.ray_session import connected  # noqa: PLC0415
 
     with connected(address):
         ray_host = RayHost()
@@ -149,7 +156,7 @@ async def main(address: str = "") -> dict[str, object]:
     with serve() as url:
         functions = HttpMethods(base=url)
         async with open_host(address) as host:
-            cluster = await Cluster.open(
+            cluster = await WorkerGroup.open(
                 host,
                 Solver,
                 pools=["compute", "bandwidth", "bandwidth"],

@@ -9,11 +9,11 @@ import importlib
 import sys
 
 MODULES = (
-    "rollart.cli.entry",
-    "rollart.build.training",
+    "rollart.cli.main",
+    "rollart.pipelines.agentic",
     "rollart.training.trainer",
-    "rollart.rewards.serverless.http",
-    "rollart.on_ray.host",
+    "rollart.rewards.invoke.http",
+    "rollart.cluster.ray_host",
     "peft",
     "trl",
 )

@@ -1,17 +1,31 @@
-"""Which tests share a worker when several run at once."""
+"""Fixtures for all tests, and which tests share a process when several run at once."""
 
+import asyncio
+import inspect
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-ON_RAY = ("tests/on_ray/", "tests/rewards/serverless/test_ray_invoker.py")
+pytest_plugins = ["small_runs", "checkpoints"]
+
+ON_RAY = "tests/cluster/test_ray_"
+NOT_OURS = (
+    "ignore:.*:ResourceWarning",
+    "ignore:.*:DeprecationWarning",
+    "ignore:.*:FutureWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+"""Ray leaves sockets and files to the garbage collector."""
+ASYNC_TEST_S = 60
+"""Most seconds a test written `async def` may take."""
 
 
 class ByFile(LoadScopeScheduling):
-    """A file's tests keep together, so that what they share is made once.
+    """Keep the tests of a file together, so that what they share is made once.
 
-    Tests on Ray all keep together: two clusters at once start too slowly on two cores.
+    All tests on Ray keep together: two clusters at once start too slowly on two cores.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -23,5 +37,35 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first."""
+    """Start what takes longest first."""
     items.sort(key=lambda item: not item.nodeid.startswith(ON_RAY))
+    for item in items:
+        if item.nodeid.startswith(ON_RAY):
+            for rule in NOT_OURS:
+                item.add_marker(pytest.mark.filterwarnings(rule))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test written `async def` in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    async def run() -> None:
+        async with asyncio.timeout(ASYNC_TEST_S):
+            await pyfuncitem.obj(**arguments)
+
+    asyncio.run(run())
+    return True
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Start a Ray head and an H20 node, all of them processes of this machine."""
+    from benchmarks.ray_runs.simulated import SimulatedCluster  # loads ray
+
+    with SimulatedCluster(far=4) as simulated:
+        simulated.add("bandwidth", cpus=0, H20=1)
+        yield simulated

@@ -1,11 +1,11 @@
 import sys
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from rollart.config import add_import_paths, check_names, dump_toml, load_config
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = ROOT / "examples"
 NEEDED = {"math_rewards": "math_verify"}
 """Packages without which an example cannot run."""
 each_config = pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from rollart.checkpoints.save import checkpoints, load_saved
 from rollart.cli import main
 from rollart.models.tiny import build_tiny
-from rollart.models.tokenizer_loading import load_tokenizer
+from rollart.models.tokenizer import load_tokenizer
+from rollart.observe.replay import replay
 from rollart.observe.trackers import read_rows
-from rollart.replay import replay
-from rollart.runtime.checkpointing import checkpoints, load_saved
 from rollart.types import Task, Trajectory
 
 MODULE = """

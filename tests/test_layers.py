@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-SOURCE = Path(__file__).parent.parent / "src" / "rollart"
+SOURCE = ROOT / "src" / "rollart"
 
 WORDS = {
     "errors",

@@ -5,17 +5,19 @@ from random import Random
 import pytest
 from parity_parts import Case, live, simulated
 
-from rollart.control.batching import Batching
-from rollart.control.dispatch import Dispatch
-from rollart.control.filters import Filter
 from rollart.control.lending import Lending
-from rollart.control.modes import MODES
-from rollart.control.redundancy import Redundancy
-from rollart.control.retry import Retry
 from rollart.control.routing import Routing
-from rollart.control.rules import Rules
+from rollart.control.rules import (
+    MODES,
+    Batching,
+    Dispatch,
+    Filter,
+    Redundancy,
+    Retry,
+    Rules,
+    Syncing,
+)
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
 from rollart.events import Adapt, Cancel, Drop, Launch, Lend, Score, Train, Wake
 
 BATCHING = Batching(groups_per_step=3, group_size=3)

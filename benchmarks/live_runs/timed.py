@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rollart.build.model import prepare_model
-from rollart.build.training import train
 from rollart.config import Config, load_config
 from rollart.events import (
     Launch,
@@ -23,7 +21,9 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.observe.log import Record, read_log
-from rollart.replay import replay
+from rollart.observe.replay import replay
+from rollart.pipelines.agentic import train
+from rollart.pipelines.start_model import prepare_model
 
 ROOT = Path(__file__).resolve().parents[2]
 _WARM_UP_STEPS = 2

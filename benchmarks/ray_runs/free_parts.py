@@ -7,19 +7,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollart.clock import SystemClock
+from rollart.cluster.engine_actor import EngineMessage, EngineServer
+from rollart.cluster.env_actor import EnvServer
+from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
-from rollart.control.tasks import TaskKind, TaskMix
-from rollart.control.turns import Limits
-from rollart.engines.scripted import ScriptedEngine
+from rollart.control.task_order import TaskKind, TaskMix
+from rollart.inference.driver import EngineDriver
+from rollart.inference.scripted import ScriptedEngine
 from rollart.ports import Engine
-from rollart.runtime.engine_server import EngineMessage, EngineServer
-from rollart.runtime.env_manager import Access, Setup
-from rollart.runtime.env_server import EnvServer
-from rollart.runtime.env_worker import Ends, EnvWorker
-from rollart.runtime.gate import OpenGate
-from rollart.runtime.proxy import LLMProxy
-from rollart.runtime.seat import Timeouts
-from rollart.runtime.switchboard import Switchboard
+from rollart.rollout.barrier import NoBarrier
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_manager import Access, Setup
+from rollart.rollout.env_slot import Timeouts
+from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.types import EngineId, Json, Request, Sampling, StepReport, Version
 
 TURNS = 10
@@ -75,15 +75,15 @@ def free_engine() -> Engine:
     return ScriptedEngine(answer, tokens_per_step=len(_ANSWER))
 
 
-def make_proxy(engine: Engine, name: str) -> LLMProxy:
-    return LLMProxy(engine, id=EngineId(name), fetch=lambda _version: {})
+def make_proxy(engine: Engine, name: str) -> EngineDriver:
+    return EngineDriver(engine, id=EngineId(name), fetch=lambda _version: {})
 
 
 def setup(*, turns: int = TURNS, observation: str = "go on", sampled: int = 8) -> Setup:
     return Setup(
         make=lambda _slot: FreeWorld(turns, observation),
         system="",
-        limits=Limits(max_turns=64, max_tokens=1 << 20),
+        limits=EpisodeLimits(max_turns=64, max_tokens=1 << 20),
         sampling=Sampling(max_tokens=sampled),
         timeouts=Timeouts(reset_s=60.0, step_s=60.0, episode_s=600.0),
     )
@@ -92,14 +92,14 @@ def setup(*, turns: int = TURNS, observation: str = "go on", sampled: int = 8) -
 def make_worker(
     ends: Ends,
     *,
-    switchboard: Switchboard,
+    switchboard: EngineClient,
     setups: Mapping[str, Setup] | None = None,
     mix: TaskMix = MIX,
 ) -> EnvWorker:
     access = Access(
         renderer=LetterRenderer(),
         switchboard=switchboard,
-        gate=OpenGate(),
+        gate=NoBarrier(),
         is_fresh=lambda _version: True,
     )
     return EnvWorker(setups=setups or {"free": setup()}, access=access, tasks=mix.task, ends=ends)
@@ -131,8 +131,8 @@ class FreeEnvironments(EnvServer):
         super().__init__(_make, name=name)
 
 
-def _make(ends: Ends) -> tuple[EnvWorker, Switchboard]:
-    switchboard = Switchboard(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
+def _make(ends: Ends) -> tuple[EnvWorker, EngineClient]:
+    switchboard = EngineClient(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
     return make_worker(ends, switchboard=switchboard), switchboard
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.ray_runs.simulated import SimulatedCluster
-from rollart.build.ray_spawning import ENGINE, ENVIRONMENTS
-from rollart.on_ray.host import RayHandle, RayHost
+from rollart.cluster.ray_host import RayHandle, RayHost
+from rollart.cluster.ray_resources import ENGINE, ENVIRONMENTS
 from rollart.types import Json
 
 KINDS = {ENGINE: "engine", ENVIRONMENTS: "environments"}

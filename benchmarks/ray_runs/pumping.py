@@ -9,16 +9,15 @@ from pathlib import Path
 
 from benchmarks.ray_runs.free_parts import FreeTrainer
 from rollart.clock import SystemClock
-from rollart.control.batching import Batching
-from rollart.control.dispatch import DomainOf
-from rollart.control.rules import Rules
+from rollart.control.rules import Batching, Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
+from rollart.control.task_order import DomainOf
 from rollart.events import Command, Event, Launch, TrajectoryFinished
 from rollart.ports import Generator
-from rollart.runtime.buffer import Buffer
-from rollart.runtime.controller import Controller, Parts, Rollout
-from rollart.runtime.scoring import Scored
+from rollart.rollout.buffer import Buffer
+from rollart.rollout.controller import Controller, Parts, Rollout
+from rollart.rollout.scoring import Scored
 from rollart.types import EngineId, EngineInfo, Trajectory, TrajectoryId
 
 _GROUP = 8

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rollart.control.recording import decode_domains
+from rollart.control.snapshot import decode_domains
 from rollart.events import (
     EngineJoined,
     Launch,

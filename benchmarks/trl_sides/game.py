@@ -11,7 +11,7 @@ from typing import TypeVar
 from transformers import AutoTokenizer
 
 from rollart.envs.number_guess import NumberGuess
-from rollart.models.renderer import ChatRenderer
+from rollart.inference.renderer import ChatRenderer
 
 T = TypeVar("T")
 GROUPS = 4

@@ -15,7 +15,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig
 
 from benchmarks.trl_sides import game, side
-from rollart.models.renderer import ChatRenderer
+from rollart.inference.renderer import ChatRenderer
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer

@@ -14,13 +14,12 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from benchmarks.trl_sides import game
-from rollart.envs.players import NoisyPlayer, Play, play
-from rollart.models.demonstrations import Demonstration, demonstrate
+from rollart.envs.baselines import NoisyPlayer, Play, play
+from rollart.inference.renderer import ChatRenderer
 from rollart.models.options import ModelOptions
-from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import build_tokenizer
-from rollart.models.warm_start import warm_start
+from rollart.models.warm_start import Demonstration, demonstrate, warm_start
 
 SIZE = "0.3M"
 CALL = "#"

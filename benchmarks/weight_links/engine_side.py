@@ -20,14 +20,14 @@ from transformers import Qwen3Config
 
 from benchmarks.weight_links.ray_nodes import joined
 from benchmarks.weight_links.trainer_side import PROBE
-from rollart.engines.torch.engine import TorchEngine
-from rollart.engines.torch.options import TorchEngineOptions
+from rollart.inference.driver import EngineDriver
+from rollart.inference.torch.engine import TorchEngine
+from rollart.inference.torch.options import TorchEngineOptions
 from rollart.ports import Array
-from rollart.runtime.proxy import LLMProxy
 from rollart.types import EngineId, Request, Sampling, TrajectoryId, Version
 from rollart.weights.buckets import BucketStore
-from rollart.weights.opening import open_store
-from rollart.weights.pulling import open_source
+from rollart.weights.prefetch import open_source
+from rollart.weights.store import open_store
 
 SESSIONS = 4
 PROMPT_TOKENS = 32
@@ -54,7 +54,7 @@ class Side:
             options=TorchEngineOptions(rows=SESSIONS, cached_sessions=0, max_length=128, threads=1),
             version=Version(0),
         )
-        self._proxy = LLMProxy(
+        self._proxy = EngineDriver(
             engine, id=EngineId("bench"), fetch=self._fetch, pulled_s=self._pulled_s
         )
         self._tokens = 0

@@ -70,7 +70,7 @@ def open_places(store: str, link: Link) -> Generator[Openings]:
 def _start_relay(
     stack: contextlib.ExitStack, link: Link, directory: str, env: dict[str, str]
 ) -> str:
-    argv = [sys.executable, "-m", "rollart.weights.relay", "--host", link.engines_host]
+    argv = [sys.executable, "-m", "rollart.weights.blobs.relay", "--host", link.engines_host]
     command = ["env", *(f"{name}={value}" for name, value in env.items()), *argv]
     relay = subprocess.Popen(
         link.command("engines", *command, "--directory", directory),

@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.weight_links.ray_nodes import joined
 from rollart.types import Version
-from rollart.weights.opening import open_store
+from rollart.weights.store import open_store
 
 PROBE = "model.embed_tokens.weight"
 

@@ -9,15 +9,14 @@ from pathlib import Path
 import pytest
 
 from rollart.cli import main
-from rollart.cli.simulate import STUDIES
-from rollart.cli.simulating import Ticker, simulate_run
+from rollart.cli.simulate import STUDIES, Ticker, simulate_run
 from rollart.config import load_config
-from rollart.config.simulated import profiles_of
-from rollart.config.world import world_from
 from rollart.errors import ConfigError
 from rollart.observe.log import read_log
-from rollart.replay import replay
-from rollart.sim.latency import Latency
+from rollart.observe.replay import replay
+from rollart.planning.from_config import world_from
+from rollart.sim.distributions import Latency
+from rollart.sim.from_config import profiles_of
 from rollart.sim.outages import OutageOptions
 from rollart.sim.rewards import RewardOptions
 from rollart.types import EngineId, Version
@@ -449,7 +448,7 @@ def test_what_is_over_quickly_says_nothing(config, tmp_path, capsys):
 
 def test_what_takes_long_says_so_in_plain_lines_where_there_is_no_terminal(monkeypatch, capsys):
     now = [100.0]
-    monkeypatch.setattr("rollart.cli.simulating.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("rollart.cli.simulate.time.monotonic", lambda: now[0])
     with Ticker("studying") as ticker:
         for seconds, text in ((1.0, "one"), (5.0, "two"), (2.0, "three"), (4.0, "four")):
             now[0] += seconds

@@ -2,8 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollart.control.episode import Episode, Outcome, Spec
-from rollart.control.turns import Limits
+from rollart.control.episode import Episode, EpisodeLimits, Spec, StepOutcome
 from rollart.errors import ConfigError, EnvError
 from rollart.seeds import derive_seed
 from rollart.types import Completion, Request, Sampling, Task, Trajectory, Turn
@@ -15,7 +14,7 @@ SPEC = Spec(
     group=2,
     task=TASK,
     system="s",
-    limits=Limits(max_turns=3, max_tokens=40),
+    limits=EpisodeLimits(max_turns=3, max_tokens=40),
     sampling=Sampling(max_tokens=4),
     seed=11,
 )
@@ -55,7 +54,7 @@ def sampled(text, *, turn=0, version=0, closed=True):
 
 
 def outcome(observation="o", *, reward=0.0, terminated=False, truncated=False, success=None):
-    return Outcome(
+    return StepOutcome(
         observation=observation,
         reward=reward,
         terminated=terminated,
@@ -159,7 +158,7 @@ def test_the_tokens_of_the_turns_in_order_are_the_last_request_and_its_answer():
 )
 def test_an_episode_ends_for_one_reason(changes, stop, success):
     turns = 1 if stop == "max_turns" else 3
-    run = episode(limits=Limits(max_turns=turns, max_tokens=40))
+    run = episode(limits=EpisodeLimits(max_turns=turns, max_tokens=40))
     run.start("a")
     run.complete(sampled("x"))
     assert run.observe(outcome(**changes)) is None
@@ -167,7 +166,7 @@ def test_an_episode_ends_for_one_reason(changes, stop, success):
 
 
 def test_the_last_turn_may_sample_no_more_than_the_limit_leaves():
-    run = episode(limits=Limits(max_tokens=7))
+    run = episode(limits=EpisodeLimits(max_tokens=7))
     run.start("a")
     run.complete(sampled("x"))
     assert run.observe(outcome("b")) == request("sax.b", turn=1, max_tokens=2)
@@ -175,7 +174,7 @@ def test_the_last_turn_may_sample_no_more_than_the_limit_leaves():
 
 def test_a_first_observation_that_leaves_no_room_is_an_error_that_names_the_setting():
     with pytest.raises(EnvError) as error:
-        episode(limits=Limits(max_tokens=4)).start("aaaa")
+        episode(limits=EpisodeLimits(max_tokens=4)).start("aaaa")
     assert str(error.value) == (
         "the first observation makes a prompt of 5 tokens, which leaves no room within "
         "max_tokens = 4: raise tasks.lake.max_tokens or shorten the observation"
@@ -185,5 +184,5 @@ def test_a_first_observation_that_leaves_no_room_is_an_error_that_names_the_sett
 @pytest.mark.parametrize(("name", "value", "least"), [("max_turns", 0, 1), ("max_tokens", 1, 2)])
 def test_limits_that_leave_no_turn_are_refused(name, value, least):
     with pytest.raises(ConfigError) as error:
-        Limits(**{name: value})
+        EpisodeLimits(**{name: value})
     assert str(error.value) == f"tasks.{name} = {value}: must be at least {least}"

@@ -1,16 +1,13 @@
 from random import Random
 
 import pytest
-from test_scheduler import Driver
+from driven_scheduler import Driver
 from world import World
 
-from rollart.control.batching import Batching
 from rollart.control.lending import Lender, Lending
-from rollart.control.modes import MODES, ONE_OFF
-from rollart.control.rules import Rules
+from rollart.control.rules import MODES, ONE_OFF, Batching, Rules, Syncing
 from rollart.control.scheduler import Scheduler
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
 from rollart.errors import ConfigError, InvariantError
 from rollart.events import (
     EngineLent,

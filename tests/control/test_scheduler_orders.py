@@ -9,17 +9,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from world import World
 
-from rollart.control.batching import Batching
-from rollart.control.filters import Filter
 from rollart.control.lending import Lending
-from rollart.control.modes import AREAL, MODES, ONE_OFF, ROLLART, SYNC, SYNC_PLUS
-from rollart.control.redundancy import Redundancy
-from rollart.control.retry import Retry
-from rollart.control.rules import Rules
+from rollart.control.rules import (
+    AREAL,
+    MODES,
+    ONE_OFF,
+    ROLLART,
+    SYNC,
+    SYNC_PLUS,
+    Batching,
+    Filter,
+    Redundancy,
+    Retry,
+    Rules,
+    Syncing,
+)
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import buffered, restore, take_snapshot
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
 from rollart.events import Drop, StopRequested
 
 ITERATIONS = (SYNC, SYNC_PLUS, ONE_OFF)

@@ -1,11 +1,9 @@
 import json
 
-from test_scheduler import Driver
+from driven_scheduler import Driver
 
-from rollart.control.batching import Batching
-from rollart.control.invariants import check
-from rollart.control.rules import Rules
-from rollart.control.scheduler import Scheduler
+from rollart.control.rules import Batching, Rules
+from rollart.control.scheduler import Scheduler, check
 from rollart.control.snapshot import buffered, restore, take_snapshot
 from rollart.control.staleness import Staleness
 from rollart.events import Drop, Launch, RunStarted, Train

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollart.control.tasks import TaskKind, TaskMix
+from rollart.control.task_order import TaskKind, TaskMix
+from rollart.envs.baselines import NoisyPlayer, play
 from rollart.envs.frozen_lake import FrozenLake
-from rollart.envs.players import NoisyPlayer, play
 from rollart.errors import ConfigError, EnvError
 
 LAKE = TaskKind(name="lake", domain="lake")

@@ -6,11 +6,10 @@ from transformers import AutoModelForCausalLM
 
 from rollart.errors import ConfigError, StorageError
 from rollart.models.files import load_config
-from rollart.models.loading import load_weights
+from rollart.models.loader import load_weights
 from rollart.models.options import SIZES
 from rollart.models.tiny import SHAPES, build_tiny, make_tiny
-from rollart.models.tokenizer import build_tokenizer
-from rollart.models.tokenizer_loading import load_tokenizer
+from rollart.models.tokenizer import build_tokenizer, load_tokenizer
 
 
 @pytest.mark.parametrize(

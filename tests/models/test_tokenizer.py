@@ -5,7 +5,7 @@ from texts import shipped_texts
 from transformers import AutoTokenizer
 
 from rollart.envs.frozen_lake import FrozenLake
-from rollart.models.renderer import ChatRenderer
+from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import SPECIAL_TOKENS, build_tokenizer
 
 SHIPPED = build_tokenizer(shipped_texts())

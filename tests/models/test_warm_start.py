@@ -5,14 +5,13 @@ import torch
 from chat_templates import tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
+from rollart.envs.baselines import NoisyPlayer, play
 from rollart.envs.frozen_lake import FrozenLake
-from rollart.envs.players import NoisyPlayer, play
 from rollart.errors import ConfigError
-from rollart.models.demonstrations import Demonstration, demonstrate
+from rollart.inference.renderer import ChatRenderer
 from rollart.models.options import ModelOptions
-from rollart.models.renderer import ChatRenderer
 from rollart.models.tiny import build_tiny
-from rollart.models.warm_start import warm_start
+from rollart.models.warm_start import Demonstration, demonstrate, warm_start
 
 OPTIONS = ModelOptions(warm_start_epochs=2, warm_start_batch_tokens=256)
 

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from rollart.errors import UserError
 from rollart.events import Command, Event, Launch, Resume, StepFinished, TrajectoryBorn, Woke
-from rollart.observe.encoding import encode
-from rollart.observe.log import EventLog, LogHeader, LogPart, Record, read_log
+from rollart.observe.log import EventLog, LogHeader, LogPart, Record, encode, read_log
 
 BORN = TrajectoryBorn(id=1, version=0)
 LAUNCH = Launch(id=1, group=2, member=3, attempt=0, task=4, slot=5, seed=2**62)

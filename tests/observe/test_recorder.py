@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from rollart.atomic_files import write_summary
 from rollart.errors import StorageError, UserError
 from rollart.events import (
     Cancel,
@@ -28,7 +29,6 @@ from rollart.observe.plots import moving_average
 from rollart.observe.progress import Progress, Traffic, waits
 from rollart.observe.recorder import Recorder
 from rollart.observe.samples import render_trajectory
-from rollart.observe.summary import write_summary
 from rollart.observe.trace import write_trace
 from rollart.observe.trackers import JsonlTracker, read_rows
 from rollart.types import EngineId, EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn

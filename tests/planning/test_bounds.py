@@ -13,26 +13,24 @@ from planning_samples import (
     make_rules,
 )
 
-from rollart.control.batching import Batching
 from rollart.control.lending import Lending
-from rollart.control.redundancy import Redundancy
+from rollart.control.rules import Batching, Redundancy
 from rollart.control.staleness import Staleness
 from rollart.planning.bounds import Bounds
-from rollart.planning.plan import SPLITS, Plan, Share
-from rollart.planning.trials import Bench
-from rollart.planning.worlds import Scale
+from rollart.planning.plan import SPLITS, Plan, PoolShare
+from rollart.planning.trials import Bench, Scale
 from rollart.sim.costs import Constants, TrainCosts
-from rollart.sim.latency import Latency
+from rollart.sim.distributions import Latency
 
 SCALE = Scale(attempts=32, steps=6, skip=2)
 PLANS = {
     "usual": make_plan(),
     "anywhere": make_plan(serves=NOWHERE_SPECIAL),
     "few environments": make_plan(slots=12),
-    "little rollout": make_plan(train_gpus=16, rollout=(Share(pool=H800, gpus=8, tp=4),),
+    "little rollout": make_plan(train_gpus=16, rollout=(PoolShare(pool=H800, gpus=8, tp=4),),
                                 serves={"reader": "h800", "writer": "h800"}),
-    "apart": make_plan(rollout=(Share(pool=H800, gpus=16, tp=2, prefill=1, decode=1),
-                                Share(pool=H20, gpus=16, tp=1))),
+    "apart": make_plan(rollout=(PoolShare(pool=H800, gpus=16, tp=2, prefill=1, decode=1),
+                                PoolShare(pool=H20, gpus=16, tp=1))),
     "redundant": make_plan(extra_groups=2, slots=72),
 }  # fmt: skip
 
@@ -68,7 +66,7 @@ def test_no_simulated_step_is_shorter_than_any_part_of_its_bound(name, mode, con
 
 NARROW = make_plan(
     train_gpus=16,
-    rollout=(Share(pool=H800, gpus=1, tp=1),),
+    rollout=(PoolShare(pool=H800, gpus=1, tp=1),),
     serves={"reader": "h800", "writer": "h800"},
     alpha=4,
     slots=64,
@@ -95,7 +93,7 @@ ALONE = make_plan(serves={"reader": "h800"})
 LENT = make_plan(
     train=NEAR[0],
     train_gpus=24,
-    rollout=(Share(pool=NEAR[1], gpus=1, tp=1),),
+    rollout=(PoolShare(pool=NEAR[1], gpus=1, tp=1),),
     serves={"writer": "h20"},
 )
 QUICK_TO_LEND = replace(LITTLE, switch_s=0.0, install_gb_s=1e3)

@@ -4,7 +4,7 @@ from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem
 
 from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import divisions, find, neighbours
-from rollart.planning.plan import Share
+from rollart.planning.plan import PoolShare
 
 
 def test_throughput_uses_every_gpu_in_whole_nodes():
@@ -101,7 +101,7 @@ def test_neighbours_differ_in_one_decision():
     assert {other.train_gpus for other in others} == {8, 16}
     assert replace(plan, serves={"reader": "", "writer": "h20"}) in others
     assert replace(plan, extra_groups=2, slots=72) in others
-    split = Share(pool=H800, gpus=16, tp=1, prefill=1, decode=1)
+    split = PoolShare(pool=H800, gpus=16, tp=1, prefill=1, decode=1)
     assert replace(plan, rollout=(split, plan.rollout[1])) in others
 
 

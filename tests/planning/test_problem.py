@@ -4,9 +4,9 @@ import pytest
 from planning_samples import H20, H800, READER, WRITER, make_problem
 
 from rollart.errors import ConfigError, UserError
+from rollart.hardware.gpus import gpu_named
+from rollart.hardware.models import model_named
 from rollart.planning.problem import Pool
-from rollart.sim.hardware import gpu_named
-from rollart.sim.models import model_named
 
 
 def refusal(**changes) -> str:

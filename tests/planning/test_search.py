@@ -5,10 +5,9 @@ from planning_samples import H20, H800, make_problem, make_rules
 
 from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import find
-from rollart.planning.explaining import bottleneck, explain
+from rollart.planning.explanation import bottleneck, explain
 from rollart.planning.search import search
-from rollart.planning.trials import Bench
-from rollart.planning.worlds import Scale
+from rollart.planning.trials import Bench, Scale
 from rollart.sim.costs import Constants
 
 EVENTS = 60_000

@@ -4,8 +4,7 @@ import pytest
 from planning_samples import make_plan, make_problem, make_rules
 
 from rollart.planning.bounds import Bounds
-from rollart.planning.trials import Bench
-from rollart.planning.worlds import Scale
+from rollart.planning.trials import Bench, Scale
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,8 +4,7 @@ import pytest
 from rewarded import attempt
 
 from rollart.errors import ConfigError, ScoreError
-from rollart.rewards.instruction_checks import CLAIMS, COUNTS
-from rollart.rewards.instructions import instructions
+from rollart.rewards.instructions import CLAIMS, COUNTS, instructions
 from rollart.types import Reward
 
 

@@ -7,7 +7,7 @@ import pytest
 from rewarded import attempt, call
 
 from rollart.errors import ScoreError
-from rollart.rewards import loading
+from rollart.rewards import registry as loading
 from rollart.rewards.addresses import may_carry_secrets
 from rollart.rewards.chat import read_judge
 from rollart.rewards.scoring import score

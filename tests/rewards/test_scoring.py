@@ -11,7 +11,7 @@ import pytest
 from rewarded import attempt, call
 
 from rollart.errors import ScoreError
-from rollart.rewards.output import LIMIT_BYTES
+from rollart.rewards.captured_output import LIMIT_BYTES
 from rollart.rewards.scoring import check_reward, score
 from rollart.types import Reward, ScoreCall
 

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from rollart.sandbox.attacks.attack import WAYS, Attack
-from rollart.sandbox.attacks.drawing import ATTACKS
-from rollart.sandbox.attacks.greed import DAEMONS, GREED
-from rollart.sandbox.attacks.powers import POWERS
-from rollart.sandbox.attacks.reaching import FILES, NETWORK
-from rollart.sandbox.attacks.trap import ENDING_S, Trap
-from rollart.sandbox.bubblewrap import Builder
+from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
 from rollart.sandbox.options import SandboxOptions
-from rollart.sandbox.plain import PlainSandbox
-from rollart.sandbox.pool import BubblewrapSandbox
+from rollart.sandbox.subprocess import PlainSandbox
 from rollart.types import ProgramLimits, ProgramResult
+from studies.attacks.attack import WAYS, Attack
+from studies.attacks.draw import ATTACKS
+from studies.attacks.greed import DAEMONS, GREED
+from studies.attacks.powers import POWERS
+from studies.attacks.reach import FILES, NETWORK
+from studies.attacks.trap import ENDING_S, Trap
 
 pytestmark = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
@@ -45,7 +44,7 @@ def launch(
         python = "" if as_user is None else SYSTEM_PYTHON
         options = SandboxOptions(warm=warm, limits=attack.limits, python=python)
         async with Trap() as trap:
-            sandbox = BubblewrapSandbox(options, Builder(options, as_user=as_user))
+            sandbox = BubblewrapSandbox(options, CellBuilder(options, as_user=as_user))
             try:
                 await sandbox.warm_up()
                 result = await sandbox.run(attack.program(trap.target, way))

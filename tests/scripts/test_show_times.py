@@ -1,10 +1,10 @@
 import json
 import runpy
-from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "show_times.py"
+SCRIPT = ROOT / "scripts" / "show_times.py"
 SECONDS = {"model": 4.2, "start": 1.1, "evaluation": 2.5, "training": 10.0}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollart.control.turns import Limits
+from rollart.control.episode import EpisodeLimits
 from rollart.errors import InvariantError
 from rollart.events import (
     Launch,
@@ -11,8 +11,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.sim.attempt import SimAttempt, Surroundings
-from rollart.sim.job import Job
+from rollart.sim.attempt import Job, SimAttempt, Surroundings
 from rollart.sim.loop import Loop
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import Failure, GroupId, SlotId, TrajectoryId, TrajectoryInfo, Version
@@ -80,7 +79,7 @@ def script(*, max_tokens: int = 1000, max_turns: int = 9, **changes) -> Script:
         ScriptTurn(reads=100, samples=20, step_s=2.0),
         ScriptTurn(reads=50, samples=30, step_s=4.0),
     )
-    limits = Limits(max_turns=max_turns, max_tokens=max_tokens)
+    limits = EpisodeLimits(max_turns=max_turns, max_tokens=max_tokens)
     given = {"domain": "web", "reset_s": 10.0, "turns": turns, "limits": limits, "reward": 0.7}
     return Script(**(given | changes))
 

@@ -4,11 +4,11 @@ import pytest
 from small_worlds import small_cluster
 
 from rollart.errors import ConfigError
+from rollart.hardware.gpus import gpu_named
+from rollart.hardware.models import model_named
 from rollart.sim.cluster import ClusterDurations, Disaggregation, RolloutPool
 from rollart.sim.disaggregated import DisaggregatedEngine
-from rollart.sim.hardware import gpu_named
 from rollart.sim.loop import Loop
-from rollart.sim.models import model_named
 from rollart.types import EngineId, Version
 
 H800, H20 = gpu_named("H800"), gpu_named("H20")

@@ -3,9 +3,9 @@
 import pytest
 from small_worlds import small_costs
 
+from rollart.sim.attempt import Job
 from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.engine import SimEngine
-from rollart.sim.job import Job
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, TrajectoryId, Version
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from small_worlds import small_costs
 from token_engine import TokenEngine, Turn
 
+from rollart.sim.attempt import Job
 from rollart.sim.costs import EngineCosts
 from rollart.sim.engine import SimEngine
-from rollart.sim.job import Job
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, TrajectoryId, Version
 

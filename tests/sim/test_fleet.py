@@ -4,9 +4,9 @@ import pytest
 from small_worlds import small_costs
 
 from rollart.control.routing import Routing
+from rollart.sim.attempt import Job
 from rollart.sim.engine import SimEngine
-from rollart.sim.fleet import Fleet, Member
-from rollart.sim.job import Job
+from rollart.sim.fleet import Fleet, FleetMember
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
@@ -17,9 +17,9 @@ class Rig:
     def __init__(self, **affinity: tuple[str, ...]) -> None:
         self.loop = Loop()
         members = [
-            Member(engine=self._engine(A), pool="compute"),
-            Member(engine=self._engine(B), pool="bandwidth"),
-            Member(engine=self._engine(LENT), pool="training", lent=True),
+            FleetMember(engine=self._engine(A), pool="compute"),
+            FleetMember(engine=self._engine(B), pool="bandwidth"),
+            FleetMember(engine=self._engine(LENT), pool="training", lent=True),
         ]
         self.fleet = Fleet(members, routing=Routing(affinity=affinity), loop=self.loop)
         self.ended: dict[int, Job] = {}

@@ -30,7 +30,7 @@ from rollart.events import (
     Woke,
 )
 from rollart.observe.log import Record
-from rollart.sim.measured import Course, Figures, Measured, Standstills
+from rollart.sim.measured import Course, Measured, RunFigures, Standstills
 from rollart.types import EngineInfo, Failure, TrajectoryInfo
 
 QUIET = Woke(at_s=0.0)
@@ -134,7 +134,7 @@ def test_an_answer_to_nothing_is_refused():
 
 
 def test_runs_are_compared_by_their_steps_and_the_age_of_what_they_trained():
-    figures = Figures()
+    figures = RunFigures()
     figures(0.0, TrajectoryFinished(info=info(1, born=0)), [])
     figures(1.0, TrajectoryFinished(info=info(2, born=1)), [])
     figures(2.0, StepFinished(version=1), [Train(version=1, groups=((1,), (2,)), staleness=1)])

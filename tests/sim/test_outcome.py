@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 from small_worlds import small_cluster, small_world
 
-from rollart.control.modes import MODES
+from rollart.control.rules import MODES
 from rollart.control.staleness import Staleness
 from rollart.sim.costs import Constants
-from rollart.sim.outcome import Collector, Outcome, Step, simulate
+from rollart.sim.outcome import Collector, SimOutcome, Step, simulate
 from rollart.sim.simulator import Simulator
 
 STEPS = (
@@ -18,8 +18,8 @@ STEPS = (
 )
 
 
-def outcome(skipped: int) -> Outcome:
-    return Outcome(
+def outcome(skipped: int) -> SimOutcome:
+    return SimOutcome(
         steps=STEPS,
         skipped=skipped,
         events=0,

@@ -7,21 +7,18 @@ from random import Random
 
 import pytest
 
-from rollart.control.batching import Batching
+from rollart.control.episode import EpisodeLimits
 from rollart.control.lending import Lending
-from rollart.control.modes import MODES
-from rollart.control.recording import encode_rules
-from rollart.control.redundancy import Redundancy
 from rollart.control.routing import Routing
-from rollart.control.rules import Rules
+from rollart.control.rules import MODES, Batching, Redundancy, Rules
+from rollart.control.snapshot import encode_rules
 from rollart.control.staleness import Staleness
-from rollart.control.tasks import TaskKind, TaskMix
-from rollart.control.turns import Limits
+from rollart.control.task_order import TaskKind, TaskMix
 from rollart.errors import UserError
 from rollart.events import Launch
 from rollart.observe.log import EventLog, LogHeader
 from rollart.seeds import derive_seed
-from rollart.sim.fleet import Member
+from rollart.sim.fleet import FleetMember
 from rollart.sim.outages import OutageOptions
 from rollart.sim.recorded import ask, compare, load, unchanged
 from rollart.sim.rewards import RewardOptions
@@ -53,7 +50,7 @@ class Numbers:
             domain=self.domain(launch.task),
             reset_s=0.0,
             turns=(turn,) * random.randint(1, 4),
-            limits=Limits(max_turns=8, max_tokens=1000),
+            limits=EpisodeLimits(max_turns=8, max_tokens=1000),
             score_s=random.uniform(0.1, 1) if self._is_scored else None,
             fails=random.random() < self._failure_rate,
             reward=random.random(),
@@ -92,7 +89,7 @@ def record(directory: Path, mode: str, *, engines: int = 1, numbers=None, **chan
         rules=rules,
         workload=numbers,
         make_engines=lambda loop: [
-            Member(
+            FleetMember(
                 engine=TimedEngine(EngineId(f"engine-{number}"), loop=loop),
                 pool="local",
                 lent=number >= engines,

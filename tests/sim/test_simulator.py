@@ -6,11 +6,10 @@ from dataclasses import replace
 import pytest
 from small_worlds import LONG, SHORT, small_cluster, small_world
 
-from rollart.control.invariants import check
 from rollart.control.lending import Lending
-from rollart.control.modes import MODES
-from rollart.control.redundancy import Redundancy
 from rollart.control.routing import Routing
+from rollart.control.rules import MODES, Redundancy
+from rollart.control.scheduler import check
 from rollart.errors import ConfigError, UserError
 from rollart.events import (
     Admit,
@@ -27,11 +26,11 @@ from rollart.events import (
     TrajectoryFinished,
     Update,
 )
-from rollart.observe.encoding import encode
+from rollart.hardware.gpus import gpu_named
+from rollart.observe.log import encode
 from rollart.sim.cluster import Disaggregation, RolloutPool
 from rollart.sim.costs import Constants
-from rollart.sim.hardware import gpu_named
-from rollart.sim.latency import Latency
+from rollart.sim.distributions import Latency
 from rollart.sim.outages import OutageOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.workload import SyntheticWorkload

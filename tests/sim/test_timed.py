@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollart.sim.job import Job
+from rollart.sim.attempt import Job
 from rollart.sim.loop import Loop
 from rollart.sim.timed import TimedEngine
 from rollart.types import EngineId, TrajectoryId, Version

@@ -3,8 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_samples import make_trajectory, make_turn, random_groups
 
-from rollart.training.balance import Share
-from rollart.training.batch import decode, encode
+from rollart.training.batch import RankShare, decode, encode
 from rollart.training.packing import IDLE, lay_out, pack, split
 
 lengths = st.lists(st.integers(1, 40), max_size=30).map(lambda values: dict(enumerate(values)))
@@ -89,7 +88,7 @@ def test_ranks_share_all_sequences_and_have_equally_many_micro_batches():
                 range(len(batch.rewards)),
                 row_tokens=0,
                 micro_batch_tokens=50,
-                share=Share(rank=rank, ranks=ranks, attention=0.01),
+                share=RankShare(rank=rank, ranks=ranks, attention=0.01),
             )
             for rank in range(ranks)
         ]
@@ -99,6 +98,6 @@ def test_ranks_share_all_sequences_and_have_equally_many_micro_batches():
 
 def test_a_rank_without_sequences_is_idle_as_long_as_others_work():
     batch = decode(encode(random_groups(0)))
-    share = Share(rank=1, ranks=2, attention=0.0)
+    share = RankShare(rank=1, ranks=2, attention=0.0)
     micros = lay_out(batch, [4], row_tokens=0, micro_batch_tokens=50, share=share)
     assert [micro is IDLE for micro in micros] == [True]

@@ -3,7 +3,7 @@
 import pytest
 from places import TOKEN, opened_places
 
-from rollart.weights.relay import TOKEN_VARIABLE
+from rollart.weights.blobs.relay import TOKEN_VARIABLE
 
 
 @pytest.fixture(scope="session")

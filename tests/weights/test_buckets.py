@@ -10,8 +10,8 @@ import pytest
 
 from rollart.errors import ConfigError, StorageError
 from rollart.types import Version
+from rollart.weights.blobs.files import FileBlobs
 from rollart.weights.buckets import LONGEST_CHAIN, BucketStore
-from rollart.weights.files import FileBlobs
 
 
 def python(code, *args, **options):
@@ -65,7 +65,7 @@ def test_pruned_versions_leave_nothing(tmp_path):
 WRITER = """
 import sys, numpy as np
 from rollart.weights.buckets import BucketStore
-from rollart.weights.files import FileBlobs
+from rollart.weights.blobs.files import FileBlobs
 class Hanging(FileBlobs):
     def put(self, key, data):
         if key.startswith("1-") and key.endswith(sys.argv[2]):
@@ -113,7 +113,7 @@ def test_a_file_half_written_by_a_dead_process_is_removed(tmp_path):
 READER = """
 import sys
 from rollart.weights.buckets import BucketStore
-from rollart.weights.files import FileBlobs
+from rollart.weights.blobs.files import FileBlobs
 held = BucketStore(FileBlobs(sys.argv[1])).fetch(0)
 print("ready", flush=True)
 sys.stdin.read()

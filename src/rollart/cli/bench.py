@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import rollart
-from rollart.cli.printing import BOLD, paint, say, say_table
+from rollart.cli.output import BOLD, paint, say, say_table
 from rollart.errors import UserError
 
 

@@ -3,7 +3,7 @@
 from argparse import Namespace
 
 from rollart.cli.dry_run import describe_run
-from rollart.cli.printing import GREEN, paint, say
+from rollart.cli.output import GREEN, paint, say
 from rollart.config import add_import_paths, check_names, dump_toml, explain, load_config
 
 

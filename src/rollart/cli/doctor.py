@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import rollart
-from rollart.cli.printing import BOLD, DIM, GREEN, RED, YELLOW, paint, say
+from rollart.cli.output import BOLD, DIM, GREEN, RED, YELLOW, paint, say
 
 _MARKS = {"ok": ("yes", GREEN), "limited": ("part", YELLOW), "missing": ("no ", RED)}
 _GIB = 2**30

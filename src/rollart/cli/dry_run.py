@@ -3,11 +3,9 @@
 from pathlib import Path
 
 from rollart.config import Config
-from rollart.config.fitting import check_places
-from rollart.config.local_pools import refusal
-from rollart.config.placing import idle_units, refused_split
-from rollart.config.truncation import describe_truncation
-from rollart.control.modes import Mode
+from rollart.config.checks import check_places, describe_truncation
+from rollart.config.places import idle_units, refusal, refused_split
+from rollart.control.rules import Mode
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
 

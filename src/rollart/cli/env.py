@@ -7,11 +7,11 @@ from asyncio import CancelledError
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollart.cli.printing import BOLD, DIM, note, paint, say
+from rollart.cli.output import BOLD, DIM, note, paint, say
 from rollart.config import parse_override
-from rollart.envs.loading import make_env
-from rollart.envs.players import NoisyPlayer, Play, Player, RandomPlayer, play
-from rollart.envs.watching import Watch, run_watched
+from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
+from rollart.envs.registry import make_env
+from rollart.envs.trial import Watch, run_watched
 from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.ports import Env
 from rollart.types import Json
@@ -53,7 +53,12 @@ def _option(text: str) -> tuple[str, Json]:
 
 
 def _play(
-    arguments: Namespace, options: Mapping[str, Json], player: Player, *, seed: int, watch: Watch
+    arguments: Namespace,
+    options: Mapping[str, Json],
+    player: BaselinePlayer,
+    *,
+    seed: int,
+    watch: Watch,
 ) -> Play:
     def make() -> Env:
         return make_env(arguments.name, options=options)

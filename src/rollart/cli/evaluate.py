@@ -5,8 +5,8 @@ from argparse import Namespace
 from math import inf
 from pathlib import Path
 
-from rollart.cli.printing import say, say_table, silence_bars
-from rollart.cli.runs import check_saved
+from rollart.cli.output import say, say_table, silence_bars
+from rollart.cli.train import check_saved
 from rollart.errors import UserError
 
 
@@ -21,7 +21,7 @@ def run(arguments: Namespace) -> int:
         raise UserError(f"--temperature {arguments.temperature}: must be at least 0 and finite")
     check_saved(path, given=str(path))
     silence_bars()
-    from rollart.build.evaluating import evaluate  # noqa: PLC0415 loads torch
+    from rollart.pipelines.evaluation import evaluate  # noqa: PLC0415 loads torch
 
     figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)
     if arguments.json:

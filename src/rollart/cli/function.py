@@ -7,12 +7,12 @@ from argparse import Namespace
 from contextlib import suppress
 from pathlib import Path
 
-from rollart.cli.printing import say
-from rollart.control.scaling import Scaling
+from rollart.cli.output import say
+from rollart.control.autoscaling import Scaling
 from rollart.errors import UserError
-from rollart.rewards.serverless.options import InvokerOptions, Limits
-from rollart.rewards.serverless.packaging import HANDLER, write_lambda_package
-from rollart.rewards.serverless.serving import ServeOptions, bind, default_port, serve
+from rollart.rewards.invoke.lambda_package import HANDLER, write_lambda_package
+from rollart.rewards.invoke.options import CallLimits, InvokerOptions
+from rollart.rewards.invoke.server import ServeOptions, bind, default_port, serve
 
 TOKEN_ENV = InvokerOptions().token_env
 
@@ -37,7 +37,7 @@ def _serve(arguments: Namespace) -> int:
             min_instances=1,
             concurrency=arguments.concurrency,
         ),
-        limits=Limits(timeout_s=arguments.timeout_s, memory_bytes=arguments.memory_mib * 2**20),
+        limits=CallLimits(timeout_s=arguments.timeout_s, memory_bytes=arguments.memory_mib * 2**20),
     )
     listener = bind(options)
     host = f"[{options.host}]" if ":" in options.host else options.host

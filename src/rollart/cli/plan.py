@@ -10,15 +10,15 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from rollart.cli.printing import say
+from rollart.cli.output import say
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
-from rollart.config.placing import refused_split
-from rollart.config.planned import apply, problem_of
+from rollart.config.places import refused_split
 from rollart.errors import StorageError
-from rollart.planning.explaining import bottleneck, explain
+from rollart.planning.explanation import bottleneck, explain
+from rollart.planning.from_config import apply, problem_of
 from rollart.planning.plan import ANYWHERE
-from rollart.planning.search import Answer, search
+from rollart.planning.search import PlanResult, search
 from rollart.types import Json
 
 
@@ -56,7 +56,7 @@ def run(arguments: Namespace) -> int:
     return 0
 
 
-def as_json(answer: Answer) -> dict[str, Json]:
+def as_json(answer: PlanResult) -> dict[str, Json]:
     """Return an answer as one JSON object."""
     plan, figures = answer.plan, answer.figures
     return {
@@ -92,7 +92,7 @@ def as_json(answer: Answer) -> dict[str, Json]:
     }
 
 
-def show(answer: Answer) -> None:
+def show(answer: PlanResult) -> None:
     """Print an answer as two tables."""
     plan, figures = answer.plan, answer.figures
     pools = Table(box=None, header_style="bold", pad_edge=False)

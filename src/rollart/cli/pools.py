@@ -6,22 +6,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.cli.printing import say
+from rollart.cli.output import say
 from rollart.config import Config, load_config
 from rollart.config.affinity import LOCAL
-from rollart.config.placing import (
-    Node,
-    alive,
-    capacities,
-    engine_places,
-    trainer_place,
-    uses_of,
-)
-from rollart.config.simulated import shape_of
-from rollart.control.binding import Binding, Bindings, PoolRow
+from rollart.config.places import Node, alive, capacities, engine_places, trainer_place, uses_of
+from rollart.control.placement import Binding, Bindings, PoolRow
 from rollart.errors import ConfigError, UserError
 from rollart.observe.log import read_log
-from rollart.replay import turns_served
+from rollart.observe.replay import turns_served
+from rollart.sim.from_config import shape_of
 
 LOG = "events.jsonl"
 BINDINGS = "bindings.json"
@@ -127,7 +120,7 @@ def read_bindings(directory: Path) -> tuple[Binding, ...]:
 
 def _look(address: str) -> Sequence[Node]:
     """Return the nodes that a cluster has now."""
-    from rollart.on_ray.session import connected, nodes  # noqa: PLC0415 loads ray
+    from rollart.cluster.ray_session import connected, nodes  # noqa: PLC0415 loads ray
 
     with connected(address):
         return nodes()

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
 
-from rollart.cli.printing import BOLD, GREEN, YELLOW, complain, paint, say, say_table
+from rollart.cli.output import BOLD, GREEN, YELLOW, complain, paint, say, say_table
 from rollart.errors import UserError
 from rollart.observe.log import read_log
+from rollart.observe.replay import replay
 from rollart.observe.trace import write_trace
-from rollart.replay import replay
 from rollart.types import Json
 
 LOG = "events.jsonl"

@@ -1,21 +1,60 @@
-"""`rollart train`: a config in, a run's directory out."""
+"""`rollart train`: a config in, a run's directory out.
+
+The run or checkpoint that a command names: told apart from what is none, before torch loads.
+"""
 
 import sys
 from argparse import Namespace
 from pathlib import Path
 
-from rollart.build.going_on import check_resumed
+from rollart.checkpoints.resume import check_resumed
+from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.cli.dry_run import describe_run, headline
-from rollart.cli.printing import say, silence_bars
-from rollart.cli.runs import CONFIG, check_saved, find_run
+from rollart.cli.output import say, silence_bars
 from rollart.config import Config, add_import_paths, check_names, load_config
-from rollart.config.fitting import check_places
-from rollart.config.writing import toml_value
+from rollart.config.checks import check_places
+from rollart.config.writer import toml_value
 from rollart.errors import UserError
-from rollart.models.files import check_files
-from rollart.models.paths import local_model
-from rollart.observe.directory import check_writable
-from rollart.observe.hold import check_free
+from rollart.models.files import check_files, local_model
+from rollart.observe.run_directory import check_free, check_writable, find_holder
+
+CONFIG = "config.toml"
+"""The resolved config in a run's directory."""
+CHECKPOINTS = "checkpoints"
+
+
+def check_saved(path: Path, *, given: str) -> None:
+    """Refuse what is no run that has saved something and no checkpoint; `given` is what was typed.
+
+    Whether the checkpoint is whole is another question.
+    """
+    _check_directory(path, given=given)
+    if not any((path / name).exists() for name in (STATE, CONFIG, CHECKPOINTS)):
+        raise UserError(
+            f"{given}: is no run's directory (it holds neither {CONFIG} nor {CHECKPOINTS}/) and no "
+            f"checkpoint (no {STATE}); name one, e.g. runs/quickstart"
+        )
+    holder = find_holder(path)
+    if holder is not None and not checkpoints(path / CHECKPOINTS):
+        raise UserError(f"{given}: holds no checkpoint yet; {holder} is at work there: wait for it")
+    find_checkpoint(path)
+
+
+def find_run(path: Path, *, given: str) -> Path:
+    """Return the run's directory that a path is, or that a checkpoint's path lies in."""
+    _check_directory(path, given=given)
+    for directory in (path, *list(path.resolve().parents)[:2]):
+        if (directory / CONFIG).is_file():
+            return directory
+    raise UserError(f"{given}: holds no {CONFIG}, so it is not a run's directory")
+
+
+def _check_directory(path: Path, *, given: str) -> None:
+    name = "name a run's directory, e.g. runs/quickstart, or one of its checkpoints"
+    if not path.exists():
+        raise UserError(f"{given}: no such directory; {name}")
+    if not path.is_dir():
+        raise UserError(f"{given}: is a file; {name}")
 
 
 def run(arguments: Namespace) -> int:
@@ -41,12 +80,12 @@ def run(arguments: Namespace) -> int:
         check_files(model, named=config.model.path)
     check_places(config)
     if config.ray.address:
-        from rollart.on_ray.session import check_joinable  # noqa: PLC0415 loads ray
+        from rollart.cluster.ray_session import check_joinable  # noqa: PLC0415 loads ray
 
         check_joinable(config.ray.address)
     if resume is None:
         sys.stderr.write(f"{headline(config)}\n")
-    from rollart.build.training import train  # noqa: PLC0415 loads torch
+    from rollart.pipelines.agentic import train  # noqa: PLC0415 loads torch
 
     return train(config, resume=resume)
 

@@ -1,9 +1,8 @@
 """Configuration: TOML files and `key=value` overrides in, one frozen `Config` out."""
 
-from rollart.config.checking import check_names
-from rollart.config.explaining import explain
-from rollart.config.layers import parse_override
-from rollart.config.loading import add_import_paths, load_config
+from rollart.config.checks import check_names
+from rollart.config.explanation import explain
+from rollart.config.loader import add_import_paths, load_config, parse_override
 from rollart.config.schema import (
     Config,
     EngineOptions,
@@ -11,7 +10,7 @@ from rollart.config.schema import (
     TaskOptions,
 )
 from rollart.config.weights import WeightOptions
-from rollart.config.writing import dump_toml
+from rollart.config.writer import dump_toml
 
 __all__ = [
     "Config",

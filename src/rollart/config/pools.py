@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rollart.config.keys import named
-from rollart.control.capacity import CPU, PoolCapacity
+from rollart.control.placement import CPU, PoolCapacity
 from rollart.errors import ConfigError
-from rollart.sim.hardware import Gpu, gpu_named, link_named
-from rollart.sim.latency import Kind
+from rollart.hardware.gpus import Gpu, gpu_named, link_named
+from rollart.sim.distributions import Kind
 
 GPU = "GPU"
 """What Ray calls every device, of whatever class."""

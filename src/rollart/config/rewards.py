@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollart.errors import ConfigError
-from rollart.rewards.loading import check_options, is_group_function, shipped_name
+from rollart.rewards.registry import check_options, is_group_function, shipped_name
 from rollart.rewards.weighted import read_terms
 
 if TYPE_CHECKING:

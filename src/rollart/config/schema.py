@@ -17,20 +17,24 @@ from rollart.config.ray import RayOptions
 from rollart.config.rewards import RewardPart, check_parts
 from rollart.config.simulation import SimulationOptions
 from rollart.config.weights import WeightOptions
-from rollart.control.batching import Batching
-from rollart.control.dispatch import Dispatch
-from rollart.control.filters import Filter
 from rollart.control.lending import Lending
-from rollart.control.modes import MODES, Mode, ModeName
-from rollart.control.redundancy import Redundancy
-from rollart.control.retry import Retry
 from rollart.control.routing import Routing
+from rollart.control.rules import (
+    MODES,
+    Batching,
+    Dispatch,
+    Filter,
+    Mode,
+    ModeName,
+    Redundancy,
+    Retry,
+    Syncing,
+)
 from rollart.control.staleness import Staleness
-from rollart.control.syncing import Syncing
-from rollart.engines.torch.options import TorchEngineOptions
 from rollart.errors import ConfigError
+from rollart.inference.torch.options import TorchEngineOptions
 from rollart.models.options import ModelOptions
-from rollart.rewards.serverless.options import InvokerOptions
+from rollart.rewards.invoke.options import InvokerOptions
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.options import TrainingOptions
 from rollart.types import Sampling

@@ -4,13 +4,22 @@
 `observe` takes the environment's answer and gives the next request, or None when the attempt has
 ended. Token ids only grow: what was sampled is kept as sampled, observations are rendered once.
 The episode's limits decide when it is cut short, whatever the environment thinks.
+
+Turns: when an attempt ends, counted in turns and tokens.
+
+The part of an episode that needs no tokens, only how many there are; the simulator runs thousands
+of attempts on it alone.
+
+Continuation: a turn cut off on one engine and finished on another.
+
+The engine that goes on reads what was sampled as part of its prompt, so nothing is sampled twice;
+the tokens keep the log-probs and versions they were drawn with.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from rollart.control.turns import Limits, Turns
-from rollart.errors import EnvError
+from rollart.errors import ConfigError, EnvError
 from rollart.ports import Renderer
 from rollart.seeds import derive_seed
 from rollart.types import (
@@ -29,6 +38,58 @@ from rollart.types import (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLimits:
+    """Where an episode is cut short."""
+
+    max_turns: int = 16
+    """Most completions in one episode."""
+    max_tokens: int = 512
+    """Most tokens in one episode, prompts and completions together."""
+
+    def __post_init__(self) -> None:
+        if self.max_turns < 1:
+            raise ConfigError("tasks.max_turns", self.max_turns, "must be at least 1")
+        if self.max_tokens < 2:
+            raise ConfigError("tasks.max_tokens", self.max_tokens, "must be at least 2")
+
+
+class Turns:
+    """How far an attempt has come, and what will end it."""
+
+    __slots__ = ("_limits", "count", "tokens")
+
+    def __init__(self, limits: EpisodeLimits) -> None:
+        self._limits = limits
+        self.count = 0
+        """Turns taken."""
+        self.tokens = 0
+        """Tokens read and sampled."""
+
+    @property
+    def room(self) -> int:
+        """How many more tokens the limits allow."""
+        return self._limits.max_tokens - self.tokens
+
+    def show(self, tokens: int) -> StopReason | None:
+        """Count what the policy reads; say whether that leaves it nothing to sample."""
+        self.tokens += tokens
+        return "max_tokens" if self.room <= 0 else None
+
+    def sample(self, tokens: int) -> None:
+        """Count what the policy sampled."""
+        self.tokens += tokens
+
+    def take(self, *, terminated: bool, truncated: bool) -> StopReason | None:
+        """Count a turn; say whether it was the last."""
+        self.count += 1
+        if terminated:
+            return "terminated"
+        if truncated:
+            return "truncated"
+        return "max_turns" if self.count >= self._limits.max_turns else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
     """What an episode needs to know of its attempt."""
 
@@ -36,13 +97,13 @@ class Spec:
     group: GroupId
     task: Task
     system: str
-    limits: Limits
+    limits: EpisodeLimits
     sampling: Sampling
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class StepOutcome:
     """What an environment answered to an action."""
 
     observation: str
@@ -108,7 +169,7 @@ class Episode:
         self._action = self._renderer.decode(completion.tokens)
         return self._action
 
-    def observe(self, outcome: Outcome) -> Request | None:
+    def observe(self, outcome: StepOutcome) -> Request | None:
         """Take the environment's answer; return the next request, or None at the end."""
         completion = self._completion
         assert completion is not None
@@ -167,3 +228,28 @@ class Episode:
             stop=self._renderer.stop,
             seed=derive_seed(spec.seed, turn),
         )
+
+
+def remainder(request: Request, partial: Completion) -> Request:
+    """Return what is still to be asked of a request of which a part was sampled."""
+    count = len(partial.tokens)
+    if not count:
+        return request
+    left = request.sampling.max_tokens - count
+    assert left > 0
+    return replace(
+        request,
+        tokens=request.tokens + partial.tokens,
+        sampling=replace(request.sampling, max_tokens=left),
+        seed=derive_seed(request.seed, count),
+    )
+
+
+def join(partial: Completion, rest: Completion) -> Completion:
+    """Return a completion that began as `partial` and ended as `rest`."""
+    return replace(
+        rest,
+        tokens=partial.tokens + rest.tokens,
+        logprobs=partial.logprobs + rest.logprobs,
+        versions=partial.versions + rest.versions,
+    )

@@ -2,11 +2,40 @@
 
 A member is one place in a group; an attempt is one try at filling it. A member is queued, in
 flight (running, or finished and not yet scored), scored, or lost (out of tries, in none of them).
+
+Batching: which finished groups form the next batch.
+
+Any `groups_per_step` complete groups will do, so no slow group holds up others; whether a step
+waits for work that it would make too old is for `pacing`. Oldest first spends the work nearest the
+staleness bound before it expires.
+
+Admission: whether another group may start now.
+
+In iterations (sync, sync_plus, one_off) a batch's groups start together, and the next batch starts
+when this one has rolled out and the served weights are at most `alpha` behind. In a window (areal,
+rollart) a group starts whenever fewer are outstanding than the trainer can consume within `alpha`
+steps. Either way no group starts that the run's remaining steps could not train.
+
+Cohort: every group of a run, from its opening until the weights it made are served.
+
+    open ─► rolling ─► ready ─► training ─► trained ─► released
+               │         │
+               └─────────┴─► removed (dropped untrained)
+
+It owns a group's state, birth and scores (`Flights` owns its attempts) and counts each group in
+one place at a time: the admission's counters, the ages and the ready queue agree with the states,
+because every change of state goes through here.
 """
 
-from dataclasses import dataclass, field
-from typing import Literal
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from heapq import heappop, heappush
+from typing import Literal, cast
 
+from rollart.control.rules import Batching, Mode, Redundancy, Rules, one_domain
+from rollart.control.staleness import Ages, Staleness
+from rollart.control.task_order import Dispatcher, DomainOf
 from rollart.events import CancelReason
 from rollart.types import GroupId, SlotId, TrajectoryId, Version
 
@@ -85,3 +114,272 @@ class Attempt:
     def is_wanted(self) -> bool:
         """Whether its group still counts on it."""
         return self.state not in ("cancelling", "discarded")
+
+
+class ReadyQueue:
+    """Complete groups in the order they will be taken; removed ones are skipped when met."""
+
+    def __init__(self, rule: Batching) -> None:
+        self._rule = rule
+        self._heap: list[tuple[tuple[int, int], GroupId]] = []
+        self._pushed = 0
+
+    def push(self, group: GroupId, *, born: Version) -> None:
+        """Add a complete group."""
+        heappush(self._heap, (self._rule.key(born=born, finished=self._pushed), group))
+        self._pushed += 1
+
+    def take(self, is_ready: Callable[[GroupId], bool]) -> list[GroupId]:
+        """Remove and return one batch; at least that many of the groups must be ready."""
+        batch: list[GroupId] = []
+        while len(batch) < self._rule.groups_per_step:
+            group = heappop(self._heap)[1]
+            if is_ready(group):
+                batch.append(group)
+        return batch
+
+
+@dataclass(slots=True, kw_only=True)
+class Admission:
+    """Counts groups by where they are, and opens the door for more."""
+
+    mode: Mode
+    batching: Batching
+    staleness: Staleness
+    redundancy: Redundancy
+    rolling: int = 0
+    """Groups that have not completed."""
+    ready: int = 0
+    """Complete groups waiting to be trained."""
+    consumed: int = 0
+    """Groups in training, or trained but with their weights not yet served."""
+    iteration: int = 0
+    iteration_complete: int = 0
+    """Groups of the current iteration that completed and were kept."""
+
+    def may_open(self, *, steps_left: int, served: Version) -> bool:
+        """Say whether another group may start; moves to the next iteration when it is time."""
+        per_step, extra = self.batching.groups_per_step, self.redundancy.extra_groups
+        if self.rolling + self.ready >= steps_left * per_step + extra:
+            return False
+        if self.mode.admission == "window":
+            untrained = self.rolling + self.ready - extra
+            free = self.staleness.free_groups(
+                untrained, consumed=self.consumed, groups_per_step=per_step
+            )
+            return free > 0
+        if self.is_iteration_complete:
+            if self.rolling or served < self.iteration + 1 - self.staleness.alpha:
+                return False
+            self.iteration += 1
+            self.iteration_complete = 0
+        return self.iteration_complete + self.rolling < per_step + extra
+
+    @property
+    def is_iteration_complete(self) -> bool:
+        """Whether the current iteration has the groups its batch needs."""
+        return self.iteration_complete >= self.batching.groups_per_step
+
+    @property
+    def has_batch_to_come(self) -> bool:
+        """Whether more is rolling than may be left behind: a step need not wait for the surplus."""
+        return self.rolling > self.redundancy.extra_groups
+
+    def resume(self, version: Version) -> None:
+        """Find the iteration that the groups taken in from an earlier run belong to.
+
+        The earlier run may have had another mode or batch, so it is told from the groups alone:
+        every iteration gives one batch, and every batch one version.
+        """
+        whole, part = divmod(self.ready, self.batching.groups_per_step)
+        if whole and not part and not self.rolling:
+            whole, part = whole - 1, self.batching.groups_per_step
+        self.iteration, self.iteration_complete = version + whole, part
+
+    def go_by(self, *, alpha: int, extra_groups: int) -> None:
+        """Open groups by these levels from now on."""
+        self.staleness = replace(self.staleness, alpha=alpha)
+        self.redundancy = replace(self.redundancy, extra_groups=extra_groups)
+
+    def open(self) -> None:
+        """Count a group that starts."""
+        self.rolling += 1
+
+    def lose(self) -> None:
+        """Count a ready group that is dropped: its iteration needs another."""
+        self.ready -= 1
+        self.iteration_complete -= 1
+        if self.iteration_complete < 0:
+            self.iteration -= 1
+            self.iteration_complete += self.batching.groups_per_step
+
+    def complete(self) -> bool:
+        """Count a group that completed; return whether those still rolling are surplus."""
+        self.rolling -= 1
+        self.ready += 1
+        self.iteration_complete += 1
+        return self.mode.admission == "iteration" and self.is_iteration_complete
+
+
+Verdict = Literal["rolling", "ready", "too_few_members", "zero_variance"]
+"""A group goes on, is worth training on, or is to be dropped for a reason."""
+
+
+class GroupTable:
+    """The groups of a run and where each of them is."""
+
+    def __init__(self, rules: Rules, *, bound: Staleness, domain_of: DomainOf = one_domain) -> None:
+        self._rules = rules
+        self.dispatcher = Dispatcher(
+            rules.dispatch,
+            groups_per_step=rules.batching.groups_per_step,
+            domain_of=domain_of,
+        )
+        self.admission = Admission(
+            mode=rules.mode,
+            batching=rules.batching,
+            staleness=bound,
+            redundancy=rules.redundancy,
+        )
+        self.groups: dict[GroupId, Group] = {}
+        self.rolling_ages = Ages()
+        self.late_ages = Ages()
+        """Rolling groups that the next step does not wait for."""
+        self.ready_ages = Ages()
+        self.training: tuple[Group, ...] = ()
+        self.next_group = 0
+        self.filtered = 0
+        self._ready = ReadyQueue(rules.batching)
+        self._trained: deque[Group] = deque()
+
+    def open(self) -> Group:
+        """Start a group at the next task, with all its members queued."""
+        members = self._rules.redundancy.members(self._rules.batching.group_size)
+        task = self.dispatcher.next_task()
+        group = Group(
+            id=GroupId(self.next_group),
+            task=task,
+            domain=self.dispatcher.domain_of(task),
+            queued=dict.fromkeys(range(members), 0),
+            members=members,
+        )
+        self.next_group += 1
+        self.groups[group.id] = group
+        self.admission.open()
+        return group
+
+    def restore(self, group: Group) -> None:
+        """Take in a rolling or ready group of an earlier run."""
+        self.groups[group.id] = group
+        if group.state == "rolling":
+            self.admission.rolling += 1
+            if group.born is not None:
+                self.rolling_ages.add(group.id, born=group.born)
+            return
+        self.admission.ready += 1
+        self._queue(group)
+
+    def birth(self, group: Group, version: Version) -> bool:
+        """Note the weights a member began with; return whether they make the group older."""
+        if group.born is not None:
+            if group.born <= version:
+                return False
+            self.rolling_ages.remove(group.id, born=group.born)
+            if self.late_ages.discard(group.id, born=group.born):
+                self.late_ages.add(group.id, born=version)
+        group.born = version
+        self.rolling_ages.add(group.id, born=version)
+        return True
+
+    def score(self, attempt: Attempt, reward: float) -> None:
+        """Note what an attempt at a member earned."""
+        attempt.group.scored[attempt.member] = (attempt.id, reward)
+
+    def judge(self, group: Group) -> Verdict:
+        """Say what becomes of a rolling group; one that the filter refuses is counted."""
+        batching = self._rules.batching
+        if len(group.scored) < batching.group_size:
+            if group.flying or group.queued:
+                return "rolling"
+            if len(group.scored) < min(batching.min_members, batching.group_size):
+                return "too_few_members"
+        if self._rules.filter.keeps(group.rewards, dropped=self.filtered):
+            return "ready"
+        self.filtered += 1
+        return "zero_variance"
+
+    def complete(self, group: Group) -> list[Group]:
+        """Make a group ready; return the rolling ones that are now surplus."""
+        assert group.born is not None
+        self.rolling_ages.remove(group.id, born=group.born)
+        self.late_ages.discard(group.id, born=group.born)
+        self._queue(group)
+        group.state = "ready"
+        if not self.admission.complete():
+            return []
+        return [other for other in self.groups.values() if other.state == "rolling"]
+
+    def remove(self, group: Group) -> None:
+        """Forget a rolling or ready group."""
+        del self.groups[group.id]
+        is_rolling = group.state == "rolling"
+        if group.born is not None:
+            ages = self.rolling_ages if is_rolling else self.ready_ages
+            ages.remove(group.id, born=group.born)
+            self.late_ages.discard(group.id, born=group.born)
+        if is_rolling:
+            self.admission.rolling -= 1
+        else:
+            self.admission.lose()
+
+    @property
+    def born(self) -> Iterator[Group]:
+        """The rolling groups that have a token."""
+        return (self.groups[group] for group in self.rolling_ages)
+
+    def older_than(self, version: int) -> list[Group]:
+        """Return the untrained groups born before a version, rolling ones first."""
+        ages = (self.rolling_ages, self.ready_ages)
+        return [self.groups[group] for each in ages for group in each.older_than(version)]
+
+    def take(self) -> tuple[Group, ...]:
+        """Hand one batch of ready groups to the trainer, in id order."""
+        batch = sorted(self._ready.take(self.groups.__contains__))
+        self.training = tuple(self.groups[group] for group in batch)
+        for group in self.training:
+            self.ready_ages.remove(group.id, born=cast("Version", group.born))
+            group.state = "training"
+        self.admission.ready -= len(batch)
+        self.admission.consumed += len(batch)
+        self.filtered = 0
+        return self.training
+
+    def trained(self, version: Version) -> None:
+        """Note that training has produced a version."""
+        for group in self.training:
+            group.state = "trained"
+            group.produced = version
+            self._trained.append(group)
+        self.training = ()
+
+    def release(self, served: Version) -> None:
+        """Forget the trained groups whose weights are served."""
+        while self._trained and cast("Version", self._trained[0].produced) <= served:
+            del self.groups[self._trained.popleft().id]
+            self.admission.consumed -= 1
+
+    def check(self) -> None:
+        """Assert that every group is counted once, where its state says."""
+        states = [group.state for group in self.groups.values()]
+        assert states.count("rolling") == self.admission.rolling
+        assert states.count("ready") == self.admission.ready == len(self.ready_ages)
+        assert states.count("training") == len(self.training)
+        assert states.count("trained") == len(self._trained)
+        assert len(self.training) + len(self._trained) == self.admission.consumed
+        assert len(self.rolling_ages) <= self.admission.rolling
+        assert set(self.late_ages) <= set(self.rolling_ages)
+
+    def _queue(self, group: Group) -> None:
+        assert group.born is not None
+        self.ready_ages.add(group.id, born=group.born)
+        self._ready.push(group.id, born=group.born)

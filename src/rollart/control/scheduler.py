@@ -14,21 +14,21 @@ launched attempt ends exactly once (trained, dropped, cancelled or failed); a ba
 work older than the mode promises; a slot runs one attempt at a time; nothing one attempt does
 makes another wait. The scheduler holds no tokens, reads no clock and draws no unseeded number, so
 the same events give the same commands.
+
+Invariants of the scheduler that can be seen from its state alone.
 """
 
 from collections.abc import Callable
 from typing import assert_never, cast
 
-from rollart.control.adapting import Adapter
-from rollart.control.cohort import Cohort
-from rollart.control.dispatch import DomainOf, one_domain
-from rollart.control.durations import Durations
-from rollart.control.fates import Fates
-from rollart.control.flights import Flights
-from rollart.control.groups import Group
-from rollart.control.pacing import Hold
-from rollart.control.rules import Rules
-from rollart.control.serving import Serving
+from rollart.control.adaptive import Adapter
+from rollart.control.attempts import AttemptTable
+from rollart.control.groups import Group, GroupTable
+from rollart.control.lifecycle import Lifecycle
+from rollart.control.rules import Rules, one_domain
+from rollart.control.step_gate import StepGate
+from rollart.control.task_order import AttemptDurations, DomainOf
+from rollart.control.weight_sync import ServedWeights
 from rollart.events import (
     CancelReason,
     Command,
@@ -69,12 +69,14 @@ class Scheduler:
         self.rules = rules
         self.optimizer = Version(0)
         self.bound = rules.mode.staleness(rules.staleness)
-        self.cohort = Cohort(rules, bound=self.bound, domain_of=domain_of)
-        usual = Durations(most=_MOST)
-        self.flights = Flights(rules, durations=self.cohort.dispatcher.durations, usual=usual)
-        self.serving = Serving(rules, bound=self.bound, cohort=self.cohort, flights=self.flights)
+        self.cohort = GroupTable(rules, bound=self.bound, domain_of=domain_of)
+        usual = AttemptDurations(most=_MOST)
+        self.flights = AttemptTable(rules, durations=self.cohort.dispatcher.durations, usual=usual)
+        self.serving = ServedWeights(
+            rules, bound=self.bound, cohort=self.cohort, flights=self.flights
+        )
         self.adapter = Adapter(rules, bound=self.bound)
-        self.fates = Fates(
+        self.fates = Lifecycle(
             rules,
             cohort=self.cohort,
             flights=self.flights,
@@ -83,7 +85,7 @@ class Scheduler:
             is_fresh=self.is_fresh,
         )
         self.ending: CancelReason | None = None
-        self._hold = Hold(rules, bound=self.bound, cohort=self.cohort, usual=usual)
+        self._hold = StepGate(rules, bound=self.bound, cohort=self.cohort, usual=usual)
         self._lends = rules.lending.enabled
         self._hedges = bool(rules.redundancy.hedge_after)
         self._wake_at: float | None = None
@@ -308,3 +310,30 @@ class Scheduler:
                 self._out += self.flights.postpone(group, reason)
             elif group.state in ("rolling", "ready") and reason == "run_finished":
                 self._out += self.fates.drop(group, reason)
+
+
+def check(scheduler: Scheduler) -> None:
+    """Assert every invariant; costs a pass over all state, so only tests and replay call it."""
+    groups = scheduler.cohort.groups.values()
+    lender = scheduler.serving.lender
+    scheduler.serving.syncer.check()
+    scheduler.cohort.check()
+    scheduler.flights.check(groups)
+    scheduler.adapter.check()
+    admission, adapter = scheduler.cohort.admission, scheduler.adapter
+    assert admission.staleness.alpha == adapter.alpha.level <= scheduler.bound.alpha
+    assert admission.redundancy.extra_groups == adapter.extra_groups.level
+    assert not (lender.is_away and scheduler.training)
+    if lender.is_serving:
+        if scheduler.rules.mode.update == "at_once":
+            assert 0 <= scheduler.optimizer - lender.version <= scheduler.bound.alpha
+            assert scheduler.served <= lender.version
+        else:
+            assert lender.version == scheduler.served
+    for group in groups:
+        assert not set(group.queued) & set(group.flying)
+        assert not set(group.unscored) & set(group.scored)
+        if group.state != "rolling":
+            assert not group.unscored
+        if group.state in ("rolling", "ready") and group.born is not None:
+            assert scheduler.is_fresh(group.born)

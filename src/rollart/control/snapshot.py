@@ -5,14 +5,70 @@ same attempt number, and so with the same seed. Complete groups are kept whole, 
 to the trainer included, because the weights saved beside the snapshot have not seen them.
 """
 
-from typing import TypedDict
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, TypedDict
 
-from rollart.control.adapting import AdapterRecord
-from rollart.control.dispatch import DispatchRecord, DomainOf, one_domain
+from rollart.control.adaptive import AdapterRecord
 from rollart.control.groups import Group
-from rollart.control.rules import Rules
+from rollart.control.lending import Lending
+from rollart.control.rules import (
+    Batching,
+    Dispatch,
+    Filter,
+    Redundancy,
+    Retry,
+    Rules,
+    Syncing,
+    mode_named,
+    one_domain,
+)
 from rollart.control.scheduler import Scheduler
-from rollart.types import GroupId, TrajectoryId, Version
+from rollart.control.staleness import Staleness
+from rollart.control.task_order import DispatchRecord, DomainOf, TaskKind, TaskMix
+from rollart.types import GroupId, Json, TrajectoryId, Version
+
+_SECTIONS: dict[str, Any] = {
+    "batching": Batching,
+    "staleness": Staleness,
+    "redundancy": Redundancy,
+    "retry": Retry,
+    "filter": Filter,
+    "syncing": Syncing,
+    "dispatch": Dispatch,
+    "lending": Lending,
+}
+
+
+def encode_rules(rules: Rules, tasks: TaskMix | None = None) -> dict[str, Json]:
+    """Return the rules, and the stream whose domains they look at, as a log's header keeps them."""
+    sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+    encoded: dict[str, Json] = {"steps": rules.steps, "mode": rules.mode.name, **sections}
+    if tasks is not None:
+        kinds: list[Json] = [asdict(kind) for kind in tasks.kinds]
+        encoded["tasks"] = {"seed": tasks.seed, "kinds": kinds}
+    return encoded
+
+
+def decode_rules(encoded: Mapping[str, Any], *, seed: int) -> Rules:
+    """Return the rules that were encoded."""
+    sections = {name: cls(**encoded[name]) for name, cls in _SECTIONS.items()}
+    return Rules(steps=encoded["steps"], seed=seed, mode=mode_named(encoded["mode"]), **sections)
+
+
+def decode_tasks(encoded: Mapping[str, Any]) -> TaskMix | None:
+    """Return the stream that was encoded with the rules, if one was."""
+    tasks = encoded.get("tasks")
+    if tasks is None:
+        return None
+    kinds = [TaskKind(**kind) for kind in tasks["kinds"]]
+    return TaskMix(kinds, seed=tasks["seed"])
+
+
+def decode_domains(encoded: Mapping[str, Any]) -> DomainOf:
+    """Return the domains of the stream that was encoded with the rules."""
+    tasks = decode_tasks(encoded)
+    return one_domain if tasks is None else tasks.domain
 
 
 class GroupRecord(TypedDict):

@@ -19,7 +19,7 @@ from functools import cache
 from random import Random
 from typing import Literal, get_args
 
-from rollart.envs.splits import draw_of_split, split_of
+from rollart.envs.registry import draw_of_split, split_of
 from rollart.errors import ConfigError, EnvError
 from rollart.types import Json
 

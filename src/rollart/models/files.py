@@ -2,6 +2,8 @@
 
 Only safetensors count as weights, never pickles. Whatever cannot be used raises a ModelError that
 says what is missing and where.
+
+Where a model is: a directory of this machine, or a name on the model hub. Loads nothing.
 """
 
 import json
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollart.errors import ModelError
+from rollart.models.options import TINY
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _INDEX = "model.safetensors.index.json"
@@ -77,3 +80,21 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ModelError(f"{file}: must hold a JSON object")
     return cast("dict[str, Any]", value)
+
+
+_HUB_NAME_PARTS = 2
+
+
+def local_model(path: str) -> Path | None:
+    """Return the directory a path names; None for a hub name, and for a tiny model."""
+    if path.startswith(TINY):
+        return None
+    local = Path(path).expanduser()
+    if local.is_dir():
+        return local
+    if local.exists():
+        raise ModelError(f"model.path = {path!r}: is a file; name the directory of a checkpoint")
+    looks_local = local.is_absolute() or path.startswith((".", "~")) or path.endswith("/")
+    if looks_local or path.count("/") >= _HUB_NAME_PARTS or not path:
+        raise ModelError(f"model.path = {path!r}: there is no such directory")
+    return None

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
+from rollart.atomic_files import save_checkpoint
 from rollart.errors import ConfigError
 from rollart.models.tokenizer import END, PAD
-from rollart.models.writing import save_checkpoint
 
 _ROPE_BASE = 10_000.0
 

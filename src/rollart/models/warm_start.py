@@ -3,12 +3,19 @@
 Only what the player chose bears loss, as in reinforcement learning later. The result is written
 whole or not at all, so a cache entry that exists is complete. On one machine the same input gives
 the same weights.
+
+Plays as token ids: what a warm start learns from.
+
+Tokens are laid out exactly as a rollout lays them out, by the same Renderer; `sampled` marks what
+the policy would have sampled: each action and the stop token behind it, nothing else.
 """
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,11 +23,45 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
+from rollart.atomic_files import save_checkpoint
 from rollart.errors import ConfigError
-from rollart.models.demonstrations import Demonstration
 from rollart.models.options import ModelOptions
-from rollart.models.tokenizer_loading import load_tokenizer
-from rollart.models.writing import save_checkpoint
+from rollart.models.tokenizer import load_tokenizer
+from rollart.ports import Renderer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """One play; `sampled` says for each token whether the player chose it."""
+
+    tokens: tuple[int, ...]
+    sampled: tuple[bool, ...]
+
+
+class Encoder(Renderer, Protocol):
+    """A Renderer that can also encode an action's text."""
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        """Return the ids of plain text."""
+        ...
+
+
+def demonstrate(
+    renderer: Encoder, *, system: str, observations: Sequence[str], actions: Sequence[str]
+) -> Demonstration:
+    """Lay out a play; observations after the last action are left out."""
+    tokens: list[int] = []
+    sampled: list[bool] = []
+    for turn, (observation, action) in enumerate(zip(observations, actions, strict=False)):
+        if turn == 0:
+            prompt = renderer.start(system, observation)
+        else:
+            prompt = renderer.extend(observation, closed=True)
+        chosen = (*renderer.encode(action), renderer.stop[0])
+        tokens += [*prompt, *chosen]
+        sampled += [False] * len(prompt) + [True] * len(chosen)
+    return Demonstration(tokens=tuple(tokens), sampled=tuple(sampled))
+
 
 _WARM_UP = 0.05
 _FLOOR = 0.05

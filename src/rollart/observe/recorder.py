@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
+from rollart.atomic_files import write_summary
 from rollart.errors import InvariantError, StorageError, UserError
 from rollart.events import Command, Event, TrajectoryFailed, TrajectoryFinished
 from rollart.observe.log import EventLog, LogHeader
@@ -16,7 +17,6 @@ from rollart.observe.metrics import Metrics, Row, TaskName
 from rollart.observe.plots import plot_learning_curve
 from rollart.observe.progress import Progress
 from rollart.observe.samples import write_samples
-from rollart.observe.summary import write_summary
 from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, Tracker, read_rows
 from rollart.types import Failure, Json, Trajectory
 

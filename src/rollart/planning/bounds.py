@@ -17,21 +17,58 @@ hold for batches that have the mix of the workload; a schedule that drops long w
 shorter mix. Where groups keep their first members alone (extra members, hedging), what is kept is
 quicker than the mean by an amount nobody knows beforehand, so what follows from lives and from work
 is left out. Training GPUs that are lent count as a pool that serves every task all the time.
+
+Lives: how long groups of a batch take at least, from what each drawn group takes alone.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import ceil
+from math import ceil, floor
+from typing import TypeAlias
 
-from rollart.planning.assignment import Assignment, assign, busiest
+from rollart.hardware.gpus import link_named
+from rollart.planning.assignment import Assignment, assign, busiest, estimate_s
 from rollart.planning.demand import Demand, measure
-from rollart.planning.estimate import estimate_s
-from rollart.planning.lives import Lives, late_life_s, mean_life_s
-from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
+from rollart.planning.plan import ANYWHERE, SPLITS, Plan, PoolShare
 from rollart.planning.problem import Problem
 from rollart.sim.cluster import TRAINING
-from rollart.sim.costs import EngineCosts, TrainCosts
-from rollart.sim.hardware import link_named
-from rollart.sim.transfer import WeightCosts
+from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
+
+Lives: TypeAlias = Mapping[str, list[float]]
+"""Of each task, the least seconds of every group drawn."""
+
+
+def late_life_s(
+    demands: Sequence[Demand], lives: Lives, *, groups: int, extra_groups: int
+) -> float:
+    """Return a life that some group of a batch of `groups` has at least, on average.
+
+    Of a batch's worth of groups that start together all must complete but as many as there are
+    redundant ones. Two more are left out, for the next quickest live a little less on average.
+    """
+    ranked = sorted(
+        (life_s, demand.share / len(lives[demand.task]))
+        for demand in demands
+        for life_s in lives[demand.task]
+    )
+    level = 1 - (extra_groups + 2) / groups
+    level = level if extra_groups else max(0.5, level)
+    reached = 0.0
+    for life_s, share in ranked:
+        reached += share
+        if reached >= level:
+            return life_s
+    return ranked[-1][0]
+
+
+def mean_life_s(demands: Sequence[Demand], lives: Lives, *, kept: float) -> float:
+    """Return the mean life of groups, the quickest share of each task only."""
+    mean_s = 0.0
+    for demand in demands:
+        quickest = sorted(lives[demand.task])
+        quickest = quickest[: max(1, floor(kept * len(quickest)))]
+        mean_s += demand.share * sum(quickest) / len(quickest)
+    return mean_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +125,7 @@ class Bounds:
         self._alone = {}
 
     def options(
-        self, rollout: tuple[Share, ...], *, slots: int, any_split: bool = False
+        self, rollout: tuple[PoolShare, ...], *, slots: int, any_split: bool = False
     ) -> dict[str, dict[str, dict[str, float]]]:
         """Return, for each task and pool, the seconds a batch of it would keep the pool busy.
 
@@ -103,7 +140,7 @@ class Bounds:
         }
 
     def _loads(
-        self, demand: Demand, share: Share, *, slots: int, any_split: bool
+        self, demand: Demand, share: PoolShare, *, slots: int, any_split: bool
     ) -> dict[str, float]:
         """Return the seconds a batch of one task keeps each resource of a pool busy."""
         costs = self.problem.engine_costs(share.pool.gpu, share.tp)
@@ -118,7 +155,7 @@ class Bounds:
             return {f"{name}/prefill": read_s / readers, f"{name}/decode": sample_s / decoders}
         return {name: (read_s + sample_s) / readers}
 
-    def _fewest_decoders(self, share: Share) -> int:
+    def _fewest_decoders(self, share: PoolShare) -> int:
         """Return how few engines decode under any split a share may be given."""
         decoders = share.engines * max(1, share.decode)
         if share.is_split or not self.problem.may_split:
@@ -169,13 +206,13 @@ class Bounds:
         rule = self.problem.rules.redundancy
         return bool(rule.extra_members or rule.hedge_after)
 
-    def _lent(self, plan: Plan) -> Share | None:
+    def _lent(self, plan: Plan) -> PoolShare | None:
         """Return the training GPUs as the engines they can be lent as, a part of one as a whole."""
         if not self.problem.rules.lending.enabled:
             return None
         tp = min(self.problem.tps(plan.train))
         engines = ceil(plan.train_gpus / tp)
-        return Share(pool=replace(plan.train, name=TRAINING), gpus=engines * tp, tp=tp)
+        return PoolShare(pool=replace(plan.train, name=TRAINING), gpus=engines * tp, tp=tp)
 
     def _with_lent(
         self, plan: Plan, options: dict[str, dict[str, dict[str, float]]]

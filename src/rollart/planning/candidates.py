@@ -11,7 +11,7 @@ from itertools import product
 from math import inf
 
 from rollart.planning.bounds import Bounds
-from rollart.planning.plan import ANYWHERE, SPLITS, Plan, Share
+from rollart.planning.plan import ANYWHERE, SPLITS, Plan, PoolShare
 from rollart.planning.problem import Pool, Problem
 
 _MOST_STEPS = 24
@@ -93,7 +93,7 @@ def _open(
     problem: Problem,
     train: Pool,
     gpus: int,
-    rollout: tuple[Share, ...],
+    rollout: tuple[PoolShare, ...],
     *,
     alpha: int,
     extra_groups: int,
@@ -111,15 +111,15 @@ def _open(
     )
 
 
-def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[Share, ...]]:
+def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[PoolShare, ...]]:
     """Yield the ways to use what training leaves."""
-    choices: list[list[Share | None]] = []
+    choices: list[list[PoolShare | None]] = []
     for pool in problem.pools:
         left = pool.count - (train_gpus if pool is train else 0)
         if pool.role == "train" or left < 1:
             continue
-        shares: list[Share | None] = [
-            Share(pool=pool, gpus=gpus, tp=tp, prefill=pool.prefill, decode=pool.decode)
+        shares: list[PoolShare | None] = [
+            PoolShare(pool=pool, gpus=gpus, tp=tp, prefill=pool.prefill, decode=pool.decode)
             for gpus in _counts(problem, pool, left)
             for tp in problem.tps(pool)
             if gpus >= tp * pool.engine_units
@@ -174,7 +174,7 @@ def _moved_nodes(problem: Problem, plan: Plan) -> Iterator[Plan]:
     at = counts.index(plan.train_gpus)
     for gpus in counts[max(0, at - 1) : at] + counts[at + 1 : at + 2]:
         moved = gpus - plan.train_gpus
-        rollout: list[Share] = []
+        rollout: list[PoolShare] = []
         for share in plan.rollout:
             left = share.gpus - (moved if share.pool is plan.train else 0)
             room = share.pool.count - (gpus if share.pool is plan.train else 0)

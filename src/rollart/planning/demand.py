@@ -22,7 +22,7 @@ _TOKEN_S = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attempt:
+class AttemptDemand:
     """Sums over one attempt's turns."""
 
     env_s: float
@@ -60,11 +60,11 @@ class Demand:
     task: str
     share: float
     """Share of the mix."""
-    groups: tuple[tuple[Attempt, ...], ...]
-    mean: Attempt
-    slowest: Attempt
+    groups: tuple[tuple[AttemptDemand, ...], ...]
+    mean: AttemptDemand
+    slowest: AttemptDemand
     """The mean of the slowest member of each group."""
-    longest: Attempt
+    longest: AttemptDemand
     """The mean of the slowest member of the few slowest groups."""
 
     def group_s(self, costs: EngineCosts) -> list[float]:
@@ -137,7 +137,7 @@ def _launch(task: int, member: int) -> Launch:
     )
 
 
-def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
+def _sum_up(script: Script, *, reuse: bool, call_s: float) -> AttemptDemand:
     tokens = read = pairs = sampled = context = reserved = 0.0
     env_s = script.reset_s + call_s
     for turn in script.turns:
@@ -155,7 +155,7 @@ def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
         tokens += samples
         reserved += samples * tokens
         env_s += turn.step_s + call_s
-    return Attempt(
+    return AttemptDemand(
         env_s=env_s,
         score_s=script.score_s or 0.0,
         tokens=tokens,
@@ -167,13 +167,13 @@ def _sum_up(script: Script, *, reuse: bool, call_s: float) -> Attempt:
     )
 
 
-def _length_s(attempt: Attempt) -> float:
+def _length_s(attempt: AttemptDemand) -> float:
     return attempt.env_s + attempt.score_s + attempt.sampled * _TOKEN_S
 
 
-def _mean(attempts: Sequence[Attempt]) -> Attempt:
+def _mean(attempts: Sequence[AttemptDemand]) -> AttemptDemand:
     count = len(attempts)
-    return Attempt(
+    return AttemptDemand(
         env_s=sum(each.env_s for each in attempts) / count,
         score_s=sum(each.score_s for each in attempts) / count,
         tokens=sum(each.tokens for each in attempts) / count,

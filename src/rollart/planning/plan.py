@@ -17,7 +17,7 @@ SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class PoolShare:
     """GPUs of a pool that roll out."""
 
     pool: Pool
@@ -52,7 +52,7 @@ class Plan:
 
     train: Pool
     train_gpus: int
-    rollout: tuple[Share, ...]
+    rollout: tuple[PoolShare, ...]
     serves: Mapping[str, str]
     """The pool of each task, or ANYWHERE."""
     alpha: int

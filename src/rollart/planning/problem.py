@@ -8,15 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from rollart.control.redundancy import Redundancy
 from rollart.control.routing import Routing
-from rollart.control.rules import Rules
+from rollart.control.rules import Redundancy, Rules
 from rollart.errors import ConfigError, UserError
-from rollart.sim.costs import Constants, EngineCosts
-from rollart.sim.hardware import Gpu, link_named
-from rollart.sim.models import ModelShape
+from rollart.hardware.gpus import Gpu, link_named
+from rollart.hardware.models import ModelShape
+from rollart.sim.costs import USUAL_LINK, Constants, EngineCosts
 from rollart.sim.rewards import RewardOptions
-from rollart.sim.transfer import USUAL_LINK
 from rollart.sim.workload import TaskProfile
 
 Role = Literal["any", "train", "rollout"]

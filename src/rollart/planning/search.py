@@ -15,8 +15,7 @@ from rollart.planning.bounds import Bound, Bounds
 from rollart.planning.candidates import Found, find, neighbours
 from rollart.planning.plan import Plan
 from rollart.planning.problem import Problem
-from rollart.planning.trials import Bench, Figures, Trial
-from rollart.planning.worlds import Scale
+from rollart.planning.trials import Bench, Scale, Trial, TrialFigures
 
 EVENTS = 2_400_000
 """Default budget: half a minute to a minute on one core."""
@@ -35,12 +34,12 @@ _NOISE = 1.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class PlanResult:
     """A plan and why it was chosen."""
 
     problem: Problem
     plan: Plan
-    figures: Figures
+    figures: TrialFigures
     bound: Bound
     """Of the plan itself."""
     least: float
@@ -85,7 +84,7 @@ def search(
     *,
     events: int = EVENTS,
     progress: Callable[[str], None] = lambda _: None,
-) -> Answer:
+) -> PlanResult:
     """Return the best plan found."""
     bounds = Bounds(problem)
     found = find(bounds, most=_CANDIDATES)
@@ -104,7 +103,7 @@ def search(
     progress(f"plans in all: {_say((tried, pruned, untried))}")
     for name, count in best.plan.idle.items():
         progress(f"idle: {count} GPUs of {name} are too few for another engine")
-    return Answer(
+    return PlanResult(
         problem=problem,
         plan=best.plan,
         figures=best.figures(_FULL),

@@ -2,20 +2,108 @@
 
 Effort is counted in what happens in simulations, the scheduler's events and the loop's actions, and
 not in seconds, so that a search ends at the same place on every machine.
+
+Worlds: a plan as a simulated cluster, whole or as a smaller likeness of itself.
+
+A likeness has a part of the groups, the environments and the GPUs. Where engines do not divide
+evenly, their number is rounded and their hardware is made faster or slower by what was rounded, so
+that work per unit of speed stays what it is in the whole.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
 
+from rollart.hardware.gpus import Gpu
 from rollart.planning.bounds import Bound, Bounds
-from rollart.planning.plan import Plan
-from rollart.planning.worlds import Scale, make_world
+from rollart.planning.plan import Plan, PoolShare
+from rollart.planning.problem import Problem
+from rollart.sim.cluster import ClusterDurations, Disaggregation, RolloutPool, SimCluster
 from rollart.sim.outcome import simulate
+from rollart.sim.workload import SyntheticWorkload
+from rollart.sim.world import World
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
+class Scale:
+    """How much of a problem is simulated, and for how long."""
+
+    attempts: int
+    """Attempts a step is shrunk to, if it has more."""
+    steps: int
+    skip: int
+    """Steps at the start that fill the pipeline and do not count."""
+    seed: int = 0
+
+
+def make_world(problem: Problem, plan: Plan, *, scale: Scale) -> World:
+    """Return the world in which a plan is tried."""
+    rules = problem.rules
+    groups = max(2, round(scale.attempts / rules.batching.group_size))
+    groups = min(groups, rules.batching.groups_per_step)
+    part = groups / rules.batching.groups_per_step
+    cluster = _cluster(problem, plan, part)
+    workload = SyntheticWorkload(problem.tasks, seed=rules.seed + scale.seed)
+    return World(
+        rules=replace(
+            rules,
+            steps=scale.steps,
+            seed=rules.seed + scale.seed,
+            batching=replace(rules.batching, groups_per_step=groups),
+            staleness=replace(rules.staleness, alpha=plan.alpha),
+            redundancy=problem.with_redundancy(round(plan.extra_groups * part)),
+        ),
+        workload=workload,
+        make_engines=cluster.make_engines,
+        durations=ClusterDurations(cluster),
+        slots=max(1, round(plan.slots * part)),
+        routing=replace(problem.routing, affinity=plan.affinity if rules.mode.affinity else {}),
+        rewards=problem.rewards,
+        call_s=problem.constants.rpc_s,
+    )
+
+
+def _cluster(problem: Problem, plan: Plan, part: float) -> SimCluster:
+    lend_tp = min(problem.tps(plan.train)) if problem.rules.lending.enabled else 0
+    train_gpus = max(1, lend_tp, round(plan.train_gpus * part))
+    link = problem.weights_link(plan.rollout_pools)
+    return SimCluster(
+        model=problem.model,
+        rollout=tuple(_pool(share, part) for share in plan.rollout),
+        train_gpu=_faster(plan.train.gpu, plan.train_gpus * part / train_gpus),
+        train_gpus=train_gpus,
+        constants=problem.constants,
+        reuse_prefixes=problem.reuse_prefixes,
+        blocking_weights=problem.blocking_weights,
+        push_link=link,
+        pull_link=link,
+        lend_tp=lend_tp,
+        state_gpus=plan.train_gpus,
+    )
+
+
+def _pool(share: PoolShare, part: float) -> RolloutPool:
+    engines = max(1, round(share.engines * part))
+    gpu = _faster(share.pool.gpu, share.engines * part / engines)
+    split = Disaggregation(prefill=share.prefill, decode=share.decode) if share.is_split else None
+    return RolloutPool(
+        name=share.pool.name,
+        gpu=gpu,
+        gpus=engines * share.tp * max(1, share.prefill + share.decode),
+        tp=share.tp,
+        disaggregation=split,
+    )
+
+
+def _faster(gpu: Gpu, factor: float) -> Gpu:
+    """Return a GPU that computes and reads so many times as fast."""
+    if factor == 1:
+        return gpu
+    return replace(gpu, dense_tflops=gpu.dense_tflops * factor, hbm_tb_s=gpu.hbm_tb_s * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFigures:
     """What simulations of one plan showed, on average."""
 
     tokens_per_s: float
@@ -40,14 +128,14 @@ class Trial:
 
     plan: Plan
     bound: Bound
-    runs: dict[Scale, Figures] = field(default_factory=dict[Scale, Figures])
+    runs: dict[Scale, TrialFigures] = field(default_factory=dict[Scale, TrialFigures])
 
-    def figures(self, *scales: Scale) -> Figures:
+    def figures(self, *scales: Scale) -> TrialFigures:
         """Return the mean over some runs."""
         runs = [self.runs[scale] for scale in scales]
         count = len(runs)
         step_s = sum(run.step_s for run in runs) / count
-        return Figures(
+        return TrialFigures(
             tokens_per_s=count / sum(1 / run.tokens_per_s for run in runs),
             step_s=step_s,
             training=sum(run.training for run in runs) / count,
@@ -86,7 +174,7 @@ class Bench:
         attempts = sum(scale.steps * self._attempts(scale) for scale in scales)
         return self.spent + attempts * self._per_attempt <= until * self.budget
 
-    def run(self, trial: Trial, *scales: Scale) -> Figures:
+    def run(self, trial: Trial, *scales: Scale) -> TrialFigures:
         """Simulate a plan at some scales unless that was done, and return the mean."""
         for scale in scales:
             if scale not in trial.runs:
@@ -120,7 +208,7 @@ class Bench:
         steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
         return max(train_s, self.bounds.served_s(plan, train_s) / steps)
 
-    def _simulate(self, plan: Plan, scale: Scale) -> Figures:
+    def _simulate(self, plan: Plan, scale: Scale) -> TrialFigures:
         problem = self.bounds.problem
         world = make_world(problem, plan, scale=scale)
         outcome = simulate(world, skip=scale.skip)
@@ -134,7 +222,7 @@ class Bench:
         drawn_tokens = outcome.tokens_per_s * outcome.step_s / part
         fixed_s = self._fixed_s(plan)
         step_s = fixed_s + (outcome.step_s - fixed_s) * mean_tokens / drawn_tokens
-        return Figures(
+        return TrialFigures(
             tokens_per_s=mean_tokens / step_s,
             step_s=step_s,
             training=outcome.train_s / outcome.step_s,

@@ -5,6 +5,10 @@ from rollout's, so that neither starves the other. Whatever keeps an answer from
 ScoreError; it is final only if asking again is vain. Nothing is asked twice here: retries are the
 invoker's. In a process that answers a network, whoever calls may name only the addresses and keys
 it was started with (`ROLLART_JUDGES`): no key goes where its owner did not send it.
+
+An engine as a chat model for judges: text to token ids and back.
+
+Its sessions are negative, so they meet no trajectory's, and are forgotten at once.
 """
 
 import asyncio
@@ -13,16 +17,18 @@ import os
 import threading
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import count
 from typing import Any, TypeVar, cast
 
 import httpx
 
 from rollart.errors import ConfigError, ScoreError
+from rollart.ports import Generator, Renderer
 from rollart.rewards.addresses import may_carry_secrets
-from rollart.rewards.context import get_model
-from rollart.rewards.loading import is_pinned
-from rollart.rewards.seats import Seats
-from rollart.types import Json
+from rollart.rewards.context import Ask, get_model
+from rollart.rewards.registry import is_pinned
+from rollart.rewards.semaphore import CrossLoopSemaphore
+from rollart.types import Json, Request, Sampling, TrajectoryId
 
 T = TypeVar("T")
 
@@ -33,7 +39,7 @@ _FIELD = "reward.options.judge"
 _ANSWER_BYTES = 2**20
 _SHOWN = 200
 _TRY_AGAIN = (408, 409, 425, 429)
-_seats: dict["Judge", Seats] = {}
+_seats: dict["Judge", CrossLoopSemaphore] = {}
 _lock = threading.Lock()
 
 
@@ -93,10 +99,10 @@ class Judge:
             raise ScoreError(f"{self.pool}: the answer is {answer!r}, wanted a text")
         return answer
 
-    def _seats(self) -> Seats:
+    def _seats(self) -> CrossLoopSemaphore:
         """Return what bounds the open questions of this judge in this process."""
         with _lock:
-            return _seats.setdefault(self, Seats(self.concurrency))
+            return _seats.setdefault(self, CrossLoopSemaphore(self.concurrency))
 
     async def _say(self, messages: Sequence[Mapping[str, str]]) -> object:
         return await get_model(self.engine)(messages)
@@ -187,3 +193,35 @@ async def ask_all(questions: Iterable[Coroutine[None, None, T]]) -> list[T]:
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
     return [task.result() for task in asked]
+
+
+DOMAIN = "judge"
+"""The domain its requests are of: routing can give it engines of its own."""
+
+
+def chat_through(generator: Generator, *, renderer: Renderer, sampling: Sampling) -> Ask:
+    """Return a chat model that answers through an engine."""
+    numbers = count(1)
+
+    async def ask(messages: Sequence[Mapping[str, str]]) -> str:
+        texts = {message["role"]: message["content"] for message in messages}
+        number = next(numbers)
+        session = TrajectoryId(-number)
+        request = Request(
+            session=session,
+            turn=0,
+            domain=DOMAIN,
+            tokens=renderer.start(texts.get("system", ""), texts["user"]),
+            sampling=sampling,
+            stop=renderer.stop,
+            seed=number,
+        )
+        try:
+            completion = await generator.generate(request)
+        finally:
+            generator.forget(session)
+        if completion.finish != "stop":
+            raise ScoreError(f"the judge's answer was cut short: {completion.finish}")
+        return renderer.decode(completion.tokens)
+
+    return ask

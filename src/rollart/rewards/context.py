@@ -15,7 +15,7 @@ from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from rollart.errors import ConfigError, ScoreError
-from rollart.importing import load_module
+from rollart.plugins import load_module
 from rollart.ports import Sandbox
 
 Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]

@@ -4,16 +4,232 @@ A task's payload holds a list of objects: `check` names one of the counts or cla
 `instruction_checks`, the other fields are its arguments. The value is 1 if all are kept and else 0
 (`mode = "strict"`), or the share that is kept (`mode = "fraction"`). The parts tell each check, by
 name and place.
+
+Checks of verifiable instructions: what can be counted in a text, and what can be claimed of it.
+
+A count is bounded by the instruction: `at_least`, `at_most`, `exactly`. None knows a language: a
+word is a run of letters and digits in any script, a sentence ends with a full stop of any kind.
 """
 
-from collections.abc import Mapping, Sequence
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 from rollart.errors import ConfigError, ScoreError
 from rollart.rewards.answers import Source, find_answer, get_expected, wrong_payload
-from rollart.rewards.instruction_checks import CLAIMS, COUNTS, keeps
 from rollart.types import Json, Reward, Trajectory
+
+_WORD = re.compile(r"[^\W_]+(?:['’\-][^\W_]+)*")
+_SENTENCE_END = re.compile(r"[.!?…]+(?=[\s\"'”’)\]]|$)|[。\uff01\uff1f]+")
+_BULLET = re.compile(r"^[ \t]*(?:[*•-])[ \t]+\S", re.M)
+_NUMBERED = re.compile(r"^[ \t]*\d+[.)][ \t]+\S", re.M)
+_HIGHLIGHT = re.compile(r"\*\*[^*\n]+\*\*|\*[^*\s][^*\n]*\*")
+_FENCED = re.compile(r"\A```[\w]*\s*\n(.*)\n```\Z", re.S)
+
+
+def words(text: str) -> int:
+    """Count words."""
+    return len(_WORD.findall(text))
+
+
+def sentences(text: str) -> int:
+    """Count sentences; a last one without a full stop counts."""
+    pieces = [each for each in _SENTENCE_END.split(text) if _WORD.search(each)]
+    return len(pieces)
+
+
+def paragraphs(text: str) -> int:
+    """Count paragraphs: what empty lines, or lines of three or more asterisks, set apart."""
+    pieces = [
+        each for each in re.split(r"\n\s*\n|^\s*\*{3,}\s*$", text, flags=re.M) if each.strip()
+    ]
+    return len(pieces)
+
+
+def keywords(text: str, *, all_of: Sequence[str]) -> bool:
+    """Want every one of these, whatever its case."""
+    return all(_occurrences(text, word) > 0 for word in _some(all_of))
+
+
+def forbidden(text: str, *, none_of: Sequence[str]) -> bool:
+    """Want none of these, whatever its case."""
+    return not any(_occurrences(text, word) for word in _some(none_of))
+
+
+def keyword(text: str, *, word: str) -> int:
+    """Count a keyword, whatever its case."""
+    return _occurrences(text, word)
+
+
+def letter(text: str, *, letter: str) -> int:
+    """Count a letter, whatever its case."""
+    if len(letter) != 1:
+        raise ValueError(f"letter = {letter!r} must be one character")
+    return text.casefold().count(letter.casefold())
+
+
+def json_only(text: str) -> bool:
+    """Want nothing but JSON, which may be fenced."""
+    stripped = text.strip()
+    fenced = _FENCED.match(stripped)
+    try:
+        json.loads(fenced.group(1) if fenced else stripped)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def bullets(text: str) -> int:
+    """Count bullet points: lines that begin with *, - or •."""
+    return len(_BULLET.findall(text))
+
+
+def numbered(text: str) -> int:
+    """Count points of a numbered list."""
+    return len(_NUMBERED.findall(text))
+
+
+def sections(text: str, *, marker: str = "Section") -> int:
+    """Count sections: lines that begin with a marker and a number."""
+    found = re.findall(rf"^[ \t#*]*{re.escape(marker)}[ \t]+\d+", text, re.M | re.I)
+    return len(found)
+
+
+def highlights(text: str) -> int:
+    """Count parts set between asterisks."""
+    return len(_HIGHLIGHT.findall(text))
+
+
+def placeholders(text: str) -> int:
+    """Count placeholders in square brackets, such as [name]."""
+    return len(re.findall(r"\[[^\[\]\n]+\]", text))
+
+
+def capitals(text: str) -> int:
+    """Count words in capital letters only."""
+    found = [word for word in _WORD.findall(text) if word.isupper()]
+    return len(found)
+
+
+def lowercase(text: str) -> bool:
+    """Want no capital letter."""
+    return text == text.lower()
+
+
+def uppercase(text: str) -> bool:
+    """Want no small letter."""
+    return text == text.upper()
+
+
+def starts_with(text: str, *, phrase: str) -> bool:
+    """Want a phrase at the beginning."""
+    return text.lstrip().startswith(phrase)
+
+
+def ends_with(text: str, *, phrase: str) -> bool:
+    """Want a phrase at the end."""
+    return text.rstrip().endswith(phrase)
+
+
+def no_commas(text: str) -> bool:
+    """Want no comma of any script."""
+    return not any(comma in text for comma in ",，、،")
+
+
+def quoted(text: str) -> bool:
+    """Want the whole in double quotes."""
+    stripped = text.strip()
+    return len(stripped) > 1 and stripped[0] in '"“„' and stripped[-1] in '"”“'
+
+
+def title(text: str) -> bool:
+    """Want a title in double angular brackets, such as <<title>>."""
+    return re.search(r"<<[^<>\n]*[^<>\s][^<>\n]*>>", text) is not None
+
+
+def postscript(text: str, *, marker: str = "P.S.") -> bool:
+    """Want a last paragraph that begins with a marker."""
+    return re.search(rf"^[ \t]*{re.escape(marker)}", text, re.M | re.I) is not None
+
+
+def one_of(text: str, *, options: Sequence[str]) -> bool:
+    """Want one of these and nothing else, but for space and a full stop."""
+    return text.strip().rstrip(".") in {each.rstrip(".") for each in _some(options)}
+
+
+COUNTS: dict[str, Callable[..., int]] = {
+    count.__name__: count
+    for count in (
+        bullets,
+        capitals,
+        highlights,
+        keyword,
+        letter,
+        numbered,
+        paragraphs,
+        placeholders,
+        sections,
+        sentences,
+        words,
+    )
+}
+"""What can be counted, by name; an instruction bounds it."""
+CLAIMS: dict[str, Callable[..., bool]] = {
+    claim.__name__: claim
+    for claim in (
+        ends_with,
+        forbidden,
+        json_only,
+        keywords,
+        lowercase,
+        no_commas,
+        one_of,
+        postscript,
+        quoted,
+        starts_with,
+        title,
+        uppercase,
+    )
+}
+"""What holds or does not, by name."""
+
+
+def keeps(text: str, check: str, arguments: Mapping[str, Json]) -> bool:
+    """Say whether a text keeps an instruction; arguments of no use raise TypeError, ValueError."""
+    if check in CLAIMS:
+        return CLAIMS[check](text, **arguments)
+    bounds = {name: arguments[name] for name in _BOUNDS if name in arguments}
+    if not bounds or not all(type(bound) is int for bound in bounds.values()):
+        raise ValueError(f"give {', '.join(_BOUNDS)} as whole numbers")
+    others = {name: value for name, value in arguments.items() if name not in _BOUNDS}
+    count = COUNTS[check](text, **others)
+    return all(_BOUNDS[name](count, bound) for name, bound in bounds.items())
+
+
+_BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
+    "at_least": operator.ge,
+    "at_most": operator.le,
+    "exactly": operator.eq,
+}
+
+
+def _occurrences(text: str, word: str) -> int:
+    """Count a word that stands by itself; in scripts without spaces, wherever it stands."""
+    if not word.strip():
+        raise ValueError("a keyword is empty")
+    edge = r"(?<!\w)%s(?!\w)" if word.isascii() else "%s"
+    return len(re.findall(edge % re.escape(word.casefold()), text.casefold()))
+
+
+def _some(texts: object) -> list[str]:
+    items = cast("list[object]", texts) if isinstance(texts, list | tuple) else []
+    if not items or not all(isinstance(each, str) for each in items):
+        raise ValueError(f"{texts!r} must be a list of texts")
+    return cast("list[str]", items)
+
 
 Mode: TypeAlias = Literal["strict", "fraction"]
 

@@ -13,8 +13,8 @@ from dataclasses import replace
 from typing import cast
 
 from rollart.errors import ConfigError, ScoreError
-from rollart.rewards.loading import check_options, load_function
-from rollart.rewards.output import Output, captured
+from rollart.rewards.captured_output import Output, captured
+from rollart.rewards.registry import check_options, load_function
 from rollart.types import Reward, ScoreCall
 
 MOST_PARTS = 256

@@ -4,6 +4,13 @@ Started by root, the runner keeps the rights to change user and no other, and th
 user that exists nowhere else, another for each sandbox: it cannot touch even the runner. Started
 by anyone else, a user namespace maps the caller to an unprivileged user inside; root gets the same
 with `as_user`, a user that must be able to read the interpreter.
+
+The bubblewrap sandbox: cells started when asked for, or kept warm before.
+
+A warm cell is a sandbox whose runner has started and imported the usual modules; it takes one
+program and is thrown away like any other, so warmth costs no isolation. At most `concurrency`
+programs run at once and `warm` cells wait beside them; new ones are started in pauses, when no
+program waits for its turn, so that filling up slows nobody.
 """
 
 import asyncio
@@ -11,15 +18,17 @@ import contextlib
 import json
 import os
 import shutil
+from collections import deque
 from collections.abc import Mapping
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.sandbox.cell import Cell
-from rollart.sandbox.cgroups import Group, Groups, open_groups
+from rollart.sandbox.cgroups import ControlGroup, ControlGroups, open_groups
 from rollart.sandbox.messages import read_frame
 from rollart.sandbox.options import SandboxOptions
-from rollart.sandbox.roots import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
+from rollart.sandbox.root import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
 from rollart.sandbox.seccomp import build_filter
+from rollart.types import Program, ProgramResult
 
 FIRST_UID = 0x40000000
 """Users from here on exist on no host; each living sandbox has one of its own."""
@@ -39,7 +48,7 @@ MOST_ERROR_BYTES = 4096
 _leased: set[int] = set()
 
 
-class Builder:
+class CellBuilder:
     """Starts cells; owns the control groups and the users they are given."""
 
     def __init__(
@@ -61,7 +70,9 @@ class Builder:
         self._is_root = os.geteuid() == 0 and as_user is None
         self._root = find_root(options.root, options.python)
         self._filter = build_filter()
-        self._groups: Groups | None = open_groups(options.cpu_shares) if with_groups else None
+        self._groups: ControlGroups | None = (
+            open_groups(options.cpu_shares) if with_groups else None
+        )
 
     def describe(self) -> Mapping[str, str]:
         """Say what holds the sandboxes here."""
@@ -117,7 +128,7 @@ class Builder:
 
     async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> Cell:
         uid = self._lease() if self._is_root else None
-        group: Group | None = None
+        group: ControlGroup | None = None
         cell: Cell | None = None
         try:
             group = self._groups.make() if self._groups is not None else None
@@ -132,7 +143,7 @@ class Builder:
                     await group.remove()
 
     async def _spawn(
-        self, files_bytes: int, preload: tuple[str, ...], group: Group | None
+        self, files_bytes: int, preload: tuple[str, ...], group: ControlGroup | None
     ) -> tuple[asyncio.subprocess.Process, int]:
         """Start bubblewrap; return its process and where it tells its child's id."""
         info_read, info_write = os.pipe()
@@ -227,3 +238,95 @@ def _pipe_of(content: bytes) -> int:
 def _open_first(info: bytes) -> int:
     """Return a descriptor of a sandbox's process 1, from what bubblewrap told."""
     return os.pidfd_open(json.loads(info)["child-pid"])
+
+
+class BubblewrapSandbox:
+    """Runs each program in a bubblewrap sandbox of its own."""
+
+    def __init__(self, options: SandboxOptions, builder: CellBuilder | None = None) -> None:
+        self.limits = options.limits
+        self._options = options
+        self._builder = builder or CellBuilder(options)
+        self._seats = asyncio.Semaphore(options.concurrency)
+        self._warm: deque[asyncio.Task[Cell]] = deque()
+        self._running: set[Cell] = set()
+        self._waiting = 0
+        self._is_closed = False
+
+    def describe(self) -> Mapping[str, str]:
+        """Say what holds programs here, limit by limit."""
+        return self._builder.describe()
+
+    async def warm_up(self) -> None:
+        """Start the warm cells and wait until they are ready."""
+        self._refill()
+        if self._warm:
+            await asyncio.wait(self._warm)
+
+    async def run(self, program: Program) -> ProgramResult:
+        """Run a program to its end or its limits; cancelling the await kills it."""
+        self._waiting += 1
+        try:
+            await self._seats.acquire()
+        finally:
+            self._waiting -= 1
+        try:
+            return await self._run(program)
+        finally:
+            self._seats.release()
+            if self._waiting == 0:
+                self._refill()
+
+    async def close(self) -> None:
+        """Kill what runs and remove what was made."""
+        self._is_closed = True
+        for task in self._warm:
+            task.cancel()
+        while self._warm:
+            with contextlib.suppress(asyncio.CancelledError, SandboxError):
+                await self._builder.discard(await self._warm.popleft())
+        for cell in self._running:
+            cell.kill()
+        for _ in range(self._options.concurrency):
+            await self._seats.acquire()
+        self._builder.close()
+        for _ in range(self._options.concurrency):
+            self._seats.release()
+
+    async def _run(self, program: Program) -> ProgramResult:
+        self._refuse_closed()
+        called_at = asyncio.get_running_loop().time()
+        cell = await self._take(program.limits.files_bytes)
+        self._running.add(cell)
+        try:
+            self._refuse_closed()
+            return await cell.run(program, called_at=called_at)
+        finally:
+            try:
+                await self._builder.discard(cell)
+            finally:
+                self._running.discard(cell)
+
+    async def _take(self, files_bytes: int) -> Cell:
+        """Return a cell: a warm one if it fits, else a new one."""
+        while self._warm and files_bytes == self.limits.files_bytes:
+            try:
+                cell = await self._warm.popleft()
+            except (SandboxError, OSError):
+                # Nobody waited for that start; this program may be luckier.
+                continue
+            if cell.is_alive:
+                return cell
+            await self._builder.discard(cell)
+        return await self._builder.start(files_bytes=files_bytes)
+
+    def _refill(self) -> None:
+        while len(self._warm) < self._options.warm and not self._is_closed:
+            start = self._builder.start(
+                files_bytes=self.limits.files_bytes, preload=self._options.preload
+            )
+            self._warm.append(asyncio.create_task(start))
+
+    def _refuse_closed(self) -> None:
+        if self._is_closed:
+            raise SandboxError("the sandbox is closed")

@@ -13,7 +13,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
 
 from rollart.errors import SandboxError
-from rollart.sandbox.cgroups import Group, Usage
+from rollart.sandbox.cgroups import ControlGroup, CpuUsage
 from rollart.sandbox.messages import Setting, decode_words, encode, read_frame
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
@@ -23,7 +23,7 @@ KILLED = 128 + signal.SIGKILL
 
 
 @dataclass(slots=True, kw_only=True)
-class Outcome:
+class ProgramStatus:
     """What is known of a program while it runs."""
 
     stdout: bytearray = field(default_factory=bytearray)
@@ -34,7 +34,7 @@ class Outcome:
     reached: ProgramEnd | None = None
     """The limit it was killed for."""
     is_cut: bool = False
-    before: Usage | None = None
+    before: CpuUsage | None = None
     """What the group had had when the program began."""
     waited_s: float | None = None
     """How long it was kept from a processor, if it met its wall limit."""
@@ -48,7 +48,7 @@ class Cell:
         process: asyncio.subprocess.Process,
         *,
         pidfd: int,
-        group: Group | None,
+        group: ControlGroup | None,
         uid: int | None,
     ) -> None:
         self.uid = uid
@@ -65,7 +65,7 @@ class Cell:
     async def run(self, program: Program, *, called_at: float) -> ProgramResult:
         """Run a program; the cell is ended afterwards, whatever happens."""
         try:
-            outcome = Outcome()
+            outcome = ProgramStatus()
             limits = program.limits
             if self._group is not None:
                 self._group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes)
@@ -81,7 +81,7 @@ class Cell:
         finally:
             await self.end()
 
-    def kill(self, reason: ProgramEnd | None = None, outcome: Outcome | None = None) -> None:
+    def kill(self, reason: ProgramEnd | None = None, outcome: ProgramStatus | None = None) -> None:
         """Kill everything inside; the first reason counts."""
         if outcome is not None and outcome.reached is None:
             outcome.reached = reason
@@ -119,7 +119,7 @@ class Cell:
             self._process.stdin.write(message)
             await self._process.stdin.drain()
 
-    async def _follow(self, limits: ProgramLimits, outcome: Outcome) -> None:
+    async def _follow(self, limits: ProgramLimits, outcome: ProgramStatus) -> None:
         """Take what the runner tells until it has ended or the wall limit is reached."""
         loop = asyncio.get_running_loop()
         timer: asyncio.TimerHandle | None = None
@@ -146,13 +146,13 @@ class Cell:
             if timer is not None:
                 timer.cancel()
 
-    def _stop(self, outcome: Outcome) -> None:
+    def _stop(self, outcome: ProgramStatus) -> None:
         """Kill the cell at its wall limit, and note whether it could run at all until then."""
         if self._group is not None and outcome.before is not None:
             outcome.waited_s = self._group.usage().waited_since(outcome.before)
         self.kill("wall", outcome)
 
-    async def _watch_cpu(self, limits: ProgramLimits, outcome: Outcome) -> None:
+    async def _watch_cpu(self, limits: ProgramLimits, outcome: ProgramStatus) -> None:
         """Kill the cell when its processes have used their processor time together."""
         if self._group is None:
             return
@@ -163,7 +163,7 @@ class Cell:
         self.kill("cpu", outcome)
 
     @contextlib.contextmanager
-    def _watch_memory(self, outcome: Outcome) -> Generator[None]:
+    def _watch_memory(self, outcome: ProgramStatus) -> Generator[None]:
         """Kill the cell when the kernel says that its memory ran out."""
         if self._group is None:
             yield
@@ -177,7 +177,9 @@ class Cell:
             loop.remove_reader(event)
             os.close(event)
 
-    def _conclude(self, outcome: Outcome, limits: ProgramLimits, called_at: float) -> ProgramResult:
+    def _conclude(
+        self, outcome: ProgramStatus, limits: ProgramLimits, called_at: float
+    ) -> ProgramResult:
         told = outcome.told or {}
         if outcome.reached is None and self._group is not None and self._group.memory_kills():
             outcome.reached = "memory"
@@ -212,7 +214,7 @@ def classify(told: Mapping[str, str], reached: ProgramEnd | None) -> tuple[Progr
     return ("killed" if number else "exited"), code
 
 
-def _keep(outcome: Outcome, kept: bytearray, data: bytes, limit: int) -> None:
+def _keep(outcome: ProgramStatus, kept: bytearray, data: bytes, limit: int) -> None:
     room = limit - len(kept)
     kept += data[:room]
     outcome.is_cut = outcome.is_cut or len(data) > room

@@ -28,20 +28,20 @@ _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Usage:
+class CpuUsage:
     """What the processes of a group have had of the processors so far."""
 
     cpu_s: float
     waits_s: Mapping[int, float]
     """How long each living thread was ready to run without running; empty where not counted."""
 
-    def waited_since(self, before: "Usage") -> float | None:
+    def waited_since(self, before: "CpuUsage") -> float | None:
         """Return the longest that one thread waited since; None where nobody counts."""
         waits = (wait - before.waits_s.get(task, 0.0) for task, wait in self.waits_s.items())
         return max(waits, default=None)
 
 
-class Group:
+class ControlGroup:
     """The control group of one sandbox."""
 
     def __init__(self, directories: dict[str, Path]) -> None:
@@ -68,14 +68,14 @@ class Group:
         """Return the processor seconds its processes used so far."""
         return int((self._directories["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
 
-    def usage(self) -> Usage:
+    def usage(self) -> CpuUsage:
         """Return what its processes had so far, and how long they waited for it."""
         waits: dict[int, float] = {}
         for pid in (self._directories["cpuacct"] / "cgroup.procs").read_text().split():
             for path in Path("/proc", pid, "task").glob("*/schedstat"):
                 with contextlib.suppress(OSError, IndexError):
                     waits[int(path.parent.name)] = int(path.read_text().split()[1]) / 1e9
-        return Usage(cpu_s=self.cpu_s(), waits_s=waits)
+        return CpuUsage(cpu_s=self.cpu_s(), waits_s=waits)
 
     def memory_kills(self) -> int:
         """Return how many of its processes the kernel killed for want of memory."""
@@ -106,20 +106,20 @@ class Group:
                 await asyncio.sleep(REMOVAL_PAUSE_S)
 
 
-class Groups:
+class ControlGroups:
     """All sandboxes' groups of one owner, below one parent per controller."""
 
     def __init__(self, parents: dict[str, Path]) -> None:
         self._parents = parents
         self._count = itertools.count()
 
-    def make(self) -> Group:
+    def make(self) -> ControlGroup:
         """Make a group for one more sandbox."""
         name = str(next(self._count))
         directories = {key: parent / name for key, parent in self._parents.items()}
         for path in directories.values():
             path.mkdir(exist_ok=True)
-        return Group(directories)
+        return ControlGroup(directories)
 
     def close(self) -> None:
         """Remove the parents; their groups are gone."""
@@ -128,7 +128,7 @@ class Groups:
                 path.rmdir()
 
 
-def open_groups(cpu_shares: int) -> Groups | None:
+def open_groups(cpu_shares: int) -> ControlGroups | None:
     """Open groups below this process's own, or None where it may not or cannot."""
     own = own_groups()
     if own is None:
@@ -141,9 +141,9 @@ def open_groups(cpu_shares: int) -> Groups | None:
             parents[key].mkdir(exist_ok=True)
         (parents["cpu"] / "cpu.shares").write_text(str(cpu_shares))
     except OSError:
-        Groups(parents).close()
+        ControlGroups(parents).close()
         return None
-    return Groups(parents)
+    return ControlGroups(parents)
 
 
 def own_groups() -> dict[str, Path] | None:

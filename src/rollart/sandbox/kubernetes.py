@@ -3,13 +3,21 @@
 Speaks the cluster's REST interface over the standard library's HTTP client, a thread per request.
 What the pod's log says and what the cluster says of its end become one result. Both objects are
 deleted whatever happens; a pod whose owner died ends by its own deadline.
+
+What a cluster is asked for: one pod and one secret for a program, a policy for the namespace.
+
+A pod runs the same runner as any sandbox here, from a secret that holds it and the message. It is
+no user of its node's, has no service account token, no rights, a read-only root, a small private
+/tmp, limits of its own, and is never restarted. The namespace's policy lets nothing in or out.
 """
 
 import asyncio
+import base64
 import binascii
 import contextlib
 import http.client
 import json
+import math
 import os
 import secrets
 import ssl
@@ -20,17 +28,121 @@ from urllib.parse import quote, urlsplit
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.sandbox.cell import KILLED, classify
-from rollart.sandbox.manifest import network_policy, pod, secret
-from rollart.sandbox.messages import decode_words
+from rollart.sandbox.messages import Setting, decode_words, encode
 from rollart.sandbox.options import KubernetesOptions, SandboxOptions
-from rollart.types import Program, ProgramEnd, ProgramResult
+from rollart.sandbox.root import RUNNER
+from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
+
+USER = 65534
+FOLDER = "/program"
+RUNNER_BYTES = 32 * 2**20
+"""What the runner may take beside the program's own memory."""
+LABELS = {"app.kubernetes.io/name": "rollart-sandbox"}
+
+
+def network_policy(options: KubernetesOptions) -> dict[str, Any]:
+    """Return the policy that cuts all sandbox pods of the namespace off."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {"name": "rollart-sandbox-deny-all", "namespace": options.namespace},
+        "spec": {
+            "podSelector": {"matchLabels": LABELS},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [],
+        },
+    }
+
+
+def secret(name: str, program: Program, options: KubernetesOptions) -> dict[str, Any]:
+    """Return the secret that holds the runner and the program."""
+    limits = program.limits
+    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_CPU": math.ceil(limits.cpu_s), "RLIMIT_NOFILE": 1024}
+    rlimits["RLIMIT_FSIZE"] = limits.files_bytes
+    message = encode(program, Setting(rlimits=rlimits, wall_s=limits.wall_s))
+    data = {"runner.py": RUNNER.read_bytes(), "message": message}
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": options.namespace, "labels": LABELS},
+        "immutable": True,
+        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
+    }
+
+
+def pod(name: str, limits: ProgramLimits, options: KubernetesOptions) -> dict[str, Any]:
+    """Return the pod that runs one program."""
+    volumes = [
+        {"name": "program", "secret": {"secretName": name, "defaultMode": 0o444}},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": str(limits.files_bytes)}},
+    ]
+    spec: dict[str, Any] = {
+        "restartPolicy": "Never",
+        "activeDeadlineSeconds": math.ceil(options.start_timeout_s + limits.wall_s),
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "shareProcessNamespace": False,
+        "terminationGracePeriodSeconds": 0,
+        "dnsPolicy": "None",
+        "dnsConfig": {"nameservers": ["127.0.0.1"]},
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [_container(limits, options)],
+        "volumes": volumes,
+    }
+    if options.runtime_class:
+        spec["runtimeClassName"] = options.runtime_class
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": options.namespace, "labels": LABELS},
+        "spec": spec,
+    }
+
+
+def _container(limits: ProgramLimits, options: KubernetesOptions) -> dict[str, Any]:
+    memory = str(limits.memory_bytes + limits.files_bytes + RUNNER_BYTES)
+    return {
+        "name": "program",
+        "image": options.image,
+        "command": [
+            "/bin/sh",
+            "-c",
+            f"exec python3 -s -S {FOLDER}/runner.py --line < {FOLDER}/message",
+        ],
+        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108
+        "resources": {
+            "limits": {"cpu": "1", "memory": memory, "ephemeral-storage": "16Mi"},
+            "requests": {"cpu": "100m", "memory": memory},
+        },
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "privileged": False,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "program", "mountPath": FOLDER, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
+        ],
+    }
+
 
 ENDED = ("Succeeded", "Failed")
 MOST_LOG_BYTES = 16 * 2**20
 TIMEOUT_S = 30.0
 
 
-class Cluster:
+class KubernetesClient:
     """The REST interface of a cluster, as far as sandboxes need it."""
 
     def __init__(self, options: KubernetesOptions) -> None:
@@ -97,7 +209,7 @@ class KubernetesSandbox:
     def __init__(self, options: SandboxOptions) -> None:
         self.limits = options.limits
         self._options = options.kubernetes
-        self._cluster = Cluster(options.kubernetes)
+        self._cluster = KubernetesClient(options.kubernetes)
         self._seats = asyncio.Semaphore(options.concurrency)
         self._base = f"/api/v1/namespaces/{quote(options.kubernetes.namespace)}"
         self._running: set[asyncio.Task[Any]] = set()

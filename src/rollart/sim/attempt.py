@@ -4,13 +4,15 @@
 
 The turn loop is `control.turns.Turns`, the one the live episode counts by; what each turn brings is
 the script's. An attempt does one thing at a time, so it has one thing to stop when cancelled.
+
+Job: one turn to be completed, as engines of the simulator take it in.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from rollart.control.turns import Turns
+from rollart.control.episode import Turns
 from rollart.errors import InvariantError
 from rollart.events import (
     Event,
@@ -20,10 +22,52 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.workload import Script, ScriptTurn
-from rollart.types import Failure, StopReason, TrajectoryId, TrajectoryInfo, Version
+from rollart.types import EngineId, Failure, StopReason, TrajectoryId, TrajectoryInfo, Version
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Job:
+    """One turn to be completed."""
+
+    session: TrajectoryId
+    context: float
+    """Tokens to be read, the whole history."""
+    response: float
+    """Tokens to be sampled."""
+    on_done: Callable[["Job"], None]
+    """What its engine does when it is completed."""
+    then: Callable[["Job"], None] | None = None
+    """What a fleet does after that."""
+    born: Version | None = None
+    """The version that sampled the first token."""
+    sampled: float = 0.0
+    """Tokens sampled before the engine last took it up."""
+    began: float = 0.0
+    """The engine's clock when it began to sample."""
+    listed: int = 0
+    """Which of the engine's listed ends is its own."""
+    seconds: float = 0.0
+    """How long it takes on an engine that is timed and not modelled."""
+    received: float = 0.0
+    """Tokens of the context whose keys and values come with it."""
+    cached: float = 0.0
+    """Tokens of the context that need not be read again."""
+    state: str = "new"
+    """Where in its engine it is."""
+    domain: str = ""
+    """The domain of its task."""
+    home: EngineId | None = None
+    """The engine a fleet has given it to, if it has."""
+    brought: float = 0.0
+    """Tokens sampled before it came there."""
+
+    @property
+    def tokens(self) -> float:
+        """Tokens it will have when done."""
+        return self.context + self.response
+
 
 _NO_TURN = ScriptTurn(reads=0, samples=0, step_s=0.0)
 

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollart.errors import ConfigError
-from rollart.sim.costs import Constants, EngineCosts, TrainCosts
+from rollart.hardware.gpus import Gpu, Link, link_named
+from rollart.hardware.models import ModelShape
+from rollart.sim.costs import USUAL_LINK, Constants, EngineCosts, LendCosts, TrainCosts, WeightCosts
 from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.engine import SimEngine
-from rollart.sim.fleet import Member
-from rollart.sim.hardware import Gpu, Link, link_named
+from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
-from rollart.sim.models import ModelShape
-from rollart.sim.transfer import USUAL_LINK, LendCosts, WeightCosts
 from rollart.types import EngineId, Version
 
 TRAINING = "training"
@@ -68,7 +67,7 @@ class RolloutPool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cluster:
+class SimCluster:
     """Hardware, model and constants: what durations follow from."""
 
     model: ModelShape
@@ -116,9 +115,9 @@ class Cluster:
             blocking=self.blocking_weights,
         )
 
-    def make_engines(self, loop: Loop) -> Sequence[Member]:
+    def make_engines(self, loop: Loop) -> Sequence[FleetMember]:
         """Return the engines of every pool."""
-        members: list[Member] = []
+        members: list[FleetMember] = []
         for pool in self.rollout:
             costs = self._costs(pool.gpu, pool.tp)
             for number in range(pool.engines):
@@ -129,13 +128,13 @@ class Cluster:
                     if split is None
                     else self._unit(id_, pool, split, loop)
                 )
-                members.append(Member(engine=engine, pool=pool.name))
+                members.append(FleetMember(engine=engine, pool=pool.name))
         if self.lend_tp:
             held_gb = self.lending.held_gb
             costs = self._costs(self.train_gpu, self.lend_tp, held_gb=held_gb)
             for number in range(self.train_gpus // self.lend_tp):
                 engine = self._engine(EngineId(f"{TRAINING}-{number}"), costs, loop)
-                members.append(Member(engine=engine, pool=TRAINING, lent=True))
+                members.append(FleetMember(engine=engine, pool=TRAINING, lent=True))
         return members
 
     def _costs(self, gpu: Gpu, tp: int, *, held_gb: float = 0.0) -> EngineCosts:
@@ -175,7 +174,7 @@ class Cluster:
 class ClusterDurations:
     """Durations that follow from a cluster's hardware."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: SimCluster) -> None:
         self._train = TrainCosts(
             model=cluster.model,
             gpu=cluster.train_gpu,

@@ -8,9 +8,8 @@ samples it.
 from collections.abc import Sequence
 from functools import partial
 
-from rollart.sim.busy import Watcher
-from rollart.sim.engine import SimEngine
-from rollart.sim.job import Job
+from rollart.sim.attempt import Job
+from rollart.sim.engine import SimEngine, Watcher
 from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
 

@@ -8,18 +8,234 @@ cost O(log batch), whatever the number of tokens.
 
 Prefill runs one request at a time, in chunks; beside each chunk the running sequences take one
 step. New weights make every cached token worthless: what runs is read again, as the paper has it.
+
+Running: the sequences an engine samples for, all at once.
+
+They advance together, one token per engine step, so their progress is one number: `clock`, the
+tokens each has sampled since the engine began. A sequence that still needs `n` tokens is done when
+the clock has grown by `n`. Ends lie in a heap; that of a job which was interrupted stays there and
+is skipped when met.
+
+Room: the memory of an engine that holds keys and values.
+
+A job takes room for all the tokens it will have, so a sequence that started never runs out of it.
+What is left over holds the prefixes of sessions between two turns, and gives them up, the least
+recently used first, as soon as a job wants the room. A job larger than the whole room gets it when
+no other job is there.
+
+Reading: the request an engine reads, and what engines have read and sampled so far.
 """
 
 from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heappop, heappush
 
-from rollart.sim.busy import BusyTime, Watcher
+from rollart.sim.attempt import Job
 from rollart.sim.costs import EngineCosts
-from rollart.sim.job import Job
 from rollart.sim.loop import Loop, Timer
-from rollart.sim.reading import Reading, Usage
-from rollart.sim.room import Room
-from rollart.sim.running import Running
 from rollart.types import EngineId, TrajectoryId, Version
+
+Watcher = Callable[[float, float], None]
+"""Told of the begin and the end of an interval."""
+
+
+class BusyTime:
+    """Adds up the intervals in which something worked."""
+
+    __slots__ = ("_total_s", "since", "watcher")
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        """Begin of the interval in progress; None: it does not work."""
+        self.watcher: Watcher | None = None
+        self._total_s = 0.0
+
+    def begin(self, now: float) -> None:
+        """Work from now on, if it did not."""
+        if self.since is None:
+            self.since = now
+
+    def end(self, now: float) -> None:
+        """Work no more, if it did."""
+        since = self.since
+        if since is not None:
+            self.since = None
+            self._total_s += now - since
+            if self.watcher is not None:
+                self.watcher(since, now)
+
+    def flush(self, now: float) -> None:
+        """Tell of the interval so far and go on."""
+        if self.since is not None:
+            self.end(now)
+            self.begin(now)
+
+    def total_s(self, now: float) -> float:
+        """Return the time it has worked."""
+        return self._total_s if self.since is None else self._total_s + now - self.since
+
+
+_End = tuple[float, int, Job]
+"""The clock at which a job will be done, and a number that tells entries apart."""
+
+
+class RunningJobs:
+    """Jobs that sample, and when each will be done."""
+
+    __slots__ = ("_ends", "_listed", "_overtaken", "cached", "clock", "jobs")
+
+    def __init__(self) -> None:
+        self.jobs: dict[TrajectoryId, Job] = {}
+        self.clock = 0.0
+        self.cached = 0.0
+        """Tokens of all of them whose keys and values are held."""
+        self._ends: list[_End] = []
+        self._listed = 0
+        """Ends ever listed."""
+        self._overtaken = 0
+        """How many of those still listed will not be."""
+
+    def start(self, job: Job) -> None:
+        """Let a job sample."""
+        job.state = "running"
+        job.began = self.clock
+        self.jobs[job.session] = job
+        self.cached += job.context + job.sampled
+        self._listed += 1
+        job.listed = self._listed
+        heappush(self._ends, (self.clock + job.response - job.sampled, self._listed, job))
+
+    def interrupt(self, job: Job) -> None:
+        """Stop a job before its end."""
+        self._overtaken += 1
+        self._stop(job)
+
+    def advance(self, steps: float) -> float:
+        """Let every job take so many steps; return the tokens they sampled."""
+        self.clock += steps
+        tokens = steps * len(self.jobs)
+        self.cached += tokens
+        return tokens
+
+    def left(self) -> float | None:
+        """Return how many steps it is to the next end; None if nothing runs."""
+        ends = self._ends
+        while self._overtaken and ends and not self._is_true(ends[0]):
+            heappop(ends)
+            self._overtaken -= 1
+        return ends[0][0] - self.clock if ends else None
+
+    def reach_end(self) -> None:
+        """Set the clock to the next end exactly, whatever rounding made of it."""
+        self.clock = max(self.clock, self._ends[0][0])
+
+    def take_done(self) -> list[Job]:
+        """Let go of the jobs whose end the clock has reached."""
+        ends, clock = self._ends, self.clock
+        done: list[Job] = []
+        while ends and ends[0][0] <= clock:
+            end = heappop(ends)
+            if self._overtaken and not self._is_true(end):
+                self._overtaken -= 1
+                continue
+            job = end[2]
+            self._stop(job)
+            job.state = "done"
+            job.sampled = job.response
+            done.append(job)
+        return done
+
+    def _stop(self, job: Job) -> None:
+        jobs = self.jobs
+        del jobs[job.session]
+        job.sampled += self.clock - job.began
+        self.cached = self.cached - (job.context + job.sampled) if jobs else 0.0
+
+    def _is_true(self, end: _End) -> bool:
+        """Say whether a listed end will be: its job may have been interrupted."""
+        _, number, job = end
+        return job.listed == number and self.jobs.get(job.session) is job
+
+
+class KvMemory:
+    """Counts the tokens whose keys and values an engine holds."""
+
+    __slots__ = ("_idle", "_jobs", "capacity", "idle_tokens", "used")
+
+    def __init__(self, capacity: float) -> None:
+        self.capacity = capacity
+        self.used = 0.0
+        """Tokens reserved by jobs."""
+        self.idle_tokens = 0.0
+        """Tokens of prefixes that wait for their session's next turn."""
+        self._jobs = 0
+        self._idle: dict[TrajectoryId, float] = {}
+        """Their lengths, the least recently used first."""
+
+    def take(self, job: Job) -> bool:
+        """Make room for a job and note what of it is cached; return False if there is none."""
+        tokens = job.context + job.response
+        if self.used + tokens > self.capacity and self._jobs:
+            return False
+        job.cached = min(max(self.drop(job.session), job.received), job.context)
+        self._jobs += 1
+        self.used += tokens
+        while self._idle and self.used + self.idle_tokens > self.capacity:
+            self.drop(next(iter(self._idle)))
+        return True
+
+    def give_back(self, job: Job, *, keep: float) -> None:
+        """Free a job's room; `keep` tokens of it stay as an idle prefix."""
+        self._jobs -= 1
+        self.used = self.used - job.tokens if self._jobs else 0.0
+        if keep:
+            self._idle[job.session] = keep
+            self.idle_tokens += keep
+
+    def drop(self, session: TrajectoryId) -> float:
+        """Forget an idle prefix; return how long it was."""
+        tokens = self._idle.pop(session, 0.0)
+        self.idle_tokens -= tokens
+        return tokens
+
+    def clear(self) -> None:
+        """Forget every idle prefix."""
+        self._idle.clear()
+        self.idle_tokens = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class EngineUsage:
+    """What an engine has done so far, brought up to date at its changes."""
+
+    prefill_s: float = 0.0
+    """Time prefill alone would have taken."""
+    prefill_tokens: float = 0.0
+    """Tokens read."""
+    reused_tokens: float = 0.0
+    """Tokens that were cached when their request was read."""
+    sampled_tokens: float = 0.0
+    recomputed_tokens: float = 0.0
+    """Cached tokens that new weights made worthless under a request."""
+
+
+class Reading:
+    """The request being read."""
+
+    __slots__ = ("alone_s", "job", "left", "seconds", "steps", "tokens")
+
+    def __init__(self, job: Job, *, tokens: float, cached: float, costs: EngineCosts) -> None:
+        constants = costs.constants
+        self.job = job
+        self.tokens = tokens
+        self.seconds = costs.prefill_s(tokens, cached=cached)
+        """Of prefill alone."""
+        self.steps = tokens / constants.chunk_tokens
+        self.alone_s = self.seconds + self.steps * constants.step_overhead_s
+        """With what its steps cost beside, if nothing is running."""
+        self.left = 1.0
+        """The share that is not read yet."""
 
 
 class SimEngine:
@@ -51,16 +267,16 @@ class SimEngine:
     ) -> None:
         self.id = id_
         self.version = Version(0)
-        self.usage = Usage()
+        self.usage = EngineUsage()
         self._busy = BusyTime()
         self._costs = costs
         self._loop = loop
         self._reuse = reuse_prefixes
-        self._room = Room(float(costs.capacity_tokens))
+        self._room = KvMemory(float(costs.capacity_tokens))
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
         self._prefill: Reading | None = None
-        self._running = Running()
+        self._running = RunningJobs()
         self._speed = 0.0
         """Steps per second of what runs, if nothing is read."""
         self._whole_s = 0.0

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rollart.control.routing import Router, Routing
-from rollart.sim.busy import Watcher
-from rollart.sim.job import Job
+from rollart.sim.attempt import Job
+from rollart.sim.engine import Watcher
 from rollart.sim.loop import Loop
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
@@ -72,7 +72,7 @@ class AnyEngine(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class FleetMember:
     """An engine and where it belongs."""
 
     engine: AnyEngine
@@ -84,7 +84,7 @@ class Member:
 class Fleet:
     """Routes jobs to engines and moves them when an engine leaves; with none they wait."""
 
-    def __init__(self, members: Sequence[Member], *, routing: Routing, loop: Loop) -> None:
+    def __init__(self, members: Sequence[FleetMember], *, routing: Routing, loop: Loop) -> None:
         self.members = {member.engine.id: member for member in members}
         open_ = [(m.engine.id, m.pool) for m in members if not m.lent]
         self.router = Router(routing, engines=open_)

@@ -215,7 +215,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Figures:
+class RunFigures:
     """What a run is compared by; an observer of a live log or of a simulation."""
 
     step_ends: list[float] = field(default_factory=list[float])

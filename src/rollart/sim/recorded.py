@@ -16,19 +16,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rollart.control.recording import decode_rules, decode_tasks
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
+from rollart.control.snapshot import decode_rules, decode_tasks
 from rollart.errors import ConfigError, RollartError, UserError
 from rollart.events import RunStarted
 from rollart.observe.log import LogPart, read_log
-from rollart.sim.fleet import Member
+from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
-from rollart.sim.measured import Figures, Measured
-from rollart.sim.recorded_work import RecordedDurations, RecordedWorkload, mean
+from rollart.sim.measured import Measured, RunFigures
+from rollart.sim.resampling import RecordedDurations, RecordedWorkload, Resampler, mean
 from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
-from rollart.sim.stretches import Stretches
 from rollart.sim.timed import TimedEngine
 from rollart.sim.world import World
 
@@ -66,7 +65,7 @@ def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
     draw from has `not_drawn` in their place, which says so.
     """
     part = _read(directory)
-    measured = Figures()
+    measured = RunFigures()
     for record in part.records:
         measured(record.time_s, record.event, record.commands)
     world, stretches = _world(directory, part, seed=None)
@@ -107,7 +106,7 @@ def ask(directory: Path, *, change: Change) -> dict[str, Any]:
 
 
 def _simulate(world: World) -> Mapping[str, Any]:
-    figures = Figures()
+    figures = RunFigures()
     Simulator(world, observers=[figures]).run()
     return figures.summary()
 
@@ -128,7 +127,7 @@ def _read(directory: Path) -> LogPart:
 
 def _world(
     directory: Path, part: LogPart, *, seed: int | None, change: Change = unchanged
-) -> tuple[World, Stretches]:
+) -> tuple[World, Resampler]:
     path = directory / LOG
     measured = Measured()
     try:
@@ -148,7 +147,7 @@ def _world(
             "to simulate the run"
         )
     length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
-    stretches = Stretches(seed=seed, length=length, count=steps // length)
+    stretches = Resampler(seed=seed, length=length, count=steps // length)
     changed, slots = change(replace(rules, steps=steps), started.slots)
     if changed.lending.enabled and not (
         rules.lending.enabled or any(engine.lent for engine in started.engines)
@@ -182,9 +181,9 @@ def _attempts(rules: Rules) -> int:
     return rules.batching.groups_per_step * rules.batching.group_size
 
 
-def _engines(started: RunStarted, loop: Loop) -> Sequence[Member]:
+def _engines(started: RunStarted, loop: Loop) -> Sequence[FleetMember]:
     return [
-        Member(engine=TimedEngine(info.id, loop=loop), pool=info.pool, lent=info.lent)
+        FleetMember(engine=TimedEngine(info.id, loop=loop), pool=info.pool, lent=info.lent)
         for info in started.engines
     ]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal
 
-from rollart.control.scaling import Orders, Scaler, Scaling
+from rollart.control.autoscaling import Orders, Scaler, Scaling
 from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
 

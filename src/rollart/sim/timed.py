@@ -6,8 +6,8 @@ elsewhere, and is what the live program is compared with.
 
 from functools import partial
 
-from rollart.sim.busy import BusyTime, Watcher
-from rollart.sim.job import Job
+from rollart.sim.attempt import Job
+from rollart.sim.engine import BusyTime, Watcher
 from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
 

@@ -13,12 +13,12 @@ from math import exp
 from random import Random
 from typing import NamedTuple, Protocol, overload
 
-from rollart.control.tasks import TaskKind, TaskMix
-from rollart.control.turns import Limits
+from rollart.control.episode import EpisodeLimits
+from rollart.control.task_order import TaskKind, TaskMix
 from rollart.errors import ConfigError
 from rollart.events import Launch
 from rollart.seeds import derive_seed
-from rollart.sim.latency import Latency, unit_lognormal
+from rollart.sim.distributions import Latency, unit_lognormal
 
 
 class ScriptTurn(NamedTuple):
@@ -76,7 +76,7 @@ class Script:
     domain: str
     reset_s: float
     turns: Sequence[ScriptTurn]
-    limits: Limits
+    limits: EpisodeLimits
     score_s: float | None = None
     """How long its reward takes; None if the environment's own reward stands."""
     fails: bool = False
@@ -197,7 +197,7 @@ def _draw(profile: TaskProfile, *, shared: Random, own: Random) -> Script:
         domain=profile.name,
         reset_s=reset_s,
         turns=turns,
-        limits=Limits(max_turns=profile.turns[1], max_tokens=profile.max_tokens),
+        limits=EpisodeLimits(max_turns=profile.turns[1], max_tokens=profile.max_tokens),
         score_s=score_s,
         fails=fails,
         reward=reward,

@@ -7,7 +7,7 @@ from typing import Protocol
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.errors import ConfigError
-from rollart.sim.fleet import Member
+from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
 from rollart.sim.outages import OutageOptions
 from rollart.sim.rewards import RewardOptions
@@ -15,7 +15,7 @@ from rollart.sim.workload import Workload
 from rollart.types import EngineId, Version
 
 
-class Durations(Protocol):
+class WorkDurations(Protocol):
     """How long what is neither rollout nor reward takes."""
 
     def train_s(self, tokens: int, *, version: Version) -> float:
@@ -45,8 +45,8 @@ class World:
 
     rules: Rules
     workload: Workload
-    make_engines: Callable[[Loop], Sequence[Member]]
-    durations: Durations
+    make_engines: Callable[[Loop], Sequence[FleetMember]]
+    durations: WorkDurations
     slots: int
     routing: Routing = field(default_factory=Routing)
     rewards: RewardOptions = field(default_factory=RewardOptions)

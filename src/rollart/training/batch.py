@@ -16,8 +16,21 @@ Arrays (T tokens, n trajectories):
     rewards       float64 [n]
     successes     bool    [n]
     temperatures  float64 [n]    what the logits were divided by when sampling
+
+Minibatches: which sequences can move the weights, and which update each belongs to.
+
+A function of the batch, the options and the version alone, so every rank and every resumed run
+deals alike. numpy only.
+
+Balance: which rank computes which sequences.
+
+A sequence of n tokens costs n + attention·n²: the matrix products of its tokens, and the scores
+between them. Sequences are dealt, dearest first, to the rank with the least to do, so no rank has
+more than the others by more than one sequence. All ranks deal alike from the same lengths, and
+know without asking how many micro-batches each has. Standard library only.
 """
 
+import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollart.errors import InvariantError
+from rollart.seeds import derive_seed
+from rollart.training.options import TrainingOptions
 from rollart.types import Trajectory, Turn
 
 _DTYPES: dict[str, type] = {
@@ -156,3 +171,56 @@ def _check_values(batch: Batch) -> None:
     for claim, holds in checks.items():
         if not holds:
             raise InvariantError(f"bad batch: {claim}")
+
+
+def find_moving(
+    batch: Batch, advantages: NDArray[np.float64], options: TrainingOptions
+) -> NDArray[np.bool_]:
+    """Say which sequences can move the weights."""
+    has_tokens = batch.sampled_counts > 0
+    if options.kl_coefficient > 0 or options.entropy_coefficient > 0:
+        return has_tokens
+    has_signal = has_tokens & (advantages != 0)
+    return has_signal if options.skip_zero_advantage or not has_signal.any() else has_tokens
+
+
+def deal_minibatches(
+    moving: NDArray[np.bool_], options: TrainingOptions, *, version: int
+) -> list[NDArray[np.int64]]:
+    """Deal all sequences to minibatches, differently each epoch; leave out idle minibatches."""
+    shares: list[NDArray[np.int64]] = []
+    for epoch in range(options.epochs):
+        seed = derive_seed(options.seed, version, epoch)
+        order = np.random.default_rng(seed).permutation(len(moving))
+        split = np.array_split(order, options.minibatches)
+        shares += [np.sort(share) for share in split if moving[share].any()]
+    return shares
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankShare:
+    """Which part of the sequences a rank computes."""
+
+    rank: int = 0
+    ranks: int = 1
+    attention: float = 0.0
+    """What a pair of positions costs, in units of one token's matrix products."""
+
+    def parts(self, lengths: Mapping[int, int]) -> list[dict[int, int]]:
+        """Return every rank's part."""
+        return deal(lengths, ranks=self.ranks, attention=self.attention)
+
+
+def deal(lengths: Mapping[int, int], *, ranks: int, attention: float) -> list[dict[int, int]]:
+    """Share sequences out over ranks; each keeps the order of the whole."""
+    costs = {index: size + attention * size * size for index, size in lengths.items()}
+    owners: dict[int, int] = {}
+    loads = [(0.0, rank) for rank in range(ranks)]
+    for index in sorted(costs, key=lambda key: (-costs[key], key)):
+        load, rank = loads[0]
+        heapq.heapreplace(loads, (load + costs[index], rank))
+        owners[index] = rank
+    return [
+        {index: size for index, size in lengths.items() if owners[index] == rank}
+        for rank in range(ranks)
+    ]

@@ -22,19 +22,18 @@ import torch
 from torch import Tensor
 
 from rollart.errors import DamagedError, ModelError
-from rollart.training.drafts import drafted, recover
-from rollart.training.exporting import ADAPTER_DIRECTORY, ADAPTER_STEM, write_model
+from rollart.training.distributed.process_group import told_to_all
+from rollart.training.distributed.sharding import Rows, architecture, local, whole
+from rollart.training.export import ADAPTER_DIRECTORY, ADAPTER_STEM, write_model
 from rollart.training.model import Model, load_model
 from rollart.training.policy import Policy
-from rollart.training.sharding import Rows, architecture, local, whole
-from rollart.training.tensor_files import Division, TensorReader
-from rollart.training.world import told_to_all
+from rollart.training.tensor_files import Division, TensorReader, drafted, recover
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class TrainingProgress:
     """Where training stands, besides weights and moments."""
 
     version: int
@@ -45,7 +44,7 @@ class Progress:
 class _Restored:
     """What a rank read of a checkpoint, checked and not yet applied."""
 
-    progress: Progress
+    progress: TrainingProgress
     rng: Tensor
     weights: Mapping[str, Tensor]
     moments: Mapping[str, Tensor]
@@ -60,7 +59,7 @@ def fingerprint(model: Model) -> dict[str, Any]:
 
 
 def save_checkpoint(
-    directory: Path, *, policy: Policy, optimizer: torch.optim.Optimizer, progress: Progress
+    directory: Path, *, policy: Policy, optimizer: torch.optim.Optimizer, progress: TrainingProgress
 ) -> None:
     """Write a whole checkpoint, replacing the one of that name only at the end."""
     model, rank = policy.model, policy.world.rank
@@ -83,7 +82,7 @@ def save_checkpoint(
 
 def load_checkpoint(
     directory: Path, *, policy: Policy, optimizer: torch.optim.Optimizer
-) -> Progress:
+) -> TrainingProgress:
     """Restore weights, moments and RNG state in place; nothing changes if anything is wrong."""
     world, model = policy.world, policy.model
     recover(directory, world=world)
@@ -106,7 +105,7 @@ def _read(directory: Path, policy: Policy) -> _Restored:
     _check_same_shape(directory, record["fingerprint"], fingerprint(policy.model))
     rng = bytearray(base64.b64decode(record["rng"]))
     return _Restored(
-        progress=Progress(version=record["version"], steps=record["steps"]),
+        progress=TrainingProgress(version=record["version"], steps=record["steps"]),
         rng=torch.frombuffer(rng, dtype=torch.uint8),
         moments=_read_moments(directory, policy.model),
         weights=_read_weights(directory, policy),
@@ -171,7 +170,7 @@ def _moments(model: Model, optimizer: torch.optim.Optimizer) -> Iterator[tuple[s
             yield f"{name}/{key}", value
 
 
-def _record(model: Model, progress: Progress) -> dict[str, Any]:
+def _record(model: Model, progress: TrainingProgress) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "version": progress.version,

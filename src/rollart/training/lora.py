@@ -17,9 +17,9 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from rollart.errors import ConfigError
+from rollart.training.distributed.sharding import whole
 from rollart.training.model import Model
 from rollart.training.options import LoraOptions
-from rollart.training.sharding import whole
 
 _NAME = "default"
 _PREFIX = "base_model.model."

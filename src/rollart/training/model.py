@@ -27,7 +27,7 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollart.errors import ModelError
-from rollart.models.devices import find_device
+from rollart.models.loader import find_device
 from rollart.training.packing import MicroBatch
 
 Model = Any
@@ -35,7 +35,7 @@ Model = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scores:
+class TokenScores:
     """What the model says of N sampled tokens."""
 
     logprobs: Tensor
@@ -81,14 +81,14 @@ def attention_cost(model: Model) -> float:
 
 def score(
     model: Model, micro: MicroBatch, *, targets: Tensor, temperatures: Tensor, entropy_grad: bool
-) -> Scores:
+) -> TokenScores:
     """Return log-probs and entropies of the micro-batch's sampled tokens, in fp32."""
     logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
     logprobs = torch.log_softmax(logits, dim=-1)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
         entropies = -(logprobs.exp() * logprobs).sum(-1)
     chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return Scores(logprobs=chosen, entropies=entropies)
+    return TokenScores(logprobs=chosen, entropies=entropies)
 
 
 def _logits(model: Model, micro: MicroBatch) -> Tensor:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollart.training.balance import Share
-from rollart.training.batch import Batch
+from rollart.training.batch import Batch, RankShare
 
 Row = tuple[int, ...]
 """Indices of the sequences in one row."""
@@ -54,7 +53,7 @@ IDLE = MicroBatch(
     places=np.zeros(0, np.int64),
 )
 """A micro-batch that predicts nothing: what a rank computes while only others have work."""
-ALONE = Share()
+ALONE = RankShare()
 
 
 def lay_out(
@@ -63,7 +62,7 @@ def lay_out(
     *,
     row_tokens: int,
     micro_batch_tokens: int,
-    share: Share = ALONE,
+    share: RankShare = ALONE,
 ) -> list[MicroBatch]:
     """Pack a rank's share of the named sequences of a batch, as many micro-batches as all have.
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from torch.distributed.fsdp import FSDPModule
 
 from rollart.seeds import derive_seed
+from rollart.training.distributed.process_group import ProcessGroup
+from rollart.training.distributed.sharding import recompute_layers, shard
 from rollart.training.model import Model, load_model
 from rollart.training.options import TrainingOptions
-from rollart.training.sharding import recompute_layers, shard
-from rollart.training.tuning import Tuning, open_tuning
-from rollart.training.world import World
+from rollart.training.trainable import Trainable, open_trainable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Policy:
     model: Model
     reference: Model | None
     """The weights it began with, where the loss compares with them and nothing else holds them."""
-    tuning: Tuning
-    world: World
+    tuning: Trainable
+    world: ProcessGroup
     source: str
     """Where the model came from: its tokenizer is there."""
 
@@ -36,17 +36,19 @@ class Policy:
 
 def load_policy(source: str, options: TrainingOptions) -> Policy:
     """Load a model for training, whole."""
-    tuning = open_tuning(options.lora)
+    tuning = open_trainable(options.lora)
     model = _load(source, options)
     tuning.prepare(model, seed=derive_seed(options.seed))
     if options.recompute:
         recompute_layers(model)
     is_compared = options.kl_coefficient > 0 and not tuning.has_adapters
     reference = _load(source, options) if is_compared else None
-    return Policy(model=model, reference=reference, tuning=tuning, world=World(), source=source)
+    return Policy(
+        model=model, reference=reference, tuning=tuning, world=ProcessGroup(), source=source
+    )
 
 
-def divide(policy: Policy, world: World, options: TrainingOptions) -> Policy:
+def divide(policy: Policy, world: ProcessGroup, options: TrainingOptions) -> Policy:
     """Divide a policy over the ranks of a world, in place."""
     shard(policy.model, world, options)
     if policy.reference is not None:

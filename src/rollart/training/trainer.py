@@ -17,6 +17,11 @@ with the same arguments and holds a share of the weights. All of a step that doe
 (advantages, dealing, token weights) every rank computes for the whole batch; of the sequences each
 computes its own. Losses, gradients and measures are added up, so a step is the same step at any
 number of ranks.
+
+The optimizer: AdamW over a model's parameters, and one safe update.
+
+An update happens whole or not at all: if loss or gradient norm is not finite, weights and moments
+stay as they are. Gradients are freed either way.
 """
 
 import math
@@ -32,25 +37,58 @@ from rollart.clock import SystemClock
 from rollart.errors import ConfigError, InvariantError
 from rollart.ports import Array, WeightStore
 from rollart.seeds import derive_seed
-from rollart.training.addresses import LOOPBACK
 from rollart.training.advantage import compute_advantages
-from rollart.training.balance import Share
-from rollart.training.batch import Batch, decode
-from rollart.training.checkpoint import Progress, load_checkpoint, save_checkpoint
-from rollart.training.exporting import export_model
-from rollart.training.measures import Measures, StepRecord, batch_metrics
-from rollart.training.meeting import alone, enter_meeting, open_meeting, use_interface_of
-from rollart.training.minibatches import deal_minibatches, find_moving
+from rollart.training.batch import Batch, RankShare, deal_minibatches, decode, find_moving
+from rollart.training.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
+from rollart.training.distributed.process_group import ProcessGroup, RankInfo, join
+from rollart.training.distributed.rendezvous import (
+    LOOPBACK,
+    alone,
+    enter_meeting,
+    open_meeting,
+    use_interface_of,
+)
+from rollart.training.distributed.sharding import settle, whole
+from rollart.training.export import arrays_of, export_model, open_store, publish_weights
+from rollart.training.losses import Columns, evaluate, logprobs_of
+from rollart.training.metrics import Measures, StepRecord, batch_metrics
 from rollart.training.model import Model, attention_cost, is_packable
-from rollart.training.objective import Columns, evaluate, logprobs_of
-from rollart.training.optimizer import apply_gradients, make_optimizer
 from rollart.training.options import TrainingOptions
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import Policy, divide, load_policy
-from rollart.training.publishing import arrays_of, open_store, publish_weights
-from rollart.training.sharding import settle
-from rollart.training.world import Place, World, join
 from rollart.types import Json, StepReport, Version
+
+
+def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
+    """Return AdamW in its fused form; only matrices decay."""
+    parameters = [value for value in model.parameters() if value.requires_grad]
+    groups: list[dict[str, Any]] = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": options.weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(
+        [group for group in groups if group["params"]],
+        lr=options.learning_rate,
+        betas=options.betas,
+        eps=options.eps,
+        fused=True,
+    )
+
+
+def apply_gradients(
+    optimizer: torch.optim.Optimizer, *, learning_rate: float, max_norm: float, is_sound: bool
+) -> float | None:
+    """Clip and apply the gradients; return their norm before clipping, or None if refused."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    limit = max_norm if max_norm > 0 else math.inf
+    norm = float(whole(torch.nn.utils.clip_grad_norm_(parameters, limit)))
+    is_sound = is_sound and math.isfinite(norm)
+    if is_sound:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return norm if is_sound else None
 
 
 class TorchTrainer:
@@ -69,7 +107,7 @@ class TorchTrainer:
     ) -> None:
         """Load the model; a rank of several then waits to be told where to `join` the others."""
         self._options = options = _read_options(options)
-        self._place = Place(rank=rank, world_size=world_size, address=address)
+        self._place = RankInfo(rank=rank, world_size=world_size, address=address)
         if world_size != options.ranks:
             raise ConfigError("training.ranks", options.ranks, f"the host made {world_size}")
         torch.set_num_threads(options.threads)
@@ -79,9 +117,9 @@ class TorchTrainer:
         self._version = version
         self._steps = 0
         self._table: Any = None
-        self._world = World()
+        self._world = ProcessGroup()
         self._loaded = policy = load_policy(model, options)
-        self._share = Share(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
+        self._share = RankShare(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
         self._row_tokens = options.row_tokens if is_packable(policy.model) else 1
         if options.is_sharded and world_size == 1:
             self._enter(alone())
@@ -154,7 +192,7 @@ class TorchTrainer:
             Path(directory),
             policy=self._policy,
             optimizer=self._optimizer,
-            progress=Progress(version=self._version, steps=self._steps),
+            progress=TrainingProgress(version=self._version, steps=self._steps),
         )
 
     def load(self, directory: str) -> Version:

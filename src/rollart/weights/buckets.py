@@ -25,8 +25,8 @@ from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
 from rollart.types import ArraySpec, Version
 from rollart.weights.delta import encode
-from rollart.weights.downloading import Download, Whole, read_json
-from rollart.weights.head import HEAD, Head, Stored, decode_head
+from rollart.weights.download import Download, Whole, read_json
+from rollart.weights.index import HEAD, Stored, StoreIndex, decode_index
 from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
 
 BUCKET_BYTES = 64 * 2**20
@@ -83,7 +83,7 @@ class BucketStore:
             base=None if base is None else base.id,
         )
         try:
-            self._put_head(Head(stored=head.stored, writing=stored))
+            self._put_head(StoreIndex(stored=head.stored, writing=stored))
             after = self._push(stored, layout, cut(layout, in_order(specs, arrays)), head)
         except BaseException:
             self._last = None
@@ -113,12 +113,12 @@ class BucketStore:
         self._last = None
         self.blobs.close()
 
-    def head(self) -> Head:
+    def head(self) -> StoreIndex:
         """Return what is stored now."""
         try:
-            return decode_head(bytes(self.blobs.get(HEAD)), place=self.blobs.place)
+            return decode_index(bytes(self.blobs.get(HEAD)), place=self.blobs.place)
         except KeyError:
-            return Head()
+            return StoreIndex()
 
     def begin(self, stored: Stored, base: Whole | None, *, spare: Array | None = None) -> Download:
         """Begin to pull a version that may not be whole yet; KeyError without its layout.
@@ -128,7 +128,7 @@ class BucketStore:
         layout = Layout.decoded(read_json(self.blobs, stored.layout_key))
         return Download(blobs=self.blobs, stored=stored, base=base, layout=layout, spare=spare)
 
-    def pull(self, stored: Stored, head: Head) -> Whole:
+    def pull(self, stored: Stored, head: StoreIndex) -> Whole:
         """Pull a stored version, and first what it is built on; KeyError if it is pruned."""
         base = None if stored.base is None else self.pull_base(stored, head, held=())
         try:
@@ -137,7 +137,7 @@ class BucketStore:
             raise self._gone(stored, str(missing.args[0])) from missing
         return self.complete(download)
 
-    def pull_base(self, stored: Stored, head: Head, *, held: Iterable[Whole]) -> Whole:
+    def pull_base(self, stored: Stored, head: StoreIndex, *, held: Iterable[Whole]) -> Whole:
         """Return what a version is built on, pulling it unless it is held."""
         base = None if stored.base is None else head.find(stored.base)
         if base is None:
@@ -163,7 +163,9 @@ class BucketStore:
             "nothing else may delete there; publish the version again"
         )
 
-    def _push(self, stored: Stored, layout: Layout, buckets: Iterable[Array], head: Head) -> Head:
+    def _push(
+        self, stored: Stored, layout: Layout, buckets: Iterable[Array], head: StoreIndex
+    ) -> StoreIndex:
         """Write a version's values, last the head that shows it; return that."""
         self._put_json(stored.layout_key, layout.encoded())
         width = _number_bytes(layout)
@@ -188,7 +190,7 @@ class BucketStore:
             )
         return after
 
-    def _base(self, head: Head, layout: Layout) -> Whole | None:
+    def _base(self, head: StoreIndex, layout: Layout) -> Whole | None:
         """Return what the next version may be written as changes to."""
         if self._last is None or self._last.layout != layout:
             return None
@@ -197,19 +199,19 @@ class BucketStore:
             return None
         return self._last
 
-    def _recovered(self) -> Head:
+    def _recovered(self) -> StoreIndex:
         """Return the head without what a dead writer left, which is removed."""
         head = self.head()
         if head.writing is None:
             return head
         self._discard(head.writing)
-        return Head(stored=head.stored)
+        return StoreIndex(stored=head.stored)
 
     def _discard(self, stored: Stored) -> None:
         for key in stored.keys:
             self.blobs.delete(key)
 
-    def _put_head(self, head: Head) -> None:
+    def _put_head(self, head: StoreIndex) -> None:
         self.blobs.put(HEAD, head.encode())
 
     def _put_json(self, key: str, value: object) -> None:

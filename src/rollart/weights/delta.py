@@ -14,10 +14,20 @@ import numpy as np
 from rollart.ports import Array
 
 _SAME, _WHOLE, _PLANES = b"s", b"w", b"p"
+
+
 _ZERO, _RAW, _DEFLATED = 0, 1, 2
+
+
 _HEADER = struct.Struct("<BQ")
+
+
 _SAMPLE_BYTES = 1 << 14
+
+
 _SAMPLES = 4
+
+
 _WORTH = 0.75
 """Compress what shrinks below this part of its size."""
 

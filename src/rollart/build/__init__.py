@@ -1,1 +1,0 @@
-"""Puts a run together: the one place that knows every adapter."""

@@ -1,0 +1,298 @@
+"""Checkpoints of a run: trainer, scheduler and buffer, at the same instant.
+
+A checkpoint is begun between two events: the scheduler's snapshot and the finished trajectories
+it counts on are taken at once, and the trainer is asked to save before it can be asked to step.
+The directory is filled under another name and renamed last, so one that is there is whole. A disk
+that refuses costs that checkpoint, with a message; the run and the checkpoints before it stay.
+
+The last save of a run: what was trained outlives what broke, if the trainer does.
+
+Where it cannot be made, that is told before anything else, with the checkpoint there is.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, cast
+
+from rollart.atomic_files import cut_short, recover_directory, replace_directory
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
+from rollart.errors import ClusterError, DamagedError, ModelError, StorageError, UserError
+from rollart.observe.run_directory import find_holder
+from rollart.ports import Handle
+from rollart.rollout.buffer import Buffer
+from rollart.rollout.controller import Controller
+from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
+
+FORMAT = 2
+"""Raised when a record of a run gains or loses a part."""
+STATE = "run.json"
+BUFFER = "buffer.jsonl"
+PREFIX = "step-"
+_GRACE_S = 30.0
+"""Longest a checkpoint that is cancelled waits for a disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint read back."""
+
+    directory: Path
+    scheduler: SchedulerRecord
+    trajectories: tuple[Trajectory, ...]
+    clock_s: float
+    notes: dict[str, Json]
+    """What the run wants to remember, such as its first evaluation."""
+
+
+class Checkpointer:
+    """Writes a run's checkpoints."""
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        every: int,
+        keep: int,
+        trainer: Handle,
+        buffer: Buffer,
+        now: Callable[[], float],
+        notes: Callable[[], dict[str, Json]],
+        warn: Callable[[str], None],
+    ) -> None:
+        self._directory = directory
+        self._every = every
+        self._keep = keep
+        self._trainer = trainer
+        self._buffer = buffer
+        self._now = now
+        self._notes = notes
+        self._warn = warn
+
+    def begin(self, scheduler: Scheduler, tasks: asyncio.TaskGroup) -> None:
+        """Start a checkpoint if one is due after the step just finished."""
+        if self._every and scheduler.optimizer % self._every == 0:
+            tasks.create_task(self._write_or_warn(self._capture(scheduler)))
+
+    async def save(self, scheduler: Scheduler) -> Path:
+        """Write a checkpoint of this moment and return its directory."""
+        return await self._write(self._capture(scheduler))
+
+    def _capture(self, scheduler: Scheduler) -> "_Moment":
+        record = take_snapshot(scheduler)
+        return _Moment(
+            version=record["version"],
+            state={
+                "format": FORMAT,
+                "clock_s": self._now(),
+                "scheduler": record,
+                "notes": self._notes(),
+            },
+            trajectories=tuple(self._buffer.get(id_) for id_ in buffered(record)),
+        )
+
+    async def _write(self, moment: "_Moment") -> Path:
+        target = self._directory / f"{PREFIX}{moment.version:06d}"
+        draft = self._directory / f".draft-{target.name}"
+        try:
+            await self._trainer.call("save", str(draft))
+            await _to_its_end(partial(moment.write, draft))
+            await _to_its_end(partial(replace_directory, draft, target))
+        except StorageError as error:
+            # The trainer knows only where it writes; the user knows the checkpoint by its name.
+            raise StorageError(str(error).replace(str(draft), str(target))) from error
+        except OSError as error:
+            raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        for old in checkpoints(self._directory)[: -self._keep]:
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+        return target
+
+    async def _write_or_warn(self, moment: "_Moment") -> None:
+        try:
+            await self._write(moment)
+        except UserError as error:
+            left = checkpoints(self._directory)
+            last = left[-1].name if left else "none"
+            self._warn(f"checkpoint failed, the run goes on (last good one: {last}): {error}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What a checkpoint holds besides the trainer's part."""
+
+    version: int
+    state: dict[str, Any]
+    trajectories: tuple[Trajectory, ...]
+
+    def write(self, directory: Path) -> None:
+        lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in self.trajectories]
+        _write_through(directory / BUFFER, "".join(lines))
+        _write_through(directory / STATE, json.dumps(self.state))
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """Return the whole checkpoints of a run's checkpoint directory, oldest first."""
+    return sorted(path for path in directory.glob(f"{PREFIX}*") if (path / STATE).is_file())
+
+
+def step_of(checkpoint: Path) -> str:
+    """Return the number in a checkpoint's name, also of one that was set aside."""
+    return checkpoint.name.rpartition("-")[2]
+
+
+def find_checkpoint(path: Path) -> Path:
+    """Return the checkpoint a user means: one itself, or the newest of a run's directory."""
+    if (path / STATE).is_file():
+        return path
+    directory = path / "checkpoints"
+    if find_holder(path) is None:  # what a run at work replaces is its own
+        for lost in cut_short(directory, PREFIX):
+            recover_directory(lost)
+    found = checkpoints(directory)
+    if found:
+        return found[-1]
+    if not path.exists():
+        raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
+    raise StorageError(
+        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): it ended before "
+        "anything was saved; begin anew"
+    )
+
+
+def set_aside_later(checkpoint: Path) -> list[Path]:
+    """Rename the checkpoints beside and after the one a run goes on from; return their new names.
+
+    They belong to a course of the run that is given up: found by number, they would be taken for
+    newer than what is written from here on, which would be pruned instead of them.
+    """
+    aside: list[Path] = []
+    for later in checkpoints(checkpoint.parent):
+        if step_of(later) > step_of(checkpoint):
+            target = later.with_name(f"superseded-{later.name}")
+            shutil.rmtree(target, ignore_errors=True)
+            aside.append(later.rename(target))
+    return aside
+
+
+def load_saved(directory: Path) -> Saved:
+    """Read the run's part of a checkpoint; the trainer reads its own."""
+    try:
+        state = cast("dict[str, Any]", json.loads((directory / STATE).read_text()))
+        if state.get("format") != FORMAT:
+            raise ModelError(
+                f"{directory}: written in format {state.get('format')}, not {FORMAT}, by another "
+                "version of rollart: go on with that one, or start from its weights (model.path)"
+            )
+        lines = (directory / BUFFER).read_text().splitlines()
+        scheduler = cast("SchedulerRecord", state["scheduler"])
+        int(scheduler["version"])
+        return Saved(
+            directory=directory,
+            scheduler=scheduler,
+            trajectories=tuple(_read_trajectory(json.loads(line)) for line in lines),
+            clock_s=state["clock_s"],
+            notes={**state["notes"]},
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{directory}: not a whole checkpoint: {error!r}") from error
+
+
+async def _to_its_end(work: Callable[[], None]) -> None:
+    """Do work in a thread; cancelled, wait a while for it: nothing else should touch its files."""
+    job = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        await asyncio.shield(job)
+    except asyncio.CancelledError:
+        job.add_done_callback(_look_at)
+        await asyncio.wait({job}, timeout=_GRACE_S)
+        raise
+
+
+def _look_at(job: "asyncio.Future[None]") -> None:
+    """Take what a job raised that nobody waits for any more."""
+    if not job.cancelled():
+        job.exception()
+
+
+def _write_through(path: Path, text: str) -> None:
+    """Write a file that is on the disk, not only in memory, before its directory gets its name."""
+    with path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_trajectory(value: dict[str, Any]) -> Trajectory:
+    return Trajectory(
+        id=TrajectoryId(value["id"]),
+        group=GroupId(value["group"]),
+        task=Task(**value["task"]),
+        turns=tuple(_read_turn(turn) for turn in value["turns"]),
+        stop=value["stop"],
+        success=value["success"],
+        reward=value["reward"],
+    )
+
+
+def _read_turn(value: dict[str, Any]) -> Turn:
+    return Turn(
+        prompt_tokens=tuple(value["prompt_tokens"]),
+        tokens=tuple(value["tokens"]),
+        logprobs=tuple(value["logprobs"]),
+        versions=tuple(Version(version) for version in value["versions"]),
+        observation=value["observation"],
+        action=value["action"],
+        reward=value["reward"],
+    )
+
+
+_SAVE_S = 300.0
+"""Longest the save may take before the run ends without it."""
+
+
+async def save_and_raise(
+    failure: UserError, controller: Controller, checkpointer: Checkpointer, directory: Path
+) -> NoReturn:
+    """Save a run that failed between two events; raise the failure, with how to go on."""
+    step = controller.scheduler.optimizer
+    if isinstance(failure, ClusterError) or controller.stepping.is_under_way:
+        raise failure
+    try:
+        async with asyncio.timeout(_SAVE_S):
+            kept = await checkpointer.save(controller.scheduler)
+    except (UserError, TimeoutError) as error:
+        why = str(error) or f"it took more than {_SAVE_S:g} s"
+        last = _name_last(directory)
+        raise UserError(f"{failure}; step {step} could not be saved ({why}); {last}") from failure
+    raise UserError(
+        f"{failure}; step {step} is saved in {kept}: when that is mended, go on with: "
+        f"rollart train --resume {directory}"
+    ) from failure
+
+
+@contextmanager
+def told_first(unsaved: StorageError | None, directory: Path) -> Generator[None]:
+    """Raise, after what follows, that the end of a run is not saved; then what else is not."""
+    more = ""
+    try:
+        yield
+    except UserError as error:
+        if unsaved is None:
+            raise
+        more = f"; {error}"
+    if unsaved is not None:
+        raise StorageError(f"{unsaved}; {_name_last(directory)}{more}") from unsaved
+
+
+def _name_last(directory: Path) -> str:
+    left = checkpoints(directory / "checkpoints")
+    return f"the last checkpoint is {left[-1]}" if left else "there is no checkpoint"

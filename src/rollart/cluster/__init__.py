@@ -1,0 +1,1 @@
+"""Where processes live: on this machine or on Ray."""

@@ -1,0 +1,375 @@
+"""Where a run takes place: its engines, trainer and environment workers, as the run sees them.
+
+One machine or a cluster: the run drives the same ports. A site is opened once, before the run
+begins, and closed when it has ended, whatever happened between.
+
+Assembly: the parts of a run on the embedded host, made in order and closed in reverse.
+
+The parts a controller drives, made from a config and, for a resumed run, from a checkpoint.
+"""
+
+import asyncio
+import collections.abc
+import json
+import os
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+from rollart.checkpoints.save import STATE, Saved
+from rollart.checkpoints.validate import blame
+from rollart.clock import SystemClock
+from rollart.cluster.local_host import EmbeddedHost, thread_env
+from rollart.config import Config
+from rollart.config.places import TRAINING, local_engines
+from rollart.config.rules import make_rules
+from rollart.control.routing import Router, Routing
+from rollart.control.scheduler import Scheduler
+from rollart.control.snapshot import restore
+from rollart.errors import InvariantError
+from rollart.inference.driver import EngineDriver
+from rollart.inference.renderer import ChatRenderer
+from rollart.inference.torch.engine import TorchEngine
+from rollart.inference.torch.options import TorchEngineOptions
+from rollart.models.files import load_config
+from rollart.models.loader import load_weights
+from rollart.models.tokenizer import load_tokenizer
+from rollart.observe.log import describe_fault
+from rollart.pipelines.run_record import task_streams
+from rollart.ports import Array, Generator, Handle, Renderer, WeightStore
+from rollart.rollout.barrier import NoBarrier, barrier_for
+from rollart.rollout.buffer import Buffer
+from rollart.rollout.controller import Controller, Rollout
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_manager import Access, Setup
+from rollart.rollout.env_worker import Ends, EnvWorker
+from rollart.rollout.evaluation import Evaluator
+from rollart.seeds import derive_seed
+from rollart.training.distributed.ranks import RankGroup, RankPlan
+from rollart.training.distributed.rendezvous import LOOPBACK
+from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
+from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
+from rollart.weights.prefetch import open_source
+from rollart.weights.store import open_store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    """The inference side of a run."""
+
+    proxies: Mapping[EngineId, EngineDriver]
+    pools: Mapping[EngineId, str]
+    """Where each engine belongs."""
+    lent: frozenset[EngineId]
+    """Those that run on the trainer's cores while it waits; they start suspended."""
+    renderer: ChatRenderer
+
+    @property
+    def infos(self) -> tuple[EngineInfo, ...]:
+        """The engines as the scheduler knows them."""
+        return tuple(
+            EngineInfo(
+                id=id_,
+                pool=self.pools[id_],
+                version=proxy.version,
+                lent=id_ in self.lent,
+            )
+            for id_, proxy in self.proxies.items()
+        )
+
+    def router(self, rule: Routing, *, affinity: bool) -> Router:
+        """Return a router over the engines that serve now; by domain if the mode has affinity."""
+        rule = rule if affinity else replace(rule, affinity={})
+        return Router(rule, engines=[(info.id, info.pool) for info in self.infos if not info.lent])
+
+
+@contextmanager
+def open_weights(config: Config) -> collections.abc.Generator[tuple[WeightStore, dict[str, Json]]]:
+    """Open the weight store between trainer and engines; gives it and how to open it elsewhere."""
+    remove_leftovers()
+    options = config.weights
+    directory = None if options.place else shared_directory(config.run.name)
+    kind, place, keep = options.store, options.place or str(directory), config.kept_versions
+    size, delta = options.bucket_bytes, options.delta
+    try:
+        with closing(open_store(kind, place, keep, bucket_bytes=size, delta=delta)) as store:
+            buckets: dict[str, Json] = {"bucket_bytes": size, "delta": delta}
+            yield store, {"kind": kind, "directory": place, "keep": keep, **buckets}
+    finally:
+        if directory is not None:
+            remove_directory(directory)
+
+
+@asynccontextmanager
+async def open_engines(
+    config: Config, *, model: Path, version: Version, store: WeightStore | None
+) -> AsyncGenerator[Engines]:
+    """Run the engines on a checkpoint's weights until the block ends.
+
+    Where training hardware is lent, one more stands by for the times its cores are idle.
+    """
+    renderer = ChatRenderer(load_tokenizer(model))
+    weights: Mapping[str, Array] = load_weights(model)
+    model_config = load_config(model)
+    pools = local_engines(config)
+    options = _with_threads(config, engines=len(pools))
+    is_lending = config.lending.enabled and store is not None
+    lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
+    pools |= dict.fromkeys(lent, TRAINING)
+    source = None if store is None else open_source(store, wait_s=config.weights.wait_s)
+    proxies: dict[EngineId, EngineDriver] = {}
+    for id_ in pools:
+        engine = TorchEngine(
+            model_config=model_config,
+            weights=weights,
+            options=options,
+            version=version,
+        )
+        proxies[id_] = EngineDriver(
+            engine,
+            id=id_,
+            fetch=_refuse if source is None else source.fetch,
+            pulled_s=None if source is None else source.pulled_s,
+            keep_kv=config.syncing.keep_kv,
+        )
+    for id_ in lent:
+        await proxies[id_].suspend()
+    loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
+    try:
+        yield Engines(proxies=proxies, pools=pools, lent=frozenset(lent), renderer=renderer)
+    finally:
+        for loop in loops:
+            loop.cancel()
+        await asyncio.gather(*loops, return_exceptions=True)
+        if source is not None:
+            source.close()
+
+
+def _refuse(version: Version) -> Mapping[str, Array]:
+    raise InvariantError(f"engines without a weight store were told to load version {version}")
+
+
+def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:
+    """Give the engines the cores the trainer leaves: more threads than cores only fight."""
+    options = config.engine.torch
+    if options.threads or options.device != "cpu":
+        return options
+    cores = len(os.sched_getaffinity(0)) - config.training.threads
+    return replace(options, threads=max(1, cores // engines))
+
+
+@asynccontextmanager
+async def open_trainer(
+    config: Config, *, model: Path, store: dict[str, Json]
+) -> AsyncGenerator[Handle]:
+    """Run the trainer until the block ends: in processes of its own if the weights can cross."""
+    host = EmbeddedHost(env=thread_env(config.training.threads))
+    options: dict[str, Json] = {
+        "model": str(model),
+        "options": json.loads(json.dumps(asdict(config.training))),
+        "store": store,
+    }
+    try:
+        plan = RankPlan(
+            options=options,
+            addresses=[LOOPBACK] * config.training.ranks,
+            own_process=config.weights.store != "memory",
+        )
+        group = await RankGroup.start(host, plan)
+        try:
+            yield group
+        finally:
+            await group.close()
+    finally:
+        await host.close()
+
+
+_EVALUATION = 3
+
+
+def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
+    """Return a new scheduler, or one that goes on from a checkpoint."""
+    rules, domain_of = make_rules(config), task_streams(config)[0].domain
+    if saved is None:
+        return Scheduler(rules, domain_of=domain_of)
+    try:
+        return restore(rules, saved.scheduler, domain_of=domain_of)
+    except (KeyError, TypeError, ValueError) as error:
+        raise blame(saved.directory, f"{STATE}: {describe_fault(error)}") from error
+
+
+def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
+    """Return the buffer, with what a checkpoint kept in it."""
+    buffer = Buffer(scheduler.is_fresh)
+    for trajectory in () if saved is None else saved.trajectories:
+        buffer.put(trajectory)
+    return buffer
+
+
+def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
+    """Return what plays held-out episodes on the engines of this process."""
+    board = _switchboard(config, engines)
+    return evaluator_over(config, setups, renderer=engines.renderer, switchboard=board)
+
+
+def evaluator_over(
+    config: Config,
+    setups: Mapping[str, Setup],
+    *,
+    renderer: Renderer,
+    switchboard: EngineClient,
+) -> Evaluator:
+    """Return what plays held-out episodes on the engines of a switchboard."""
+    access = Access(renderer=renderer, switchboard=switchboard, gate=NoBarrier(), is_fresh=_always)
+    # After the run's own slots and as many that stand in for slots that rest.
+    first, count = 2 * config.run.environments, config.run.environments
+    return Evaluator(
+        setups=setups,
+        access=access,
+        tasks=task_streams(config)[1].task,
+        slots=range(first, first + count),
+        seed=derive_seed(config.run.seed, _EVALUATION),
+    )
+
+
+def make_worker(
+    config: Config,
+    setups: Mapping[str, Setup],
+    engines: Engines,
+    controller: Controller,
+    buffer: Buffer,
+) -> EnvWorker:
+    """Return what runs attempts and reports to the controller."""
+    mode, ends = config.mode, Ends(put=buffer.put, post=controller.post)
+    return EnvWorker(
+        setups=setups,
+        access=Access(
+            renderer=engines.renderer,
+            switchboard=_switchboard(config, engines, on_cut=ends.cut),
+            gate=barrier_for(mode.lockstep),
+            is_fresh=controller.scheduler.is_fresh,
+        ),
+        tasks=task_streams(config)[0].task,
+        ends=ends,
+        score_elsewhere=mode.score == "after_rollout",
+    )
+
+
+def _switchboard(
+    config: Config,
+    engines: Engines,
+    on_cut: Callable[[TrajectoryId, int], None] | None = None,
+) -> EngineClient:
+    return EngineClient(
+        engines.router(config.routing, affinity=config.mode.affinity),
+        generators=engines.proxies,
+        now=SystemClock().now,
+        on_cut=on_cut,
+    )
+
+
+def _always(_version: Version) -> bool:
+    return True
+
+
+class Deployment(Protocol):
+    """The parts of a run, wherever they are."""
+
+    @property
+    def infos(self) -> tuple[EngineInfo, ...]:
+        """The engines there are."""
+        ...
+
+    @property
+    def generators(self) -> Mapping[EngineId, Generator]:
+        """The engines by id; on a cluster they come and go."""
+        ...
+
+    async def trainer(self) -> Handle:
+        """Return the trainer, once it is made."""
+        ...
+
+    def make_evaluator(self, setups: Mapping[str, Setup]) -> Evaluator:
+        """Return what plays held-out episodes on the engines."""
+        ...
+
+    async def make_rollout(
+        self, setups: Mapping[str, Setup], *, controller: Controller, buffer: Buffer
+    ) -> Rollout:
+        """Return what runs attempts and reports to the controller."""
+        ...
+
+    def lose_engine(self, engine: EngineId, message: str) -> None:
+        """Take note that an engine is gone."""
+        ...
+
+    async def stats(self) -> dict[str, dict[str, float]]:
+        """Return the counters of each engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalDeployment:
+    """Engines in this process, the trainer in one of its own."""
+
+    config: Config
+    engines: Engines
+    starting: "asyncio.Task[Handle]"
+    """The trainer starts while the engines are evaluated."""
+
+    @property
+    def infos(self) -> tuple[EngineInfo, ...]:
+        """The engines there are."""
+        return self.engines.infos
+
+    @property
+    def generators(self) -> Mapping[EngineId, Generator]:
+        """The engines by id."""
+        return self.engines.proxies
+
+    async def trainer(self) -> Handle:
+        """Return the trainer, once it is made."""
+        return await self.starting
+
+    def make_evaluator(self, setups: Mapping[str, Setup]) -> Evaluator:
+        """Return what plays held-out episodes on the engines."""
+        return make_evaluator(self.config, setups, self.engines)
+
+    async def make_rollout(
+        self, setups: Mapping[str, Setup], *, controller: Controller, buffer: Buffer
+    ) -> Rollout:
+        """Return what runs attempts and reports to the controller."""
+        return make_worker(self.config, setups, self.engines, controller, buffer)
+
+    def lose_engine(self, engine: EngineId, message: str) -> None:
+        """Fail: an engine of this process cannot be gone without it."""
+        raise AssertionError(f"{engine}: {message}")
+
+    async def stats(self) -> dict[str, dict[str, float]]:
+        """Return the counters of each engine."""
+        return {id_: dict(proxy.stats()) for id_, proxy in self.engines.proxies.items()}
+
+
+@asynccontextmanager
+async def open_embedded(
+    config: Config, *, model: Path, start: Path, version: Version
+) -> AsyncGenerator[Deployment]:
+    """Open this machine: the trainer begins with `model`, the engines with `start`'s weights."""
+    async with AsyncExitStack() as stack:
+        store, opening = stack.enter_context(open_weights(config))
+        context = open_trainer(config, model=model, store=opening)
+        starting = asyncio.create_task(stack.enter_async_context(context))
+        stack.push_async_callback(_give_up, starting)
+        engines = await stack.enter_async_context(
+            open_engines(config, model=start, version=version, store=store)
+        )
+        yield LocalDeployment(config=config, engines=engines, starting=starting)
+
+
+async def _give_up(starting: "asyncio.Task[Handle]") -> None:
+    """End a trainer that was still being made when it was no longer wanted."""
+    if not starting.done():
+        starting.cancel()
+        await asyncio.wait({starting})

@@ -1,0 +1,248 @@
+"""EnvServer: an environment worker that is driven by calls from elsewhere.
+
+Calls bring orders (launch, cancel, engines that come and go) and take what has happened since:
+events, the trajectories they tell of, and engines found to be gone. A trajectory is told before
+the event that ends it, so the buffer has it when the scheduler hears of it. An error outside any
+attempt's failures breaks the worker: every further call raises it, so that another is made.
+
+Place: where one environment worker sits, as its driver sees it.
+
+An environment worker in a process elsewhere, made from a config.
+
+It is named as `module:Class` and made from JSON options, so any host can make it. It has a
+tokenizer and no model, so it loads no torch: attempts wait for its process to start.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rollart.clock import SystemClock
+from rollart.cluster.channel import Channel, InOrder, Mailbox
+from rollart.cluster.engine_actor import RemoteEngine
+from rollart.config import Config, add_import_paths
+from rollart.config.loader import parse_config
+from rollart.control.routing import Router
+from rollart.events import Event, Launch
+from rollart.inference.renderer import ChatRenderer
+from rollart.models.tokenizer import load_tokenizer
+from rollart.pipelines.run_record import make_setups, task_streams
+from rollart.ports import Handle, Renderer
+from rollart.rollout.barrier import barrier_for
+from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.env_manager import Access, Setup
+from rollart.rollout.env_worker import Ends, EnvWorker
+from rollart.types import EngineId, Trajectory, TrajectoryId, Version
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartAttempts:
+    """Start attempts that belong together."""
+
+    launches: tuple[Launch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopAttempt:
+    """Stop an attempt."""
+
+    id: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """Let the others go on without an attempt that ended."""
+
+    id: TrajectoryId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Open:
+    """Let an engine take requests."""
+
+    engine: EngineId
+    pool: str
+    handle: Handle
+    is_guest: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shut:
+    """Send an engine no further request; if it is gone, give back what it had."""
+
+    engine: EngineId
+    is_lost: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """An engine could not be reached."""
+
+    engine: EngineId
+    message: str
+
+
+Order = StartAttempts | StopAttempt | Leave | Open | Shut
+Report = Event | Trajectory | Lost
+
+MakeWorker = Callable[[Ends], tuple[EnvWorker, EngineClient]]
+
+
+class EnvServer:
+    """Runs an EnvWorker and its switchboard."""
+
+    def __init__(self, make: MakeWorker, *, name: str) -> None:
+        """Take what makes the worker, and the name its engines know it by.
+
+        No other worker of the run may have it, or have had it: to them that would be this one.
+        """
+        self._make = make
+        self._name = name
+        self._orders: InOrder[Order] = InOrder()
+        self._mailbox: Mailbox[Report]
+        self._worker: EnvWorker
+        self._switchboard: EngineClient
+        self._engines: dict[EngineId, RemoteEngine] = {}
+        self._attempts: set[asyncio.Task[None]] = set()
+        self._is_serving = False
+        self._is_broken = False
+
+    async def start(self) -> None:
+        """Begin to serve."""
+        self._mailbox = Mailbox()
+        self._worker, self._switchboard = self._make(Ends(put=self._put, post=self._put))
+        self._is_serving = True
+
+    async def exchange(self, caller: str, number: int, orders: Sequence[Order]) -> list[Report]:
+        """Carry orders out; return what has happened since."""
+        del caller  # there is one
+        for order in self._orders.take(number, orders):
+            self._obey(order)
+        return await self._mailbox.collect(number)
+
+    async def close(self) -> None:
+        """Stop every attempt and close every environment."""
+        for engine in self._engines.values():
+            engine.close()
+        for task in self._attempts:
+            task.cancel()
+        await asyncio.gather(*self._attempts, return_exceptions=True)
+        if self._is_serving:
+            await self._worker.close()
+
+    def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Run an attempt; what breaks it breaks the worker."""
+        task = asyncio.get_running_loop().create_task(coro)
+        self._attempts.add(task)
+        task.add_done_callback(self._attempt_ended)
+        return task
+
+    def _attempt_ended(self, task: "asyncio.Task[None]") -> None:
+        self._attempts.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, Exception) and not self._is_broken:
+            self._is_broken = True
+            self._mailbox.fail(error)
+
+    def _put(self, report: Report) -> None:
+        if not self._is_broken:
+            self._mailbox.put(report)
+
+    def _obey(self, order: Order) -> None:
+        match order:
+            case StartAttempts():
+                self._worker.launch(order.launches, self)
+            case StopAttempt():
+                self._worker.cancel(order.id)
+            case Leave():
+                self._worker.leave(order.id)
+            case Open():
+                if order.engine not in self._engines:  # one that was lent is known to it already
+                    engine = RemoteEngine(
+                        order.handle, id=order.engine, caller=self._name, lose=self._lose
+                    )
+                    self._engines[order.engine] = engine
+                    self._switchboard.add(order.engine, engine)
+                self._switchboard.open(order.engine, order.pool, is_guest=order.is_guest)
+            case Shut():
+                self._switchboard.close(order.engine)
+                engine = self._engines.get(order.engine)
+                if order.is_lost and engine is not None:
+                    engine.lost(ConnectionError("the engine is gone"))
+
+    def _lose(self, engine: EngineId, error: Exception) -> None:
+        self._switchboard.close(engine)
+        self._put(Lost(engine=engine, message=f"{type(error).__name__}: {error}"))
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EnvActorRef:
+    """Where one worker sits; its successor sits there too, or in the place that follows it."""
+
+    number: int
+    is_spare: bool
+    made: int = 0
+    """Workers there have been, in the places it follows too."""
+    name: str = ""
+    """What the worker there is called, and no other ever is."""
+    handle: Handle | None = None
+    line: Channel[Order, Report] | None = None
+    running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
+    is_left: bool = False
+    """Whether another place follows it, or is about to."""
+
+    @property
+    def title(self) -> str:
+        """What it is called in messages."""
+        return f"{'spare ' if self.is_spare else ''}environment worker {self.number}"
+
+    def rename(self) -> None:
+        """Name the next worker there."""
+        self.name = f"{'spare-' if self.is_spare else ''}environments-{self.number}"
+        self.name += f".{self.made}" if self.made else ""
+        self.made += 1
+
+
+class EnvActor(EnvServer):
+    """An environment worker in a process of its own."""
+
+    def __init__(self, *, config: str, name: str, model: str) -> None:
+        settings = parse_config(config)
+        add_import_paths(settings)
+        setups = make_setups(settings, settings.sampling)
+        renderer = ChatRenderer(load_tokenizer(Path(model)))
+        super().__init__(
+            lambda ends: _make_worker(settings, setups, renderer=renderer, ends=ends), name=name
+        )
+
+
+def _make_worker(
+    config: Config, setups: Mapping[str, Setup], *, renderer: Renderer, ends: Ends
+) -> tuple[EnvWorker, EngineClient]:
+    """Return what runs attempts in a process of its own, with engines yet to be opened."""
+    mode = config.mode
+    rule = config.routing if mode.affinity else replace(config.routing, affinity={})
+    switchboard = EngineClient(
+        Router(rule, engines=()), generators={}, now=SystemClock().now, on_cut=ends.cut
+    )
+    access = Access(
+        renderer=renderer,
+        switchboard=switchboard,
+        gate=barrier_for(mode.lockstep),
+        # What grows too old is cancelled by the scheduler, which alone knows the versions.
+        is_fresh=_always,
+    )
+    worker = EnvWorker(
+        setups=setups,
+        access=access,
+        tasks=task_streams(config)[0].task,
+        ends=ends,
+        score_elsewhere=mode.score == "after_rollout",
+    )
+    return worker, switchboard
+
+
+def _always(_version: Version) -> bool:
+    return True

@@ -1,0 +1,175 @@
+"""An actor and the process that may hold it.
+
+Started as `python -m rollart.cluster.local_worker READ_FD WRITE_FD`.
+
+The process reads one frame, does what it says, writes one frame, in order, until it is told to
+stop or its pipe ends. It does not outlive its parent: an idle worker sees the end of its pipe, a
+busy one is killed by the kernel. It ignores SIGINT and SIGTERM, which may be sent to a whole job
+and are the parent's to handle. What it
+prints goes to its standard error, which the parent reads.
+"""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rollart import errors
+from rollart.errors import ConfigError, RollartError
+from rollart.serialization import CodecError, encode, read_frame, write_pieces
+from rollart.types import Json
+
+_PR_SET_PDEATHSIG = 1
+
+
+class Shown:
+    """Stands for a value that could not cross a pipe: looks like it, is not it."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+class Actor:
+    """An object made from `module:Class` and JSON options, whose methods are called by name."""
+
+    def __init__(self, target: str, options: Mapping[str, Json]) -> None:
+        self._object = load_class(target)(**options)
+
+    def call(self, method: str, args: Sequence[object]) -> Any:
+        """Run a public method."""
+        if method.startswith("_"):
+            raise AttributeError(f"{method!r} is private to {type(self._object).__qualname__}")
+        return getattr(self._object, method)(*args)
+
+    def close(self) -> Any:
+        """Let the object close itself, if it can; return what that returns."""
+        close = getattr(self._object, "close", None)
+        return close() if callable(close) else None
+
+
+def load_class(target: str) -> Callable[..., Any]:
+    """Import `module:Class`."""
+    module_name, _, class_name = target.partition(":")
+    if not module_name or not class_name:
+        raise ConfigError("target", target, "write it as module:Class")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise ConfigError("target", target, f"there is no module {error.name!r}") from error
+    if not hasattr(module, class_name):
+        raise ConfigError("target", target, f"module {module_name!r} has no {class_name!r}")
+    return getattr(module, class_name)
+
+
+def nearest_error(error: BaseException) -> type[RollartError] | None:
+    """Return the class of the project's error tree that an exception is, if any but the root."""
+    if type(error) is RollartError:
+        return RollartError
+    for kind in type(error).__mro__:
+        if kind.__module__ == errors.__name__ and kind is not RollartError:
+            return kind
+    return None
+
+
+def describe(error: BaseException) -> dict[str, object]:
+    """Return what the parent needs to raise the error again."""
+    kind = nearest_error(error)
+    described: dict[str, object] = {
+        "kind": kind.__name__ if kind is not None else None,
+        "message": f"{type(error).__name__}: {error}" if kind is None else str(error),
+        "traceback": "".join(traceback.format_exception(error)),
+    }
+    if isinstance(error, ConfigError):
+        described["field"], described["fix"] = error.field, error.fix
+        described["shown"] = repr(error.value)
+        if _can_cross(error.value):
+            described["value"] = error.value
+    return described
+
+
+def restore(described: Mapping[str, Any]) -> RollartError | None:
+    """Return the error that was described, None if it is not of the project's tree."""
+    match described["kind"]:
+        case None:
+            return None
+        case "ConfigError":
+            value = described["value"] if "value" in described else Shown(described["shown"])
+            error = ConfigError(described["field"], value, described["fix"])
+        case name:
+            error = getattr(errors, name)(described["message"])
+    error.add_note(described["traceback"])
+    return error
+
+
+def serve(read_fd: int, write_fd: int) -> None:
+    """Make the actor the first frame names, then answer calls until told to stop."""
+    target, options, path = read_frame(read_fd)
+    sys.path[:] = path
+    made: list[Actor] = []
+    _answer(write_fd, lambda: made.append(Actor(target, options)))
+    if made:
+        while _serve_call(made[0], read_fd, write_fd):
+            pass
+        _answer(write_fd, lambda: _close(made[0]))
+
+
+def _serve_call(actor: Actor, read_fd: int, write_fd: int) -> bool:
+    request = read_frame(read_fd)
+    if request is not None:
+        _answer(write_fd, lambda: actor.call(*request))
+    return request is not None
+
+
+def _answer(write_fd: int, work: Callable[[], Any]) -> None:
+    try:
+        reply = encode(("result", work()))
+    except (Exception, SystemExit) as error:
+        reply = encode(("error", describe(error)))
+    write_pieces(write_fd, reply)
+
+
+def _close(actor: Actor) -> None:
+    actor.close()
+
+
+def _can_cross(value: object) -> bool:
+    try:
+        encode(value)
+    except CodecError:
+        return False
+    return True
+
+
+def _die_with(parent_pid: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent_pid:
+        sys.exit("the parent of this worker is gone")
+
+
+def main() -> None:
+    """Serve the two pipes named on the command line."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    read_fd, write_fd, parent_pid = (int(argument) for argument in sys.argv[1:])
+    _die_with(parent_pid)
+    faulthandler.enable()
+    os.set_inheritable(read_fd, False)
+    os.set_inheritable(write_fd, False)
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        serve(read_fd, write_fd)
+
+
+if __name__ == "__main__":
+    main()

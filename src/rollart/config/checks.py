@@ -1,0 +1,123 @@
+"""Checking what a config names: environments, parsers and reward functions are looked up before a
+run starts.
+
+Fitting: what a config asks of its pools that cannot be had, known from the config alone.
+
+Truncated sampling: what a person should know who trains on draws from a part of the tokens.
+"""
+
+import importlib
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from rollart.config.places import capacities, engine_places, local_engines, trainer_place
+from rollart.config.rewards import check_rewards
+from rollart.config.schema import Config
+from rollart.control.placement import Bindings
+from rollart.envs.baselines import Suggesting
+from rollart.envs.registry import refuse_method
+from rollart.envs.trial import try_env
+from rollart.errors import ConfigError, PlacementError, describe_error
+from rollart.rollout.env_contract import refuse_call
+from rollart.types import Sampling
+
+
+def check_names(config: Config, *, is_trained: bool = True) -> None:
+    """Make each task's environment once and find its parser and rewards.
+
+    If it is to be trained on, see also that it can be demonstrated.
+    """
+    for name, task in config.tasks.items():
+        try:
+            env = try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
+        except ConfigError as error:
+            key = "env" if error.field == "env.name" else error.field.removeprefix("env.")
+            raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
+        is_imitated = is_trained and config.model.needs_suggestions
+        if is_imitated and not isinstance(env, Suggesting):
+            fix = "the warm start imitates its method suggest() -> str, and it has none"
+            ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"
+            raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
+        if is_imitated and (problem := refuse_method(type(env), "suggest", ())):
+            raise ConfigError(f"tasks.{name}.env", task.env, problem)
+        if task.parser:
+            find_parser(task.parser, field=f"tasks.{name}.parser")
+        check_rewards(name, task.rewards)
+
+
+def find_parser(target: str, *, field: str) -> Callable[[str], Any]:
+    """Return the function called `module:function`."""
+    module_name, _, function_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        fix = f"no module {error.name}; put it next to the config or set run.import_paths"
+        raise ConfigError(field, target, fix) from error
+    except Exception as error:
+        fix = f"importing {module_name} failed: {describe_error(error)}"
+        raise ConfigError(field, target, fix) from error
+    found = getattr(module, function_name, None)
+    if not callable(found):
+        raise ConfigError(field, target, f"{module_name} has no function {function_name}")
+    if problem := refuse_call(found, function_name, ("text",)):
+        raise ConfigError(field, target, problem)
+    if inspect.iscoroutinefunction(found):
+        fix = f"a parser is not awaited: write def {function_name}(text), without async"
+        raise ConfigError(field, target, fix)
+    return found
+
+
+def check_places(config: Config) -> None:
+    """Raise a ConfigError if no machine could give the workers their places.
+
+    With an address the pools are a cluster's: all of them free, they must have room for every rank
+    and engine. Without one they are this machine's.
+    """
+    if not config.ray.address:
+        local_engines(config)
+        return
+    engines = engine_places(config)
+    pools = capacities(config)
+    bindings = Bindings(pools)
+    # Of nodes of any size: what does not fit on one that has the whole pool fits on none.
+    bindings.observe({pool.name: {pool.name: pool.units} for pool in pools}, now=0.0)
+    place = trainer_place(config)
+    try:
+        for rank in range(config.training.ranks):
+            bindings.bind(f"rank-{rank}", preferred=place.preferred, needs=place.needs, now=0.0)
+    except PlacementError as error:
+        raise _no_room_to_train(config, bindings) from error
+    try:
+        for name, place in engines.items():
+            bindings.bind(name, preferred=place.preferred, needs=place.needs, now=0.0)
+    except PlacementError as error:
+        fix = f"so many leave too little for engines: {error}. Lower it, or give the pools more"
+        raise ConfigError("training.ranks", config.training.ranks, fix) from error
+
+
+def _no_room_to_train(config: Config, bindings: Bindings) -> ConfigError:
+    full = [row for row in bindings.table() if row.used]
+    if not full:
+        fix = 'none of them may train: add one with role = "train", or leave a role out'
+        return ConfigError("pools", list(config.pools), fix)
+    units = ", ".join(f"pools.{row.name} has {row.units}" for row in full)
+    fix = f"each takes a unit of a pool that may train, and {units}: lower it, or raise the count"
+    return ConfigError("training.ranks", config.training.ranks, fix)
+
+
+_FIELDS = ("top_p", "top_k", "min_p")
+
+
+def describe_truncation(config: Config) -> str:
+    """Say that the trainer's log-probs are not those of the draws; empty if they are."""
+    whole = Sampling()
+    values = {name: getattr(config.sampling, name) for name in _FIELDS}
+    cut = [f"sampling.{name} = {it}" for name, it in values.items() if it != getattr(whole, name)]
+    if not cut:
+        return ""
+    return (
+        f"{', '.join(cut)}: the trainer's log-probs are of all tokens, not only of those that may "
+        "be drawn, so it trains a slightly different policy from the one that played; leave "
+        f"{'it' if len(cut) == 1 else 'them'} out to train what is sampled"
+    )

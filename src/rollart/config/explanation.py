@@ -1,0 +1,104 @@
+"""Explaining: what a key means, from the words written under its field."""
+
+import ast
+import dataclasses
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from textwrap import indent
+from typing import Any, get_origin
+
+from rollart.config.keys import keys_of
+from rollart.config.loader import describe_type, field_types, option_class, unknown_key
+from rollart.config.schema import Config
+from rollart.config.writer import toml_value
+from rollart.errors import UserError
+
+
+def explain(key: str, config: Config | None = None) -> str:
+    """Describe a key, a section or (empty key) the whole config; with values if a config is given.
+
+    A task's keys are asked for as `tasks.NAME.key`, or `tasks.key` when no config is at hand.
+    """
+    cls: type = Config
+    value: Any = config
+    text = inspect.getdoc(Config) or ""
+    parts = [part for part in key.split(".") if part]
+    for depth, part in enumerate(parts):
+        hints = field_types(cls)
+        if part not in hints:
+            prefix = "".join(f"{each}." for each in parts[:depth])
+            raise UserError(f"{prefix}{part}: {unknown_key(cls, prefix, part)}")
+        text = field_docs(cls)[part]
+        default = _default(cls, part)
+        value = None if value is None else getattr(value, keys_of(cls)[part])
+        hint = hints[part]
+        within = option_class(hint)
+        if within is None:
+            if parts[depth + 1 :]:
+                above = ".".join(parts[: depth + 1])
+                raise UserError(f"{key}: no such key; {above} is {describe_type(hint)}")
+            return _explain_field(key, text, describe_type(hint), default, value)
+        cls = within
+        if get_origin(hint) is Mapping and depth + 1 < len(parts):
+            value = _named_task(parts, depth + 1, cls, value)
+    return _explain_section(key, text, cls)
+
+
+@cache
+def field_docs(cls: type) -> dict[str, str]:
+    """Return the docstring below each field of an option class."""
+    tree = ast.parse(inspect.getsource(inspect.getmodule(cls) or cls))
+    keys = {name: key for key, name in keys_of(cls).items()}
+    docs = dict.fromkeys(keys.values(), "")
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
+            for entry, below in zip(node.body, node.body[1:], strict=False):
+                match entry, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        docs[keys[name]] = inspect.cleandoc(text)
+                    case _:
+                        pass
+    return docs
+
+
+def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
+    """Step over the name in `tasks.NAME.key`, which is written or left out."""
+    if parts[index] in field_types(cls) and (tasks is None or parts[index] not in tasks):
+        return None
+    name = parts.pop(index)
+    if tasks is not None and name not in tasks:
+        raise UserError(f"no task {name!r}; there is {', '.join(tasks)}")
+    return None if tasks is None else tasks[name]
+
+
+def _explain_field(key: str, text: str, kind: str, default: str, value: object) -> str:
+    lines = [key, indent(text, "  "), f"  type     {kind}", f"  default  {default}"]
+    if value is not None:
+        lines.append(f"  now      {toml_value(value)}")
+    return "\n".join(lines)
+
+
+def _explain_section(key: str, text: str, cls: type) -> str:
+    docs = field_docs(cls)
+    width = max(len(name) for name in docs)
+    lines = [f"[{key}]" if key else "A config's sections", indent(text, "  "), ""]
+    lines += [f"  {name:<{width}}  {_first_paragraph(words)}" for name, words in docs.items()]
+    return "\n".join(lines)
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _default(cls: type, name: str) -> str:
+    entry = next(each for each in dataclasses.fields(cls) if each.name == keys_of(cls)[name])
+    if entry.default is not dataclasses.MISSING:
+        return toml_value(entry.default)
+    if entry.default_factory is dataclasses.MISSING:
+        return "none: required"
+    value = entry.default_factory()
+    return "its own defaults" if dataclasses.is_dataclass(value) else toml_value(value)

@@ -1,0 +1,343 @@
+"""Loading: from a merged table to a `Config`, or to an error that names field, value and fix.
+
+Values are checked strictly against the fields' types: "8" is not an integer, 1 is a number, a
+TOML list is a tuple. The text "none" stands for no value where a field allows that.
+
+Layers: TOML files that extend each other, and `key=value` overrides, merged into one table.
+
+Later layers win, key by key. Each key remembers where its value came from, so that an error can
+name the file and the line.
+"""
+
+import dataclasses
+import difflib
+import json
+import math
+import re
+import shlex
+import sys
+import tomllib
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from rollart.config.keys import keys_of, meant_by
+from rollart.config.schema import Config
+from rollart.errors import ConfigError, UserError
+
+Table = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Layered:
+    """The merged table, and for each key written (dotted) where it was."""
+
+    table: Table = field(default_factory=dict[str, Any])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+    typed: dict[str, str] = field(default_factory=dict[str, str])
+    """What was typed for a key on the command line."""
+
+    def origin(self, key: str) -> str:
+        """Say where a key, or the nearest table around it, was written; empty if nowhere."""
+        while key and key not in self.origins:
+            key = key.rpartition(".")[0]
+        return self.origins.get(key, "")
+
+    def put(self, key: str, value: object, *, origin: str) -> None:
+        """Give a key this value, whatever was there."""
+        *path, last = key.split(".")
+        table = self.table
+        for part in path:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = cast("Table", table[part])
+        table[last] = value
+        below = f"{key}."
+        self.origins = {each: at for each, at in self.origins.items() if not each.startswith(below)}
+        self.typed = {each: at for each, at in self.typed.items() if not each.startswith(below)}
+        self.origins[key] = origin
+
+    def add(self, table: Mapping[str, Any], *, origins: Mapping[str, str]) -> None:
+        """Lay a table over what is there."""
+        _merge(self.table, table)
+        self.origins.update(origins)
+
+
+def read_layers(path: Path, overrides: Sequence[str]) -> Layered:
+    """Read a file, what it extends, and the overrides."""
+    layered = Layered()
+    _read_file(path, layered, chain=())
+    layer_overrides(layered, overrides)
+    return layered
+
+
+def layer_overrides(layered: Layered, overrides: Sequence[str]) -> None:
+    """Lay `key=value` overrides over what is there; a table replaces the one that was there."""
+    for override in overrides:
+        key, value = parse_override(override)
+        layered.put(key, value, origin="on the command line")
+        layered.typed[key] = override.partition("=")[2]
+
+
+def parse_override(override: str) -> tuple[str, Any]:
+    """Split `a.b=value` into the key and the value, read as TOML or else as text."""
+    key, equals, text = override.partition("=")
+    key = key.strip()
+    if not equals or not re.fullmatch(r"[\w-]+(\.[\w-]+)*", key):
+        raise UserError(f"override {override!r}: write it as section.key=value")
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return key, text.strip()
+    return key, parsed["value"] if list(parsed) == ["value"] else text
+
+
+def _read_file(path: Path, layered: Layered, *, chain: tuple[Path, ...]) -> None:
+    resolved = path.resolve()
+    if resolved in chain:
+        names = " -> ".join(str(each.name) for each in (*chain, resolved))
+        raise ConfigError("extends", str(path), f"files extend each other in a circle: {names}")
+    text = _read_text(path)
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from error
+    base = table.pop("extends", None)
+    if base is not None:
+        if not isinstance(base, str):
+            raise ConfigError("extends", base, f"must be the path of a TOML file, as text ({path})")
+        _read_file(path.parent / base, layered, chain=(*chain, resolved))
+    lines = _lines(text)
+    origins = {
+        key: f"{path}:{lines[key]}" if key in lines else str(path) for key in _keys(table, "")
+    }
+    layered.add(table, origins=origins)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        hint = _neighbours(path)
+        raise UserError(f"{path}: no such config file{hint}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path}: is a directory; name a TOML file in it") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: not UTF-8 text: {error.reason}") from error
+
+
+def _neighbours(path: Path) -> str:
+    for directory in (path.parent, path.parent / "examples"):
+        found = sorted(each.name for each in directory.glob("*.toml"))
+        names = [name for name in found if name != "pyproject.toml"][:8]
+        if names:
+            return f"; {directory}/ holds {', '.join(names)}"
+    return ""
+
+
+def _merge(into: Table, table: Mapping[str, Any]) -> None:
+    for key, value in table.items():
+        if not isinstance(value, Mapping):
+            into[key] = value
+            continue
+        if not isinstance(into.get(key), dict):
+            into[key] = {}
+        _merge(into[key], cast("Table", value))
+
+
+def _keys(table: Mapping[str, Any], prefix: str) -> list[str]:
+    """List every key of a table and of the tables in it, dotted."""
+    keys: list[str] = []
+    for key, value in table.items():
+        keys.append(prefix + key)
+        if isinstance(value, Mapping):
+            keys += _keys(cast("Table", value), f"{prefix}{key}.")
+    return keys
+
+
+def _lines(text: str) -> dict[str, int]:
+    """Find the line each key is written on; keys in unusual spellings are left out."""
+    lines: dict[str, int] = {}
+    section = ""
+    for number, line in enumerate(text.splitlines(), start=1):
+        if header := re.match(r"\s*\[\s*([\w.-]+)\s*\]", line):
+            section = header[1] + "."
+            lines.setdefault(header[1], number)
+        elif entry := re.match(r"\s*([\w.-]+)\s*=", line):
+            lines.setdefault(section + entry[1], number)
+    return lines
+
+
+T = TypeVar("T")
+
+
+def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
+    """Read a config file, apply overrides, validate everything."""
+    path = Path(path)
+    layered = read_layers(path, overrides)
+    run = layered.table.setdefault("run", {})
+    if isinstance(run, dict):
+        cast("Table", run).setdefault("import_paths", [str(path.resolve().parent)])
+    return OptionBuilder(layered).build(Config, layered.table, "")
+
+
+def parse_config(text: str) -> Config:
+    """Return the config that `dump_toml` wrote as this text."""
+    layered = Layered(table=tomllib.loads(text))
+    return OptionBuilder(layered).build(Config, layered.table, "")
+
+
+def add_import_paths(config: Config) -> None:
+    """Let `module:Class` names in the config find the user's own modules."""
+    for directory in reversed(config.run.import_paths):
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
+
+
+class OptionBuilder:
+    """Makes option classes from tables and says where a wrong value was written."""
+
+    def __init__(self, layered: Layered) -> None:
+        self._layered = layered
+
+    def build(self, cls: type[T], table: Table, path: str) -> T:
+        """Make one option class, its nested ones first."""
+        prefix = f"{path}." if path else ""
+        hints, names = field_types(cls), keys_of(cls)
+        values: dict[str, Any] = {}
+        for key, value in table.items():
+            if key not in hints:
+                raise self._error(prefix + key, value, unknown_key(cls, prefix, key))
+            values[names[key]] = self._value(hints[key], value, prefix + key)
+        for missing in (key for key in _required(cls) if names[key] not in values):
+            raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
+        try:
+            return cls(**values)
+        except ConfigError as error:
+            raise self._located(error, path) from None
+
+    def _value(self, hint: Any, value: object, path: str) -> Any:
+        options = option_class(hint)
+        if options is not None and options is hint:
+            return self.build(options, self._table(value, path), path)
+        if options is not None:
+            return {
+                name: self.build(options, self._table(each, f"{path}.{name}"), f"{path}.{name}")
+                for name, each in self._table(value, path).items()
+            }
+        if value == "none" and type(None) in get_args(hint):
+            return None
+        try:
+            adapter: TypeAdapter[Any] = TypeAdapter(hint)
+            checked = adapter.validate_json(json.dumps(value), strict=True)
+        except (ValidationError, TypeError):
+            raise self._error(path, value, self._wrong_type(hint, value, path)) from None
+        if isinstance(checked, float) and not math.isfinite(checked):
+            raise self._error(path, value, "must be a finite number")
+        return checked
+
+    def _wrong_type(self, hint: Any, value: object, path: str) -> str:
+        wanted = describe_type(hint)
+        fix = f"must be {wanted}"
+        typed = self._layered.typed.get(path)
+        if get_origin(hint) is Literal and isinstance(value, str):
+            choices = [str(each) for each in get_args(hint)]
+            near = difflib.get_close_matches(value, choices, n=1)
+            return f"{fix}; did you mean {json.dumps(near[0])}?" if near else fix
+        if isinstance(value, str) and hint in (int, float, bool) and typed is None:
+            return f"{fix}, without quotes"
+        if typed is not None and "text" in wanted.split(" or "):
+            return f"{fix}; as text: {shlex.quote(f'{path}={json.dumps(typed)}')}"
+        return fix
+
+    def _table(self, value: object, path: str) -> Table:
+        if not isinstance(value, dict):
+            raise self._error(path, value, f"is a section: write [{path}] and keys below it")
+        return cast("Table", value)
+
+    def _missing(self, cls: type, path: str, name: str) -> str:
+        if cls is Config:
+            return 'is required: add a section such as [tasks.lake] with env = "frozen_lake"'
+        where = self._layered.origin(path)
+        return f"is required in [{path}]" + (f" ({where})" if where else "")
+
+    def _error(self, field: str, value: object, fix: str) -> ConfigError:
+        where = self._layered.origin(field)
+        return ConfigError(field, value, f"{fix} ({where})" if where else fix)
+
+    def _located(self, error: ConfigError, path: str) -> ConfigError:
+        """Give an option class's own error the path the class has in this config."""
+        name = error.field.rpartition(".")[2]
+        return self._error(f"{path}.{name}" if path else error.field, error.value, error.fix)
+
+
+def field_types(cls: type) -> dict[str, Any]:
+    """Return the resolved types of an option class's fields, by their keys in files."""
+    hints = get_type_hints(cls)
+    return {key: hints[name] for key, name in keys_of(cls).items()}
+
+
+def option_class(hint: Any) -> type[Any] | None:
+    """Return the option class a field holds, directly or by name."""
+    if get_origin(hint) is Mapping:
+        hint = get_args(hint)[-1]
+    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
+
+
+def describe_type(hint: Any) -> str:
+    """Say in words what a field accepts."""
+    arguments = get_args(hint)
+    origin = get_origin(hint)
+    if origin is Literal:
+        return " or ".join(json.dumps(each) for each in arguments)
+    if origin in (Union, types.UnionType):
+        words = [describe_type(each) for each in arguments if each is not type(None)]
+        return " or ".join([*words, '"none"'] if type(None) in arguments else words)
+    if origin is tuple:
+        count = "" if arguments[-1] is ... else f" of {len(arguments)}"
+        return f"a list{count}, each {describe_type(arguments[0])}"
+    if origin in (Mapping, dict):
+        return "a table"
+    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
+    if dataclasses.is_dataclass(hint):
+        return "a section"
+    return simple.get(hint, str(hint))
+
+
+def _required(cls: type) -> list[str]:
+    missing = dataclasses.MISSING
+    return [
+        key
+        for key, each in zip(keys_of(cls), dataclasses.fields(cls), strict=True)
+        if each.default is missing and each.default_factory is missing
+    ]
+
+
+def _places(key: str) -> list[str]:
+    """Return where in a config's sections there is such a key."""
+    return [
+        f"{section}.{key}"
+        for section, hint in field_types(Config).items()
+        if option_class(hint) is hint and key in field_types(hint)
+    ]
+
+
+def unknown_key(cls: type, prefix: str, key: str) -> str:
+    """Say that a class has no such key, and which was meant or which there are."""
+    hints = field_types(cls)
+    if prefix and key in field_types(Config):
+        return f"unknown key; did you mean the section [{key}]?"
+    if not prefix and (places := _places(key)):
+        return f"unknown key; did you mean {' or '.join(places)}?"
+    if meant := meant_by(cls, key):
+        return f"unknown key; did you mean {prefix}{meant}?"
+    near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
+    if near:
+        return f"unknown key; did you mean {prefix}{near[0]}?"
+    return f"unknown key; {prefix.rstrip('.') or 'a config'} has {', '.join(sorted(hints))}"

@@ -1,1 +1,0 @@
-"""Inference engines, one package or module per adapter of the Engine port."""

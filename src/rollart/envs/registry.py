@@ -1,0 +1,158 @@
+"""Finding an environment by name: a shipped one, or `module:Class` or `file.py:Class` of a user.
+
+What is returned has been checked to look like an Env, so a wrong name or shape is one message
+before a run starts rather than a failure in each episode.
+
+Splits: which problems of an environment may be met in training, and which in evaluations.
+
+A problem belongs to one split by what determines it, written as text, and by nothing else: whoever
+draws it, with whatever seed, finds it in the same split. One in five is "test", the others "train".
+"""
+
+import inspect
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar, cast
+from zlib import crc32
+
+from rollart.errors import ConfigError, describe_error
+from rollart.plugins import load_module, split_name
+from rollart.ports import Env
+from rollart.rollout.env_contract import refuse_call
+from rollart.types import Json
+
+SHIPPED = {
+    "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
+    "calculator": "rollart.envs.calculator:Calculator",
+    "number_guess": "rollart.envs.number_guess:NumberGuess",
+}
+_FIELD = "env.name"
+_CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
+"""How the methods of an environment are called."""
+
+
+def load_env_class(name: str) -> Callable[..., Env]:
+    """Return the class called `name`."""
+    target = split_name(SHIPPED.get(name, name))
+    if target is None:
+        raise ConfigError(_FIELD, name, _unknown(name))
+    module_name, class_name = target
+    module = load_module(module_name, field=_FIELD, value=name)
+    found = getattr(module, class_name, None)
+    if not inspect.isclass(found):
+        classes = [n for n, v in vars(module).items() if _has_shape(v)]
+        near = f"; it has {', '.join(classes)}" if classes else ""
+        raise ConfigError(_FIELD, name, f"{module_name} has no class {class_name}{near}")
+    missing = [m for m in ("reset", "step") if not callable(getattr(found, m, None))]
+    if missing:
+        fix = f"{class_name} has no method {' and no method '.join(missing)}; an environment has"
+        raise ConfigError(_FIELD, name, f"{fix} reset(seed, task) and step(action)")
+    for method, arguments in _CALLS.items():
+        if problem := refuse_method(found, method, arguments):
+            raise ConfigError(_FIELD, name, problem)
+    return cast("Callable[..., Env]", found)
+
+
+def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
+    """Return a new environment, its options checked against what its class accepts.
+
+    A class that takes a keyword `slot` is told the one it is made for.
+    """
+    env_class = load_env_class(name)
+    parameters = _parameters(env_class)
+    if "slot" in parameters:
+        options = {"slot": slot, **options}
+    is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters.values())
+    for option, value in options.items():
+        if option not in parameters and not is_open:
+            fix = f"{name} has no option {option}; it accepts {', '.join(parameters) or 'none'}"
+            raise ConfigError(f"env.options.{option}", value, fix)
+    for option, parameter in parameters.items():
+        is_needed = parameter.default is inspect.Parameter.empty
+        if is_needed and not _is_variadic(parameter) and option not in options:
+            raise ConfigError(f"env.options.{option}", None, f"{name} needs this option")
+    try:
+        return env_class(**options)
+    except ConfigError:
+        raise
+    except (Exception, SystemExit, CancelledError) as error:
+        fix = f"making {name} with them failed: {describe_error(error)}"
+        raise ConfigError("env.options", dict(options), fix) from error
+
+
+def _parameters(env_class: Callable[..., Env]) -> Mapping[str, inspect.Parameter]:
+    """Return what a class can be made with; anything, where it does not say."""
+    try:
+        return inspect.signature(env_class).parameters
+    except (TypeError, ValueError):  # made by what is not Python
+        anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
+        return {anything.name: anything}
+
+
+def env_source(name: str) -> str:
+    """Return the text of the file an environment's class is written in; empty if there is none."""
+    try:
+        path = inspect.getsourcefile(load_env_class(name))
+    except TypeError:
+        return ""
+    return "" if path is None else Path(path).read_text(encoding="utf-8")
+
+
+async def close_env(env: Env) -> None:
+    """Close an environment, if it can be."""
+    close = getattr(env, "close", None)
+    if close is not None:
+        value = close()
+        if inspect.isawaitable(value):
+            await value
+
+
+def refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> str:
+    """Say why a method cannot be called with these; empty if it can, or nobody knows."""
+    written = inspect.getattr_static(env_class, method, None)
+    if not inspect.isfunction(written) and not isinstance(written, staticmethod | classmethod):
+        return ""
+    is_method = inspect.isfunction(written)
+    return refuse_call(getattr(env_class, method), method, arguments, is_method=is_method)
+
+
+def _is_variadic(parameter: inspect.Parameter) -> bool:
+    return parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, SHIPPED, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}shipped: {', '.join(SHIPPED)}; your own: module:Class or path/to/file.py:Class"
+
+
+def _has_shape(value: object) -> bool:
+    return inspect.isclass(value) and hasattr(value, "reset") and hasattr(value, "step")
+
+
+T = TypeVar("T")
+
+_TEST_SHARE = 5
+"""One problem in so many is kept for evaluations."""
+
+
+def split_of(problem: str) -> str:
+    """Return the split of a problem, given as the text that determines it."""
+    return "test" if crc32(problem.encode()) % _TEST_SHARE == 0 else "train"
+
+
+def draw_of_split(
+    draw: Callable[[], T], name: Callable[[T], str], *, split: Json, redraws: int
+) -> T:
+    """Draw a problem of a split, of any if it is None; at last whatever was drawn, if none fits.
+
+    `name` gives the text that determines a problem.
+    """
+    problem = draw()
+    for _ in range(redraws):
+        if split is None or split == split_of(name(problem)):
+            break
+        problem = draw()
+    return problem

@@ -1,0 +1,1 @@
+"""Engines that complete requests, and the driver that owns one."""

@@ -1,0 +1,1 @@
+"""The torch engine: continuous batching, prefix reuse, weight updates between two steps."""

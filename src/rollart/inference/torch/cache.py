@@ -1,0 +1,267 @@
+"""Cache: keys and values of every row, one pair of tensors per layer.
+
+A row holds one session's sequence from position 0 on. Positions beyond a sequence's length hold
+stale but finite numbers, which masks hide exactly, so rows are never cleared. On a CPU a page of
+memory is used only once a token has been written to it.
+
+Prefixes: which rows hold the keys and values of a given beginning.
+
+Sequences are cut into blocks; a block's name is a hash of all tokens up to its end, so walking a
+new prompt block by block finds the row that shares most with it in time linear in the prompt.
+Names only suggest a row: whoever copies compares the tokens.
+
+Sessions: which trajectory owns which row, what it holds, and what it is still to compute.
+
+A session keeps its row from its first request until it is forgotten or, while idle, evicted as
+the least recently used. Free rows are taken lowest first, so the rows in use are a function of
+the requests alone.
+"""
+
+import heapq
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy
+import torch
+
+from rollart.errors import InvariantError
+from rollart.inference.torch.sampler import Filters, uniforms
+from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
+
+
+class KVCache:
+    """Key and value tensors of shape (rows, key heads, max length, head dimension)."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        *,
+        layers: int,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.shape = shape
+        self.position_bytes = 2 * shape[1] * shape[3] * dtype.itemsize
+        """Keys and values of one position in one layer."""
+        self.keys = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
+        self.values = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
+        self._flat_keys = [tensor.view(-1, shape[3]) for tensor in self.keys]
+        self._flat_values = [tensor.view(-1, shape[3]) for tensor in self.values]
+        self._heads = torch.arange(shape[1], device=device) * shape[2]
+
+    def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return where `write` puts the heads of tokens at these rows and positions."""
+        _, heads, length, _ = self.shape
+        return ((rows * (heads * length) + positions).unsqueeze(1) + self._heads).view(-1)
+
+    def write(
+        self, layer: int, slots: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+    ) -> None:
+        """Store one layer's keys and values (tokens, key heads, head dimension)."""
+        dim = self.shape[3]
+        self._flat_keys[layer].index_copy_(0, slots, keys.reshape(-1, dim))
+        self._flat_values[layer].index_copy_(0, slots, values.reshape(-1, dim))
+
+    def copy_layer(self, layer: int, source: int, target: int, *, length: int) -> None:
+        """Copy the first `length` positions of one row to another, in one layer."""
+        for tensor in (self.keys[layer], self.values[layer]):
+            tensor[target, :, :length].copy_(tensor[source, :, :length])
+
+    def copy(self, source: int, target: int, *, length: int) -> None:
+        """Copy the first `length` positions of one row to another, in every layer."""
+        for layer in range(len(self.keys)):
+            self.copy_layer(layer, source, target, length=length)
+
+
+def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return zeros; on a CPU through numpy, which takes pages from the system untouched."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    width = {2: numpy.int16, 4: numpy.int32}[dtype.itemsize]
+    return torch.from_numpy(numpy.zeros(shape, dtype=width)).view(dtype)
+
+
+_BLOCK_TOKENS = 16
+
+
+class PrefixIndex:
+    """Maps beginnings to the rows that hold them."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, dict[int, None]] = {}
+        self._names: dict[int, list[int]] = {}
+
+    def extend(self, row: int, tokens: Sequence[int], *, length: int) -> None:
+        """Record that a row holds the first `length` tokens; earlier blocks are as recorded."""
+        names = self._names.setdefault(row, [])
+        for name in _names(tokens, length, done=len(names), last=names[-1] if names else 0):
+            names.append(name)
+            self._rows.setdefault(name, {})[row] = None
+
+    def trim(self, row: int, *, length: int) -> None:
+        """Record that a row holds no more than its first `length` tokens."""
+        names = self._names.get(row, [])
+        while len(names) > length // _BLOCK_TOKENS:
+            name = names.pop()
+            rows = self._rows[name]
+            del rows[row]
+            if not rows:
+                del self._rows[name]
+
+    def drop(self, row: int) -> None:
+        """Forget a row."""
+        self.trim(row, length=0)
+        self._names.pop(row, None)
+
+    def find(self, tokens: Sequence[int]) -> int | None:
+        """Return the row that shares the most blocks with `tokens`, the earliest of equals."""
+        found = None
+        for name in _names(tokens, len(tokens), done=0, last=0):
+            rows = self._rows.get(name)
+            if not rows:
+                break
+            found = next(iter(rows))
+        return found
+
+
+def _names(tokens: Sequence[int], length: int, *, done: int, last: int) -> Iterator[int]:
+    """Yield the names of the whole blocks after the first `done`."""
+    for start in range(done * _BLOCK_TOKENS, length - _BLOCK_TOKENS + 1, _BLOCK_TOKENS):
+        last = hash((last, *tokens[start : start + _BLOCK_TOKENS]))
+        yield last
+
+
+def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
+    """Return how many leading tokens two sequences of one type have in common."""
+    length = min(len(left), len(right))
+    if left[:length] == right[:length]:
+        return length
+    low = 0
+    while length - low > 1:
+        middle = (low + length) // 2
+        if left[low:middle] == right[low:middle]:
+            low = middle
+        else:
+            length = middle
+    return low
+
+
+@dataclass(slots=True, kw_only=True)
+class RunningRequest:
+    """A request in progress."""
+
+    request: Request
+    filters: Filters
+    places: list[float]
+    """The uniform number of each draw to come."""
+    logprobs: list[float] = field(default_factory=list[float])
+    versions: list[Version] = field(default_factory=list[Version])
+
+    def complete(self, tokens: list[int], finish: FinishReason) -> Completion:
+        """Return what was sampled; `tokens` is the whole sequence."""
+        count = len(self.logprobs)
+        return Completion(
+            session=self.request.session,
+            turn=self.request.turn,
+            tokens=tuple(tokens[len(tokens) - count :]),
+            logprobs=tuple(self.logprobs),
+            versions=tuple(self.versions),
+            finish=finish,
+        )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Session:
+    """A trajectory's sequence in a row of the cache."""
+
+    id: TrajectoryId
+    row: int
+    tokens: list[int] = field(default_factory=list[int])
+    held: int = 0
+    """Leading tokens whose keys and values the row holds now."""
+    planned: int = 0
+    """The same after the step being planned."""
+    stale: int = 0
+    """Leading tokens that were held under older weights and are to be computed again."""
+    running: RunningRequest | None = None
+    forgotten: bool = False
+    """Whether the row is to be freed as soon as the request ends."""
+
+
+class Sessions:
+    """Sessions by id, their rows, and the index of what the rows hold."""
+
+    def __init__(self, rows: int) -> None:
+        self._by_id: dict[TrajectoryId, Session] = {}
+        self._by_row: dict[int, Session] = {}
+        self._free = list(range(rows))
+        self._idle: dict[TrajectoryId, Session] = {}
+        self.index = PrefixIndex()
+
+    def find(self, session: TrajectoryId) -> Session | None:
+        """Return a session that has a row."""
+        return self._by_id.get(session)
+
+    def start(self, request: Request, filters: Filters, *, draws: int) -> Session:
+        """Give a request its session's row, keeping what the row already holds of its prompt."""
+        session = self._by_id.get(request.session)
+        if session is None:
+            session = self._open(request.session)
+        else:
+            del self._idle[request.session]
+        tokens = list(request.tokens)
+        kept = min(shared_length(session.tokens[: session.held], tokens), len(tokens) - 1)
+        self.index.trim(session.row, length=kept)
+        session.tokens = tokens
+        session.held = session.planned = kept
+        session.stale = 0
+        session.running = RunningRequest(
+            request=request, filters=filters, places=uniforms(request.seed, draws)
+        )
+        return session
+
+    def source(self, session: Session) -> tuple[Session, int] | None:
+        """Return another session that holds or will hold part of this one's tokens, how many."""
+        row = self.index.find(session.tokens)
+        if row is None:
+            return None
+        other = self._by_row[row]
+        length = shared_length(other.tokens[: other.planned], session.tokens)
+        return other, min(length, len(session.tokens) - 1)
+
+    def finish(self, session: Session, reason: FinishReason) -> Completion:
+        """End a session's request; the session stays, idle, unless it was forgotten."""
+        if session.running is None:
+            raise InvariantError(f"session {session.id} has no request to finish")
+        completion = session.running.complete(session.tokens, reason)
+        session.running = None
+        self._idle[session.id] = session
+        self.index.extend(session.row, session.tokens, length=session.held)
+        if session.forgotten:
+            self.close(session)
+        return completion
+
+    def close(self, session: Session) -> None:
+        """Free an idle session's row."""
+        del self._idle[session.id]
+        del self._by_id[session.id]
+        del self._by_row[session.row]
+        self.index.drop(session.row)
+        heapq.heappush(self._free, session.row)
+
+    def invalidate(self) -> None:
+        """Free idle sessions and mark what running ones hold as stale."""
+        for session in list(self._idle.values()):
+            self.close(session)
+        for session in self._by_id.values():
+            self.index.drop(session.row)
+            session.stale = max(session.stale, session.held)
+            session.held = session.planned = 0
+
+    def _open(self, id: TrajectoryId) -> Session:  # noqa: A002
+        if not self._free:
+            self.close(next(iter(self._idle.values())))
+        session = Session(id=id, row=heapq.heappop(self._free))
+        self._by_id[id] = session
+        self._by_row[session.row] = session
+        return session

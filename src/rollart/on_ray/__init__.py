@@ -1,1 +1,0 @@
-"""Ray: the distributed engine. Nothing outside this package imports it."""

@@ -1,0 +1,1 @@
+"""Whole runs, from a config to a summary."""

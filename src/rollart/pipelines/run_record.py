@@ -1,0 +1,146 @@
+"""A run's record: its directory, the files in it, and what a person is told at the start.
+
+Nothing that is there is changed before a run that goes on has read all of its checkpoint: whatever
+is refused until then leaves rows, log and later checkpoints as they are.
+
+The tasks of a config as the runtime needs them: the stream, and a setup per kind.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import cast
+
+from rollart.checkpoints.save import Saved, set_aside_later
+from rollart.config import Config, TaskOptions, dump_toml
+from rollart.config.checks import describe_truncation, find_parser
+from rollart.config.loader import parse_config
+from rollart.config.places import unused_units
+from rollart.config.rewards import are_compared, check_rewards
+from rollart.config.rules import make_rules
+from rollart.config.writer import changed_values
+from rollart.control.episode import EpisodeLimits
+from rollart.control.snapshot import buffered, encode_rules
+from rollart.control.task_order import TaskKind, TaskMix
+from rollart.envs.registry import load_env_class, make_env
+from rollart.envs.trial import try_env
+from rollart.errors import UserError
+from rollart.observe.log import LogHeader
+from rollart.observe.recorder import Recorder
+from rollart.observe.run_directory import CONFIG, DirectoryLock, claim_directory
+from rollart.rollout.env_manager import Setup
+from rollart.rollout.env_slot import Timeouts
+from rollart.seeds import derive_seed
+from rollart.types import Json, Sampling
+
+_TRAINING, _HELD_OUT = 1, 2
+
+
+def task_streams(config: Config) -> tuple[TaskMix, TaskMix]:
+    """Return the stream of training tasks and that of held-out ones; each says so to the env."""
+    kinds = [
+        TaskKind(name=name, domain=task.domain or name, weight=task.weight)
+        for name, task in config.tasks.items()
+    ]
+    seed = config.run.seed
+    return (
+        TaskMix(kinds, seed=derive_seed(seed, _TRAINING), split="train"),
+        TaskMix(kinds, seed=derive_seed(seed, _HELD_OUT), split="test"),
+    )
+
+
+def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
+    """Return how each kind of task is run; wrong names and options are told here."""
+    return {name: _setup(name, task, sampling) for name, task in config.tasks.items()}
+
+
+def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
+    try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
+    parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else None
+    check_rewards(name, task.rewards)
+    scoring = "group" if are_compared(task.rewards) else "each" if task.rewards else "env"
+    return Setup(
+        make=lambda slot: make_env(task.env, options=task.options, slot=slot),
+        parse=parser,
+        system=getattr(load_env_class(task.env), "system_prompt", ""),
+        limits=EpisodeLimits(max_turns=task.max_turns, max_tokens=task.max_tokens),
+        sampling=sampling,
+        timeouts=Timeouts(
+            reset_s=task.reset_timeout_s,
+            step_s=task.step_timeout_s,
+            episode_s=task.episode_timeout_s,
+        ),
+        scoring=scoring,
+    )
+
+
+def checkpoint_directory(directory: Path) -> Path:
+    """Return where a run's checkpoints are."""
+    return directory / "checkpoints"
+
+
+def make_recorder(config: Config, saved: Saved | None, *, hold: DirectoryLock) -> Recorder:
+    """Claim the run's directory and say what is gone on from; `open_record` comes next."""
+    directory = config.run.path
+    before = None if saved is None else _config_beside(saved)
+    moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
+    if moved is not None:
+        hold.move_on(moved)
+    stream = task_streams(config)[0]
+    recorder = Recorder(
+        directory,
+        name=config.run.name,
+        steps=config.run.steps,
+        task_name=stream.name if len(config.tasks) > 1 else None,
+    )
+    for unused in unused_units(config) if config.ray.address else ():
+        recorder.progress.warn(unused)
+    if truncation := describe_truncation(config):
+        recorder.progress.warn(truncation)
+    if moved is not None:
+        recorder.progress.message(f"the earlier run there was moved to {moved}")
+    for text in () if saved is None else _going_on(config, saved, before):
+        recorder.progress.message(text)
+    return recorder
+
+
+def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None:
+    """Open what is written to; a run that goes on gives up what came after its checkpoint."""
+    header = LogHeader(
+        seed=config.run.seed,
+        rules=encode_rules(make_rules(config), task_streams(config)[0]),
+        snapshot=None if saved is None else cast("Json", saved.scheduler),
+    )
+    recorder.open(header, resume_step=None if saved is None else saved.scheduler["version"])
+    (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
+    if saved is not None:
+        recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
+        for path in set_aside_later(saved.directory) if _is_own(config, saved) else ():
+            recorder.progress.message(f"a later checkpoint was set aside as {path}")
+
+
+def _is_own(config: Config, saved: Saved) -> bool:
+    """Say whether a run goes on in the directory its checkpoint is in."""
+    return saved.directory.resolve().parent == checkpoint_directory(config.run.path).resolve()
+
+
+def _going_on(config: Config, saved: Saved, before: Config | None) -> Iterator[str]:
+    """Yield what a person should know who has a run go on."""
+    step, steps = saved.scheduler["version"], config.run.steps
+    apart = f" in {config.run.path}; the run it is of stays as it is"
+    where = "" if _is_own(config, saved) else apart
+    yield f"going on from {saved.directory} (step {step} of {steps}){where}"
+    if step == steps:
+        yield "nothing is left to train: give a larger run.steps to train on"
+    places = ("run.directory", "run.import_paths", "run.name")
+    changes = [] if before is None else changed_values(before, config)
+    for change in changes:
+        if not change.startswith(places):
+            yield f"changed: {change}"
+
+
+def _config_beside(saved: Saved) -> Config | None:
+    """Return the config of the run a checkpoint is of, if it is there and can be read."""
+    try:
+        return parse_config((saved.directory.parent.parent / CONFIG).read_text(encoding="utf-8"))
+    except (OSError, ValueError, UserError):
+        return None

@@ -1,0 +1,1 @@
+"""Where reward functions run: local processes, HTTP, Lambda."""

@@ -1,0 +1,73 @@
+"""Opening an invoker as its options say; what a kind needs is imported only when it is chosen."""
+
+from collections.abc import Callable
+from importlib import import_module
+
+from rollart.clock import Clock
+from rollart.errors import ConfigError
+from rollart.ports import RewardInvoker
+from rollart.rewards.invoke.options import InvokerOptions
+from rollart.rewards.invoke.pool import LocalInvoker
+from rollart.rewards.invoke.retry import CallLine, ReliableInvoker
+
+
+def open_invoker(
+    options: InvokerOptions,
+    *,
+    clock: Clock | None = None,
+    on_call: Callable[[CallLine], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> ReliableInvoker:
+    """Return the invoker the options name, with all that makes it reliable around it."""
+    inner = _open(options, clock)
+    return make_reliable(inner, options, clock=clock, on_call=on_call, warn=warn)
+
+
+def make_reliable(
+    inner: RewardInvoker,
+    options: InvokerOptions,
+    *,
+    clock: Clock | None = None,
+    on_call: Callable[[CallLine], None] | None = None,
+    warn: Callable[[str], None] | None = None,
+) -> ReliableInvoker:
+    """Wrap an invoker as the options say."""
+    scaling = options.scaling
+    return ReliableInvoker(
+        inner,
+        options=options.reliability,
+        places=scaling.max_instances * scaling.concurrency,
+        queue_limit=scaling.queue_limit,
+        clock=clock,
+        on_call=on_call,
+        warn=warn,
+    )
+
+
+def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
+    scaling = options.scaling
+    places = scaling.max_instances * scaling.concurrency
+    match options.kind:
+        case "local":
+            return LocalInvoker(scaling, limits=options.limits, clock=clock)
+        case "http":
+            module = import_module("rollart.rewards.invoke.http")
+            return module.HttpInvoker(
+                options.url,
+                token=options.token,
+                token_env=options.token_env,
+                limits=options.limits,
+                connections=places,
+            )
+        case "lambda":
+            module = import_module("rollart.rewards.invoke.aws_lambda")
+            return module.LambdaInvoker(
+                options.function_name,
+                limits=options.limits,
+                connections=places,
+                region=options.region,
+                endpoint_url=options.endpoint_url,
+            )
+        case "ray":
+            fix = "make a rollart.cluster.ray_rewards.RayInvoker and wrap it with make_reliable"
+            raise ConfigError("invoker.kind", options.kind, fix)

@@ -1,0 +1,96 @@
+"""Packaging reward functions for AWS Lambda: one zip that holds them and what runs them.
+
+In it: the `rollart` package, the top-level package or module of each function, what is named
+beside, and the list of functions the handler may run. The same content gives the same bytes.
+"""
+
+import importlib.util
+import json
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart.errors import ConfigError, UserError
+from rollart.rewards.invoke.lambda_handler import FUNCTIONS_FILE, handler
+from rollart.rewards.registry import SHIPPED, load_function
+
+HANDLER = f"{handler.__module__}.{handler.__name__}"
+"""What Lambda is told to call."""
+_OURS = Path(__file__).parents[2]
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+_UNZIPPED_BYTES = 250 * 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Package:
+    """A package that was written."""
+
+    path: Path
+    files: int
+    zipped_bytes: int
+    unzipped_bytes: int
+
+
+def write_lambda_package(
+    path: Path, functions: Sequence[str], *, include: Sequence[Path] = ()
+) -> Package:
+    """Write the zip; `include` are files and directories whose content goes to its root."""
+    contents: dict[str, bytes] = {
+        FUNCTIONS_FILE: json.dumps(sorted(functions)).encode(),
+        **_tree(_OURS, "rollart", ("*.py",)),
+    }
+    for name in functions:
+        contents |= _module_of(name)
+    for extra in include:
+        contents |= _included(extra)
+    unzipped = sum(map(len, contents.values()))
+    if unzipped > _UNZIPPED_BYTES:
+        limit = _UNZIPPED_BYTES // 2**20
+        raise UserError(f"{unzipped} bytes unzipped, Lambda takes {limit} MiB: include less")
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in sorted(contents):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.external_attr = 0o644 << 16
+            archive.writestr(entry, contents[name], zipfile.ZIP_DEFLATED)
+    size = path.stat().st_size
+    return Package(path=path, files=len(contents), zipped_bytes=size, unzipped_bytes=unzipped)
+
+
+def _module_of(name: str) -> Mapping[str, bytes]:
+    """Return the files of the top-level package or module that a function is in."""
+    load_function(name)
+    module_name = SHIPPED.get(name, name).rpartition(":")[0]
+    if module_name.endswith(".py"):
+        fix = "a path means nothing there: write module:function and run this beside the module"
+        raise ConfigError("function", name, fix)
+    top = module_name.partition(".")[0]
+    spec = importlib.util.find_spec(top)
+    if top == "rollart" or spec is None or spec.origin is None:
+        return {}
+    origin = Path(spec.origin)
+    if spec.submodule_search_locations:
+        return _tree(origin.parent, top, ("*",))
+    return {origin.name: origin.read_bytes()}
+
+
+def _included(path: Path) -> Mapping[str, bytes]:
+    if path.is_dir():
+        return _tree(path, "", ("*",))
+    if path.is_file():
+        return {path.name: path.read_bytes()}
+    raise ConfigError("--include", str(path), "there is no such file or directory")
+
+
+def _tree(root: Path, prefix: str, patterns: Iterable[str]) -> dict[str, bytes]:
+    return {
+        str(Path(prefix) / path.relative_to(root)): path.read_bytes()
+        for path in _files(root, patterns)
+    }
+
+
+def _files(root: Path, patterns: Iterable[str]) -> Iterator[Path]:
+    for pattern in patterns:
+        for path in root.rglob(pattern):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield path

@@ -1,0 +1,122 @@
+"""A worker's serverless methods over HTTP: what calls them, and what answers.
+
+    Cluster.call ── POST {"method": "score", "args": ["text"]} ──► answer(worker, body)
+                 ◄── {"result": 0.5} ──
+
+`HttpMethods` is the `invoke` of a `Cluster`. Requests and answers are JSON of limited size, the
+token is the environment's and goes only where nobody can read it on its way.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Any, cast
+
+import httpx
+
+from rollart.cluster.worker_group import Function, Registered
+from rollart.errors import UserError
+from rollart.rewards.addresses import may_carry_secrets
+from rollart.rewards.invoke.options import CallLimits
+from rollart.types import Json
+
+TOKEN_VARIABLE = "ROLLART_FUNCTION_TOKEN"  # noqa: S105 - the name of it, not a token
+_SHOWN = 400
+
+
+class HttpMethods:
+    """Calls methods at their URLs."""
+
+    def __init__(
+        self, *, base: str = "", token_env: str = TOKEN_VARIABLE, limits: CallLimits | None = None
+    ) -> None:
+        """Take what URLs such as "/score" are relative to, the variable with the bearer token
+        ("" for none) and the limits of a call.
+        """
+        self._limits = limits or CallLimits()
+        self._token_env = token_env
+        self._client = httpx.AsyncClient(
+            base_url=base,
+            timeout=httpx.Timeout(self._limits.timeout_s),
+            follow_redirects=False,
+            trust_env=False,
+        )
+
+    async def __call__(self, function: Function, name: str, args: Sequence[Json]) -> Json:
+        """Run a method at its URL and return its result."""
+        try:
+            body = json.dumps({"method": name, "args": list(args)}).encode()
+        except (TypeError, ValueError) as error:
+            raise UserError(f"{name}: arguments of a function are JSON values: {error}") from error
+        if len(body) > self._limits.payload_bytes:
+            limit = self._limits.payload_bytes
+            raise UserError(f"{name}: a call of {len(body)} bytes, more than {limit}")
+        try:
+            request = self._client.build_request("POST", function.url, content=body)
+            self._sign(request, name)
+            async with asyncio.timeout(self._limits.timeout_s):
+                status, told = await self._send(request)
+        except (TimeoutError, httpx.TimeoutException) as error:
+            limit_s = self._limits.timeout_s
+            message = f"{name}: {function.url} gave no answer within {limit_s:g} s"
+            raise UserError(message) from error
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            words = f"{type(error).__name__}: {error}".removesuffix(": ")
+            raise UserError(f"{name}: {function.url} failed: {words}") from error
+        return _read(f"{name}: {function.url}", status, told)
+
+    async def close(self) -> None:
+        """Close the connections; calls still waiting fail."""
+        await self._client.aclose()
+
+    def _sign(self, request: httpx.Request, name: str) -> None:
+        request.headers["Content-Type"] = "application/json"
+        token = os.environ.get(self._token_env, "") if self._token_env else ""
+        if token and not may_carry_secrets(str(request.url)):
+            raise UserError(
+                f"{name}: {request.url} would carry {self._token_env} in the clear: use https, or "
+                'token_env = ""'
+            )
+        if token:
+            request.headers["Authorization"] = f"Bearer {token}"
+
+    async def _send(self, request: httpx.Request) -> tuple[int, bytes]:
+        response = await self._client.send(request, stream=True)
+        body = bytearray()
+        try:
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > self._limits.response_bytes:
+                    limit = self._limits.response_bytes
+                    raise UserError(f"{request.url} answered with more than {limit} bytes")
+        finally:
+            await response.aclose()
+        return response.status_code, bytes(body)
+
+
+def answer(worker: object, body: bytes) -> bytes:
+    """Answer a call for a worker: its result, or a UserError if that method is not served."""
+    try:
+        call: Any = json.loads(body)
+        name, args = str(call["method"]), list(call["args"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError('a call is JSON such as {"method": "score", "args": ["text"]}') from error
+    method = getattr(type(worker), name, None)
+    if not isinstance(method, Registered) or method.function is None:
+        raise UserError(f"{name!r} is no serverless method of {type(worker).__name__}")
+    return json.dumps({"result": getattr(worker, name)(*args)}).encode()
+
+
+def _read(what: str, status: int, body: bytes) -> Json:
+    """Return the result that was answered."""
+    try:
+        tree: Any = json.loads(body)
+    except ValueError:
+        tree = None
+    if status == HTTPStatus.OK and isinstance(tree, dict) and "result" in tree:
+        return cast("dict[str, Json]", tree)["result"]
+    told = cast("dict[str, object]", tree).get("error") if isinstance(tree, dict) else None
+    words = str(told) if told is not None else body.decode(errors="replace").strip()
+    raise UserError(f"{what} answered with status {status}: {words[:_SHOWN]}")

@@ -1,0 +1,141 @@
+"""Where reward functions run and how hard their scores are tried for: the `invoker` options."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollart.control.autoscaling import Scaling
+from rollart.errors import ConfigError
+from rollart.rewards.addresses import may_carry_secrets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CallLimits:
+    """What one call, or one instance, may use."""
+
+    timeout_s: float = 60.0
+    """Seconds one delivery of a call may take; local: the import of its function included."""
+    payload_bytes: int = 16 * 2**20
+    """Most bytes of a call as JSON."""
+    response_bytes: int = 16 * 2**20
+    """Most bytes of an answer."""
+    start_timeout_s: float = 60.0
+    """Local: seconds an instance may take to start; ray: that a task may wait for its node too."""
+    memory_bytes: int = 2 * 2**30
+    """Local, ray: memory one instance may hold (its data segment and private mappings)."""
+    output_bytes: int = 16 * 2**20
+    """Local, ray: bytes an instance may print during a call, past Python's own streams too."""
+
+    def __post_init__(self) -> None:
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                fix = "must be more than 0"
+                raise ConfigError(f"invoker.limits.{name}", getattr(self, name), fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reliability:
+    """How hard a score is tried for, and what it costs."""
+
+    attempts: int = 4
+    """Deliveries, one after another, before a call has failed."""
+    backoff_s: float = 0.2
+    """Wait before the second delivery; doubled before each further one."""
+    backoff_max_s: float = 10.0
+    """Longest wait between deliveries."""
+    jitter: float = 0.5
+    """Waits vary by this fraction, so that calls that failed together do not return together."""
+    deadline_s: float = 600.0
+    """Seconds after its first place, or first stop at an open circuit, that a call has failed."""
+    queue_wait_s: float = 0.0
+    """Seconds a call may wait for a place; 0: as long as it takes."""
+    hedge: Literal["never", "p95", "after"] = "never"
+    """When a call is delivered a second time beside the first: later than most take, or a time."""
+    hedge_after_s: float = 1.0
+    """For hedge = after: seconds without an answer; for p95: the least such time."""
+    breaker_failures: int = 16
+    """Failed deliveries of a function in a row that open its circuit; 0 never does."""
+    breaker_rest_s: float = 5.0
+    """Seconds an open circuit rests before a call probes it."""
+    breaker_probes: int = 3
+    """Failed probes in a row after which calls of a function that never answered wait no more."""
+    price_per_call: float = 0.0
+    """What one delivery costs, in your currency."""
+    price_per_s: float = 0.0
+    """What one second of a delivery costs."""
+    seed: int = 0
+    """Seeds the jitter."""
+
+    def __post_init__(self) -> None:
+        section = "invoker.reliability"
+        for name in ("attempts", "breaker_probes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 1")
+        if not 0 <= self.jitter <= 1:
+            raise ConfigError(f"{section}.jitter", self.jitter, "must lie between 0 and 1")
+        for name in ("deadline_s", "hedge_after_s", "breaker_rest_s"):
+            if getattr(self, name) <= 0:
+                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be more than 0")
+        for name in (
+            "queue_wait_s",
+            "backoff_s",
+            "breaker_failures",
+            "price_per_call",
+            "price_per_s",
+        ):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 0")
+        if self.backoff_max_s < self.backoff_s:
+            fix = f"must be at least {section}.backoff_s ({self.backoff_s})"
+            raise ConfigError(f"{section}.backoff_max_s", self.backoff_max_s, fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InvokerOptions:
+    """Where reward functions run."""
+
+    kind: Literal["local", "http", "lambda", "ray"] = "local"
+    """Processes on this machine, a function URL, AWS Lambda, or tasks of a Ray cluster."""
+    url: str = ""
+    """For http: the function's URL."""
+    token_env: str = "ROLLART_FUNCTION_TOKEN"  # noqa: S105
+    """For http: environment variable with the bearer token, so that no file has it; "": none."""
+    function_name: str = ""
+    """For lambda: name or ARN of the deployed function."""
+    region: str = ""
+    """For lambda: region; "" is what the AWS configuration says."""
+    endpoint_url: str = ""
+    """For lambda: another endpoint that speaks the Invoke API; "" is AWS."""
+    address: str = ""
+    """For ray: the cluster, "auto" or host:port; "": the run's, or a Ray of our own here."""
+    cpus: float = 1.0
+    """For ray: processors of a node that `concurrency` calls hold together; 0 holds none."""
+    resources: Mapping[str, float] = field(default_factory=dict[str, float])
+    """For ray: custom resources of a node that `concurrency` calls hold together."""
+    scaling: Scaling = field(default_factory=Scaling)
+    """How many instances there may be, and calls under way at once."""
+    limits: CallLimits = field(default_factory=CallLimits)
+    """What one call, or one instance, may use."""
+    reliability: Reliability = field(default_factory=Reliability)
+    """How hard a score is tried for, and what it costs."""
+
+    def __post_init__(self) -> None:
+        if self.kind == "http" and not self.url.startswith(("http://", "https://")):
+            raise ConfigError("invoker.url", self.url, "must start with http:// or https://")
+        if self.kind == "http" and self.token and not may_carry_secrets(self.url):
+            fix = f'would carry {self.token_env} in the clear: use https, or token_env = ""'
+            raise ConfigError("invoker.url", self.url, fix)
+        if self.kind == "lambda" and not self.function_name:
+            fix = "must name the deployed function"
+            raise ConfigError("invoker.function_name", self.function_name, fix)
+        for name, amount in {"cpus": self.cpus, **self.resources}.items():
+            if not 0 <= amount < math.inf:
+                field_ = name if name == "cpus" else f"resources.{name}"
+                raise ConfigError(f"invoker.{field_}", amount, "must be a number of at least 0")
+
+    @property
+    def token(self) -> str:
+        """The bearer token from the environment; "" if there is none."""
+        return os.environ.get(self.token_env, "") if self.token_env else ""

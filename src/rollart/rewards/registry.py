@@ -1,0 +1,119 @@
+"""Finding a reward function by name: a shipped one, `module:function` or `file.py:function`.
+
+A function takes a trajectory, or, if its first parameter is called `trajectories`, all attempts at
+a task; what else it takes by keyword are its options. A wrong name or option is one ConfigError
+before a run starts. Nothing is loaded but what is named: shipped modules with heavy packages stay
+unimported until one of their functions is asked for. A process that answers a network pins what it
+serves: from then on it finds nothing else, whoever names it, also within the options of a function.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from rollart.errors import ConfigError
+from rollart.plugins import load_module, split_name
+from rollart.types import Json
+
+SHIPPED = {
+    "exact": "rollart.rewards.match:exact",
+    "regex": "rollart.rewards.match:regex",
+    "multiple_choice": "rollart.rewards.match:multiple_choice",
+    "math": "rollart.rewards.mathematics:math",
+    "unit_tests": "rollart.rewards.code:unit_tests",
+    "stdin_stdout": "rollart.rewards.code:stdin_stdout",
+    "instructions": "rollart.rewards.instructions:instructions",
+    "format": "rollart.rewards.shaping:well_formed",
+    "length": "rollart.rewards.shaping:length",
+    "repetition": "rollart.rewards.shaping:repetition",
+    "judge": "rollart.rewards.judge:judge",
+    "pairwise": "rollart.rewards.judge:pairwise",
+    "reward_model": "rollart.rewards.reward_model:reward_model",
+    "weighted": "rollart.rewards.weighted:weighted",
+    "weighted_group": "rollart.rewards.weighted:weighted_group",
+}
+"""The shipped functions by name."""
+_SHORT = {target: name for name, target in SHIPPED.items()}
+GROUP_PARAMETER = "trajectories"
+"""What the first parameter of a function is called that scores a whole group."""
+_FIELD = "reward.function"
+_pinned: list[frozenset[str]] = []
+"""What this process serves, if it serves."""
+
+
+def pin(functions: Iterable[str]) -> None:
+    """Let this process find these functions and no others from now on."""
+    _pinned[:] = [frozenset(functions)]
+
+
+def is_pinned() -> bool:
+    """Say whether this process answers a network, so that options come from whoever calls."""
+    return bool(_pinned)
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """Return the function called `name`; a class or an object that can be called is one too."""
+    if _pinned and name not in _pinned[0]:
+        raise ConfigError(_FIELD, name, f"is not served here, {', '.join(sorted(_pinned[0]))} is")
+    target = split_name(SHIPPED.get(name, name))
+    if target is None:
+        raise ConfigError(_FIELD, name, _unknown(name))
+    module_name, function_name = target
+    module = load_module(module_name, field=_FIELD, value=name)
+    found = getattr(module, function_name, None)
+    if not callable(found):
+        functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
+        near = f"; it has {', '.join(functions)}" if functions else ""
+        raise ConfigError(_FIELD, name, f"{module_name} has no function {function_name}{near}")
+    try:
+        inspect.signature(found).bind_partial(object())
+    except (TypeError, ValueError) as error:
+        raise ConfigError(_FIELD, name, _unfit(function_name, error)) from error
+    return found
+
+
+def shipped_name(name: str) -> str:
+    """Return the short name of a shipped function; "" for one of the user's own."""
+    return name if name in SHIPPED else _SHORT.get(name, "")
+
+
+def is_group_function(name: str) -> bool:
+    """Say whether the function called `name` scores all attempts at a task together."""
+    first = next(iter(inspect.signature(load_function(name)).parameters), "")
+    return first == GROUP_PARAMETER
+
+
+def check_options(name: str, options: Mapping[str, Json]) -> None:
+    """Refuse options the function does not take, and the lack of those it needs."""
+    signature = inspect.signature(load_function(name))
+    parameters = list(signature.parameters.values())[1:]
+    is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)
+    known = [p for p in parameters if p.kind in _BY_KEYWORD]
+    names = [p.name for p in known]
+    for option, value in options.items():
+        if option not in names and not is_open:
+            fix = f"{name} has no option {option}; it accepts {', '.join(names) or 'none'}"
+            raise ConfigError(f"reward.options.{option}", value, fix)
+    for parameter in known:
+        if parameter.default is inspect.Parameter.empty and parameter.name not in options:
+            raise ConfigError(f"reward.options.{parameter.name}", None, f"{name} needs this option")
+    try:
+        signature.bind(object(), **options)
+    except TypeError as error:
+        raise ConfigError(_FIELD, name, _unfit(name.rpartition(":")[2], error)) from error
+
+
+_BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def _unfit(function_name: str, error: Exception) -> str:
+    wanted = f"def {function_name}(trajectory, *, option=…), or with trajectories for a group"
+    return f"cannot be called with a trajectory ({error}): write {wanted}"
+
+
+def _unknown(name: str) -> str:
+    near = get_close_matches(name, SHIPPED, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    own = "your own: module:function or path/to/file.py:function"
+    return f"{guess}shipped: {', '.join(SHIPPED)}; {own}"

@@ -1,0 +1,1 @@
+"""The rollout: environment slots, the turns of one attempt, the buffer and the controller."""

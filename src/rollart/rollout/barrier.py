@@ -1,0 +1,81 @@
+"""Gate: where episodes wait for their turn. Open in every mode but `sync`.
+
+`LockStepGate` is the live side of `control.lockstep`: it turns the ids that may go on into
+awakened episodes, in id order, so that a lock-step run is the same every time.
+"""
+
+import asyncio
+from typing import Protocol
+
+from rollart.control.lockstep import LockStep
+from rollart.types import TrajectoryId
+
+
+class Barrier(Protocol):
+    """Lets episodes go on."""
+
+    def join(self, ids: list[TrajectoryId]) -> None:
+        """Count episodes in."""
+        ...
+
+    async def arrive(self, episode: TrajectoryId) -> None:
+        """Return when the episode may go on."""
+        ...
+
+    def leave(self, episode: TrajectoryId) -> None:
+        """Count an episode out."""
+        ...
+
+
+class NoBarrier:
+    """Every episode goes on at once."""
+
+    def join(self, ids: list[TrajectoryId]) -> None:
+        """Count nobody."""
+
+    async def arrive(self, episode: TrajectoryId) -> None:
+        """Return at once."""
+
+    def leave(self, episode: TrajectoryId) -> None:
+        """Count nobody."""
+
+
+class LockStepBarrier:
+    """Episodes go on together."""
+
+    def __init__(self) -> None:
+        self._barrier = LockStep()
+        self._waiting: dict[TrajectoryId, asyncio.Future[None]] = {}
+
+    def join(self, ids: list[TrajectoryId]) -> None:
+        """Count episodes in."""
+        self._barrier.join(ids)
+
+    async def arrive(self, episode: TrajectoryId) -> None:
+        """Return when every running episode has arrived."""
+        self._waiting[episode] = asyncio.get_running_loop().create_future()
+        self._wake(self._barrier.arrive(episode))
+        try:
+            await self._waiting[episode]
+        finally:
+            del self._waiting[episode]
+
+    def leave(self, episode: TrajectoryId) -> None:
+        """Count an episode out."""
+        self._wake(self._barrier.leave(episode))
+
+    def _wake(self, released: tuple[TrajectoryId, ...]) -> None:
+        # Not at once: the last to arrive must wait like the others, or it would go on first.
+        if released:
+            asyncio.get_running_loop().call_soon(self._open, released)
+
+    def _open(self, released: tuple[TrajectoryId, ...]) -> None:
+        for episode in released:
+            future = self._waiting.get(episode)
+            if future is not None and not future.done():
+                future.set_result(None)
+
+
+def barrier_for(is_lockstep: bool) -> Barrier:
+    """Return the gate of a mode."""
+    return LockStepBarrier() if is_lockstep else NoBarrier()

@@ -1,0 +1,164 @@
+"""EnvWorker: hosts many EnvManagers, one per environment slot, and reports how each one ended.
+
+Every launch is answered by exactly one event. A cancelled or failed attempt frees its slot at
+once, whatever its environment is still doing.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from rollart.control.episode import Spec
+from rollart.events import (
+    Event,
+    Launch,
+    TrajectoryBorn,
+    TrajectoryCancelled,
+    TrajectoryFailed,
+    TrajectoryFinished,
+    TurnCut,
+)
+from rollart.rollout.env_contract import AttemptError
+from rollart.rollout.env_manager import Access, EnvManager, Setup
+from rollart.rollout.env_slot import EnvSlot, close_all
+from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """Where a worker's results go."""
+
+    put: Callable[[Trajectory], None]
+    post: Callable[[Event], None]
+
+    def cut(self, id_: TrajectoryId, tokens: int) -> None:
+        """Tell of a turn that ended with its attempt."""
+        self.post(TurnCut(id=id_, sampled_tokens=tokens))
+
+
+class Tasks(Protocol):
+    """What attempts run in, such as a task group."""
+
+    def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        """Start an attempt."""
+        ...
+
+
+class EnvWorker:
+    """Runs attempts in environment slots."""
+
+    def __init__(
+        self,
+        *,
+        setups: Mapping[str, Setup],
+        access: Access,
+        tasks: Callable[[int], Task],
+        ends: Ends,
+        score_elsewhere: bool = False,
+    ) -> None:
+        self._setups = setups
+        self._access = access
+        self._tasks = tasks
+        self._ends = ends
+        self._score_elsewhere = score_elsewhere
+        self._seats: dict[SlotId, EnvSlot] = {}
+        self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
+
+    def launch(self, launches: Sequence[Launch], group: Tasks) -> None:
+        """Start attempts that belong together."""
+        self._access.gate.join([launch.id for launch in launches])
+        for launch in launches:
+            task = group.create_task(self._run(launch))
+            self._running[launch.id] = task
+            task.add_done_callback(partial(self._answer_if_never_begun, launch.id))
+
+    def cancel(self, trajectory: TrajectoryId) -> None:
+        """Stop an attempt, if it has not ended by itself."""
+        task = self._running.get(trajectory)
+        if task is not None:
+            task.cancel()
+
+    def settle(self, event: Event) -> None:
+        """Let the others go on without an attempt that ended, once its successor has joined them.
+
+        Earlier, who goes on together would depend on which environment answered last.
+        """
+        match event:
+            case TrajectoryFinished():
+                self.leave(event.info.id)
+            case TrajectoryFailed() | TrajectoryCancelled():
+                self.leave(event.id)
+            case _:
+                pass
+
+    def leave(self, trajectory: TrajectoryId) -> None:
+        """Let the others go on without an attempt."""
+        self._access.gate.leave(trajectory)
+
+    def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
+        """Let an engine take requests."""
+        self._access.switchboard.open(engine, pool, is_guest=is_guest)
+
+    def close_engine(self, engine: EngineId) -> None:
+        """Send an engine no further request."""
+        self._access.switchboard.close(engine)
+
+    async def close(self) -> None:
+        """Close every environment, and give them a while for it."""
+        await close_all(self._seats.values())
+
+    async def _run(self, launch: Launch) -> None:
+        task = self._tasks(launch.task)
+        setup = self._setups[task.env]
+        spec = Spec(
+            id=launch.id,
+            group=launch.group,
+            task=task,
+            system=setup.system,
+            limits=setup.limits,
+            sampling=setup.sampling,
+            seed=launch.seed,
+        )
+        if launch.slot not in self._seats:
+            self._seats[launch.slot] = EnvSlot(launch.slot)
+        seat = self._seats[launch.slot]
+        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        event = await self._outcome(manager)
+        del self._running[launch.id]
+        self._ends.post(event)
+
+    def _answer_if_never_begun(self, id_: TrajectoryId, _task: asyncio.Task[None]) -> None:
+        """Answer for an attempt that was cancelled before its task first ran."""
+        if self._running.pop(id_, None) is not None:
+            self._ends.post(TrajectoryCancelled(id=id_, sampled_tokens=0))
+
+    async def _outcome(self, manager: EnvManager) -> Event:
+        episode, id_ = manager.episode, manager.episode.spec.id
+        try:
+            trajectory = await manager.play(
+                lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
+            )
+        except AttemptError as error:
+            tokens = episode.sampled_tokens
+            return TrajectoryFailed(id=id_, failure=error.failure, sampled_tokens=tokens)
+        except asyncio.CancelledError:
+            return TrajectoryCancelled(id=id_, sampled_tokens=episode.sampled_tokens)
+        self._ends.put(trajectory)
+        return TrajectoryFinished(info=self._info(trajectory, manager.served))
+
+    def _info(self, trajectory: Trajectory, served: Mapping[EngineId, int]) -> TrajectoryInfo:
+        scoring = self._setups[trajectory.task.env].scoring
+        is_scored = scoring == "env" and not self._score_elsewhere
+        return TrajectoryInfo(
+            id=trajectory.id,
+            born=trajectory.born,
+            reward=trajectory.reward if is_scored else None,
+            success=trajectory.success,
+            turns=len(trajectory.turns),
+            sampled_tokens=trajectory.sampled_tokens,
+            stop=trajectory.stop,
+            is_compared=scoring == "group",
+            served=dict(served),
+        )

@@ -1,1 +1,0 @@
-"""The live driver: controller, proxies, environment managers, buffer, hosts."""

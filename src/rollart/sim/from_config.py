@@ -1,0 +1,207 @@
+"""What the simulator must know of a config: the model's shape and how its tasks behave.
+
+What if: another schedule for a recorded run, given as `key=value`.
+
+A log tells what attempts, optimizer steps and weights took; the schedule alone is open. So the keys
+are those of the sections that rule it, and of [run] the mode, the steps and the environments.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from rollart.config.loader import Layered, OptionBuilder, layer_overrides, parse_override
+from rollart.config.pools import ProfileOptions
+from rollart.config.schema import Config, RunOptions, TaskOptions
+from rollart.control.lending import Lending
+from rollart.control.rules import (
+    Batching,
+    Dispatch,
+    Filter,
+    ModeName,
+    Redundancy,
+    Retry,
+    Rules,
+    Syncing,
+    mode_named,
+)
+from rollart.control.staleness import Staleness
+from rollart.errors import ConfigError
+from rollart.hardware.models import MODEL_NAMES, ModelShape, model_named
+from rollart.sim.distributions import Kind, Latency
+from rollart.sim.recorded import Change
+from rollart.sim.workload import TaskProfile
+from studies.paper.setup import TASKS
+
+PROFILES = {profile.name: profile for profile in TASKS}
+"""The profiles that come with the simulator."""
+_SPREAD = 0.5
+"""Of a latency of which only the mean is known."""
+
+
+def shape_of(config: Config) -> ModelShape:
+    """Return the shape of the config's model."""
+    model = config.model
+    if model.shape:
+        return model_named(model.shape, field="model.shape")
+    name = model.path.rstrip("/").rpartition("/")[2]
+    if name not in MODEL_NAMES:
+        fix = f"its shape is not known: set model.shape to one of {', '.join(MODEL_NAMES)}"
+        raise ConfigError("model.path", model.path, fix)
+    return model_named(name)
+
+
+def profiles_of(config: Config) -> tuple[TaskProfile, ...]:
+    """Return how the tasks of a config behave, each under its domain's name."""
+    profiles: dict[str, TaskProfile] = {}
+    for name, task in config.tasks.items():
+        domain = task.domain or name
+        if domain in profiles:
+            fix = "another task has this domain: requests are routed by it, so give each its own"
+            raise ConfigError(f"tasks.{name}.domain", domain, fix)
+        profiles[domain] = _profile(name, task, domain)
+    return tuple(profiles.values())
+
+
+def _profile(name: str, task: TaskOptions, domain: str) -> TaskProfile:
+    options = task.profile
+    field = f"tasks.{name}.profile"
+    if options.like and options.like not in PROFILES:
+        fix = f"not known; there is {', '.join(PROFILES)}"
+        raise ConfigError(f"{field}.like", options.like, fix)
+    if options.like:
+        base = PROFILES[options.like]
+    elif options.turns is None or options.samples is None:
+        fix = f"say how its episodes behave: like = one of {', '.join(PROFILES)}, or turns, reads"
+        raise ConfigError(field, None, f"{fix} and samples, under [{field}]")
+    else:
+        base = TaskProfile(name=domain, turns=options.turns)
+    low, high = options.turns or base.turns
+    return replace(
+        base,
+        **_figures(options, base),
+        name=domain,
+        weight=task.weight,
+        turns=(min(low, task.max_turns), min(high, task.max_turns)),
+        max_tokens=task.max_tokens,
+    )
+
+
+def _figures(options: ProfileOptions, base: TaskProfile) -> dict[str, Any]:
+    """Return what the options say of a profile, in its own words."""
+    given: dict[str, Any] = {
+        name: getattr(options, name)
+        for name in ("opening_tokens", "reads", "samples", "samples_spread", "failure_rate")
+        if getattr(options, name) is not None
+    }
+    for name in ("reset", "step", "score"):
+        known: Latency | None = getattr(base, name)
+        latency = _latency(options, name, known)
+        if latency != known:
+            given[name] = latency
+    if options.failure_after_s is not None:
+        given["failure_after"] = _about(options.failure_after_s)
+    return given
+
+
+def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Latency | None:
+    """Return a latency with what is given of it, and the shape that is known, if one is."""
+    mean_s: float | None = getattr(options, f"{name}_s")
+    if mean_s is not None:
+        if known is not None and known.mean_s:
+            known = replace(known, mean_s=mean_s)
+        else:
+            known = _about(mean_s)
+    kind: Kind | None = getattr(options, f"{name}_kind", None)
+    if known is not None and kind is not None:
+        known = replace(known, kind=kind)
+    spread: float | None = getattr(options, f"{name}_spread", None)
+    if known is not None and spread is not None:
+        known = replace(known, kind=kind or _spreading(known.kind), spread=spread)
+    tail: tuple[float, float] | None = getattr(options, f"{name}_tail", None)
+    if known is not None and tail is not None:
+        known = replace(known, tail_share=tail[0], tail_factor=tail[1])
+    return known
+
+
+def _spreading(kind: Kind) -> Kind:
+    """Return the distribution that a spread is given of."""
+    return "lognormal" if kind == "constant" else kind
+
+
+def _about(mean_s: float) -> Latency:
+    return Latency(kind="lognormal", mean_s=mean_s, spread=_SPREAD)
+
+
+_FEWEST_STEPS = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Run:
+    mode: ModeName
+    steps: int
+    environments: int
+
+    def __post_init__(self) -> None:
+        if self.environments < 1:
+            raise ConfigError("run.environments", self.environments, "must be at least 1")
+        if self.steps < _FEWEST_STEPS:
+            fix = f"must be at least {_FEWEST_STEPS}: the first fills the pipeline, no time counts"
+            raise ConfigError("run.steps", self.steps, fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Schedule:
+    run: _Run
+    batching: Batching
+    staleness: Staleness
+    redundancy: Redundancy
+    retry: Retry
+    filter: Filter
+    syncing: Syncing
+    dispatch: Dispatch
+    lending: Lending
+
+
+_SECTIONS = [each.name for each in fields(_Schedule) if each.name != "run"]
+
+
+def change_by(overrides: Sequence[str]) -> Change:
+    """Return what makes a run's rules those that overrides ask for."""
+    for override in overrides:
+        _check_open(*parse_override(override))
+
+    def change(rules: Rules, slots: int) -> tuple[Rules, int]:
+        sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+        run = {"mode": rules.mode.name, "steps": rules.steps, "environments": slots}
+        layered = Layered(table={"run": run, **sections})
+        layer_overrides(layered, overrides)
+        asked = OptionBuilder(layered).build(_Schedule, layered.table, "")
+        changed = Rules(
+            steps=asked.run.steps,
+            seed=rules.seed,
+            mode=mode_named(asked.run.mode),
+            **{name: getattr(asked, name) for name in _SECTIONS},
+        )
+        return changed, asked.run.environments
+
+    return change
+
+
+def _check_open(key: str, value: object) -> None:
+    """Raise a ConfigError for a key that configs have and the log has settled."""
+    section, _, name = key.partition(".")
+    is_settled = section in _settled(Config, _Schedule)
+    if section == "run":
+        is_settled = name in _settled(RunOptions, _Run)
+    if is_settled:
+        runs = ", ".join(f"run.{each.name}" for each in fields(_Run))
+        fix = (
+            "the log has it as it was; a what-if changes the schedule alone: keys of "
+            f"{', '.join(_SECTIONS)}, and {runs}"
+        )
+        raise ConfigError(key, value, fix)
+
+
+def _settled(whole: type, open_: type) -> set[str]:
+    return {each.name for each in fields(whole)} - {each.name for each in fields(open_)}

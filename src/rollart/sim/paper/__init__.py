@@ -1,1 +1,0 @@
-"""The paper's experiments, simulated: set-ups, rows of its tables, and how they compare."""

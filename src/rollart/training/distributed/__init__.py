@@ -1,0 +1,1 @@
+"""A trainer over several processes: ranks, rendezvous, sharding."""

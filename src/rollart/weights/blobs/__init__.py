@@ -1,0 +1,1 @@
+"""Places that hold named bytes: files, a relay, Mooncake."""

@@ -1,0 +1,353 @@
+"""The weight relay: buckets pushed once over a slow link, read beside the engines from memory.
+
+    trainer ── TCP, slow link ──► RelayServer ──► files in shared memory ◄── mmap ── engines
+
+The server runs where the engines do and keeps the buckets as files of a directory, by default in
+shared memory. A client on the same machine reads those files itself; only clients elsewhere read
+over TCP. Whoever connects must say the token first; connections are not encrypted, so a link
+nobody should listen to wants a tunnel.
+
+Start one with `python -m rollart.weights.blobs.relay --port 7070`.
+ROLLART_WEIGHTS_TOKEN holds the token.
+
+Frames: how the weight relay and its clients speak over TCP.
+
+A frame is the length of a JSON header, the header, and as many bytes as its `bytes` says. Nothing
+is unpickled; both lengths are bounded before anything is made for them.
+"""
+
+import argparse
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import signal
+import socket
+import struct
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rollart.errors import RollartError, StorageError
+from rollart.weights.blobs.files import FileBlobs
+from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
+
+LARGEST_HEADER_BYTES = 2**16
+LARGEST_BODY_BYTES = 2**32
+_LENGTH = struct.Struct("<I")
+
+
+class RelayError(ConnectionError):
+    """The other side does not speak this protocol, or hung up in the middle."""
+
+
+def send_frame(
+    connection: socket.socket, header: dict[str, Any], body: bytes | memoryview = b""
+) -> None:
+    """Send a header and its body."""
+    text = json.dumps({**header, "bytes": len(body)}).encode()
+    connection.sendall(_LENGTH.pack(len(text)) + text)
+    if len(body):
+        connection.sendall(body)
+
+
+def receive_frame(
+    connection: socket.socket, *, largest_bytes: int = LARGEST_BODY_BYTES
+) -> tuple[dict[str, Any], bytearray] | None:
+    """Return the next header and body; None if the other side hung up before it."""
+    first = connection.recv(_LENGTH.size)
+    if not first:
+        return None
+    first += _receive(connection, _LENGTH.size - len(first))
+    (length,) = _LENGTH.unpack(first)
+    if length > LARGEST_HEADER_BYTES:
+        raise RelayError(f"a header of {length} bytes: not a frame of the weight relay")
+    try:
+        header = json.loads(_receive(connection, length))
+        size = int(header["bytes"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RelayError(f"not a header of the weight relay: {error}") from error
+    if not 0 <= size <= largest_bytes:
+        raise RelayError(f"a body of {size} bytes: more than {largest_bytes} are refused")
+    return header, _receive(connection, size)
+
+
+def _receive(connection: socket.socket, size: int) -> bytearray:
+    data = bytearray(size)
+    view = memoryview(data)
+    while view:
+        count = connection.recv_into(view)
+        if not count:
+            raise RelayError("the other side hung up in the middle of a frame")
+        view = view[count:]
+    return data
+
+
+TOKEN_VARIABLE = "ROLLART_WEIGHTS_TOKEN"  # noqa: S105 - the name of it, not a token
+CONNECT_S = 10.0
+ANSWER_S = 600.0
+_MARKER = "relay"
+
+
+def read_token() -> str:
+    """Return the token of this process's environment."""
+    token = os.environ.get(TOKEN_VARIABLE, "")
+    if not token:
+        raise StorageError(f"the weight relay wants a token: set {TOKEN_VARIABLE} on both sides")
+    return token
+
+
+class RelayServer:
+    """Serves the files of a directory to those who know the token."""
+
+    def __init__(
+        self, directory: str | Path, *, token: str, host: str = "127.0.0.1", port: int = 0
+    ) -> None:
+        self._directory = Path(directory).resolve()
+        self._blobs = FileBlobs(self._directory)
+        self._token = token
+        self._marker = secrets.token_hex(16)
+        self._blobs.put(_MARKER, self._marker.encode())
+        try:
+            self._listener = socket.create_server((host, port))
+        except OSError as error:
+            raise StorageError(
+                f"the weight relay cannot listen on {host}:{port}: {error.strerror}"
+            ) from error
+        self._connections: set[socket.socket] = set()
+        self._accepting = threading.Thread(target=self._accept, name="relay", daemon=True)
+        self._accepting.start()
+
+    @property
+    def address(self) -> str:
+        """Where it listens, as host:port."""
+        host, port = self._listener.getsockname()[:2]
+        return f"{host}:{port}"
+
+    def close(self) -> None:
+        """Hang up on everyone; the files stay."""
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._accepting.join()
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self._connections.add(connection)
+            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        """Answer one client until it hangs up; what it does wrong ends its connection only."""
+        try:
+            with connection:
+                connection.settimeout(CONNECT_S)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if self._admits(connection):
+                    connection.settimeout(None)
+                    while (frame := receive_frame(connection)) is not None:
+                        self._answer(connection, *frame)
+        except OSError:
+            pass
+        finally:
+            self._connections.discard(connection)
+
+    def _admits(self, connection: socket.socket) -> bool:
+        frame = receive_frame(connection, largest_bytes=0)
+        token = "" if frame is None else str(frame[0].get("token", ""))
+        if not hmac.compare_digest(token.encode(), self._token.encode()):
+            send_frame(connection, {"error": "wrong token"})
+            return False
+        where = {"directory": str(self._directory), "marker": self._marker}
+        send_frame(connection, where)
+        return True
+
+    def _answer(self, connection: socket.socket, header: dict[str, Any], body: bytearray) -> None:
+        answer: dict[str, Any] = {}
+        content: bytes | memoryview = b""
+        key = str(header.get("key"))
+        try:
+            match header.get("do"):
+                case "put":
+                    self._blobs.put(key, memoryview(body))
+                case "get":
+                    content = self._blobs.get(key)
+                case "delete":
+                    self._blobs.delete(key)
+                case other:
+                    answer = {"error": f"{other!r} is nothing the weight relay does"}
+        except KeyError:
+            answer = {"missing": True}
+        except RollartError as error:
+            answer = {"error": str(error)}
+        send_frame(connection, answer, content)
+
+
+class RelayBlobs:
+    """Keeps every value at a relay; reads from its directory if that is on this machine."""
+
+    def __init__(self, address: str, *, token: str | None = None) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isdecimal():
+            raise StorageError(f"{address!r} is no address of a weight relay: wanted host:port")
+        self._address = (host, int(port))
+        self._token = read_token() if token is None else token
+        self._lock = threading.Lock()
+        self._connection: socket.socket | None = None
+        self._owed = 0
+        """Answers to deletions not read yet."""
+        self._near: FileBlobs | None = None
+        self._marker = Path()
+        with self._lock:
+            self._connect()
+
+    @property
+    def place(self) -> str:
+        """What and where it is, for messages."""
+        return f"the weight relay at {self._address[0]}:{self._address[1]}"
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """Store bytes under a key in place of what was there."""
+        self._ask({"do": "put", "key": key}, data)
+
+    def get(self, key: str) -> bytes | memoryview:
+        """Return the bytes under a key; raises KeyError if there are none."""
+        if self._near is not None:
+            try:
+                return self._near.get(key)
+            except KeyError:
+                if self._marker.exists():
+                    raise
+            with self._lock:
+                self._hang_up()  # if a relay is at the address, it has other files
+        header, body = self._ask({"do": "get", "key": key})
+        if header.get("missing"):
+            raise KeyError(key)
+        return memoryview(body)
+
+    def delete(self, key: str) -> None:
+        """Remove a key, if it is there; a refusal is told by the next request.
+
+        Not waiting for the answers makes the deletion of a version one round trip, not many.
+        """
+        with self._lock:
+            try:
+                send_frame(self._connection or self._connect(), {"do": "delete", "key": key})
+                self._owed += 1
+                return
+            except OSError:
+                self._hang_up()
+        self._ask({"do": "delete", "key": key})
+
+    def close(self) -> None:
+        """Hang up; what is stored stays."""
+        with self._lock:
+            self._hang_up()
+
+    def _ask(
+        self, header: dict[str, Any], body: bytes | memoryview = b""
+    ) -> tuple[dict[str, Any], bytearray]:
+        """Send a request and return its answer; a broken connection is made anew once."""
+        with self._lock:
+            try:
+                answer = self._exchange(header, body)
+            except OSError:
+                self._hang_up()
+                try:
+                    answer = self._exchange(header, body)
+                except OSError as error:
+                    self._hang_up()
+                    raise StorageError(f"{self.place} hung up: {error}") from error
+        if "error" in answer[0]:
+            raise StorageError(f"{self.place}: {answer[0]['error']}")
+        return answer
+
+    def _exchange(
+        self, header: dict[str, Any], body: bytes | memoryview
+    ) -> tuple[dict[str, Any], bytearray]:
+        connection = self._connection or self._connect()
+        send_frame(connection, header, body)
+        answers = [_receive_answer(connection) for _ in range(self._owed + 1)]
+        self._owed = 0
+        return next((each for each in answers if "error" in each[0]), answers[-1])
+
+    def _connect(self) -> socket.socket:
+        try:
+            connection = socket.create_connection(self._address, timeout=CONNECT_S)
+        except OSError as error:
+            raise StorageError(
+                f"{self.place} does not answer: {error}; start it beside the engines with "
+                "`python -m rollart.weights.blobs.relay`"
+            ) from error
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        send_frame(connection, {"token": self._token})
+        answer = receive_frame(connection)
+        if answer is None or "error" in answer[0]:
+            connection.close()
+            raise StorageError(f"{self.place} refuses: is {TOKEN_VARIABLE} the same there?")
+        connection.settimeout(ANSWER_S)
+        self._near = _near_files(answer[0])
+        self._marker = Path(str(answer[0].get("directory"))) / _MARKER
+        self._connection = connection
+        return connection
+
+    def _hang_up(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            self._owed = 0
+
+
+def _receive_answer(connection: socket.socket) -> tuple[dict[str, Any], bytearray]:
+    answer = receive_frame(connection)
+    if answer is None:
+        raise RelayError("no answer")
+    return answer
+
+
+def _near_files(told: dict[str, Any]) -> FileBlobs | None:
+    """Return the relay's directory if it is this machine's: its marker can be read."""
+    directory = Path(str(told.get("directory")))
+    try:
+        marker = (directory / _MARKER).read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return FileBlobs(directory) if marker == told.get("marker") else None
+
+
+def main() -> int:
+    """Serve until a signal ends the process; what it kept in shared memory is removed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    parser.add_argument("--directory", help="where to keep buckets; default: shared memory")
+    arguments = parser.parse_args()
+    remove_leftovers()
+    directory = arguments.directory or str(shared_directory("relay"))
+    ended = threading.Event()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, end)
+    server = RelayServer(directory, token=read_token(), host=arguments.host, port=arguments.port)
+    print(server.address, flush=True)  # noqa: T201 - whoever started it reads the address
+    ended.wait()
+    server.close()
+    if not arguments.directory:
+        remove_directory(Path(directory))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

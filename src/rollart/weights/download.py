@@ -1,0 +1,128 @@
+"""Download: one version on its way here, bucket by bucket, checked before anyone sees it.
+
+Buckets may be pulled as soon as each is there, long before the version is whole. Only `finish`
+gives arrays out, and it needs the manifest, which is written last: every bucket must have the
+checksum the manifest names. One that has not is pulled once more; then it is damaged.
+"""
+
+import json
+import time
+import zlib
+from collections.abc import Mapping
+from dataclasses import InitVar, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rollart.errors import CorruptError
+from rollart.ports import Array, Blobs
+from rollart.types import Version
+from rollart.weights.delta import decode
+from rollart.weights.index import Stored
+from rollart.weights.layout import Layout
+
+_NONE = -1
+"""No bytes have this checksum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """A version that is here and checked."""
+
+    id: str
+    version: Version
+    flat: Array
+    """All bytes, as laid out."""
+    layout: Layout
+    pull_s: float
+    """Seconds spent pulling, waiting for what was not there yet left out."""
+
+    @property
+    def arrays(self) -> Mapping[str, Array]:
+        """The weights, read-only."""
+        return self.layout.views(self.flat)
+
+
+@dataclass(slots=True, kw_only=True)
+class Download:
+    """Pulls the buckets of one version in order."""
+
+    blobs: Blobs
+    stored: Stored
+    base: Whole | None
+    """What the buckets are changes to; None: they hold all bytes."""
+    layout: Layout
+    spare: InitVar[Array | None] = None
+    """Memory to pull into if it has the size: new pages cost more than the copy."""
+    flat: Array = field(init=False)
+    checksums: list[int] = field(default_factory=list[int])
+    pull_s: float = 0.0
+
+    def __post_init__(self, spare: Array | None) -> None:
+        if spare is None or len(spare) != self.layout.total_bytes:
+            spare = np.empty(self.layout.total_bytes, np.uint8)
+        spare.flags.writeable = True
+        self.flat = spare
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every bucket is here."""
+        return len(self.checksums) == self.stored.buckets
+
+    def advance(self) -> bool:
+        """Pull the next bucket; say whether there was one."""
+        start_s = time.perf_counter()
+        try:
+            self.checksums.append(self._pull(len(self.checksums)))
+        except KeyError:
+            return False
+        self.pull_s += time.perf_counter() - start_s
+        return True
+
+    def finish(self) -> Whole:
+        """Check every bucket against the manifest and give the version out."""
+        start_s = time.perf_counter()
+        manifest = read_json(self.blobs, self.stored.manifest_key)
+        for index, wanted in enumerate(manifest["crc32"]):
+            if self.checksums[index] != wanted and self._pull(index) != wanted:
+                raise CorruptError(
+                    f"bucket {index} of the weights of version {self.stored.version} in "
+                    f"{self.blobs.place} is damaged: its checksum is not the manifest's; "
+                    "publish the version again and check that disk or link"
+                )
+        self.flat.flags.writeable = False
+        self.pull_s += time.perf_counter() - start_s
+        return Whole(
+            id=self.stored.id,
+            version=self.stored.version,
+            flat=self.flat,
+            layout=self.layout,
+            pull_s=self.pull_s,
+        )
+
+    def _pull(self, index: int) -> int:
+        span = self.layout.span(index)
+        data = memoryview(self.blobs.get(self.stored.bucket_key(index)))
+        part = self.flat[span]
+        try:
+            if self.base is None:
+                np.copyto(part, np.frombuffer(data, np.uint8))
+            else:
+                decode(data, self.base.flat[span], part)
+        except (ValueError, IndexError):
+            return _NONE
+        return zlib.crc32(part.data)
+
+
+def read_json(blobs: Blobs, key: str, *, is_again: bool = False) -> dict[str, Any]:
+    """Return a JSON object of the store; KeyError if it is not there.
+
+    The store may be removing it meanwhile, so what makes no sense is read once more.
+    """
+    data = bytes(blobs.get(key))
+    try:
+        return json.loads(data)
+    except ValueError as error:
+        if is_again:
+            raise CorruptError(f"{key} in {blobs.place} is damaged: {error}") from error
+    return read_json(blobs, key, is_again=True)

@@ -1,0 +1,80 @@
+"""Opening a weight store by its name in the config.
+
+Actors are made from plain options, so they find a common store by kind and place: one opened
+twice for the same place is the same store, within a process for `memory`, within a machine for
+`shared_memory`, and wherever the place can be reached for the others.
+"""
+
+import importlib
+import threading
+from collections.abc import Callable
+from weakref import WeakValueDictionary
+
+from rollart.errors import ConfigError, UserError
+from rollart.ports import Blobs, WeightStore
+from rollart.weights.buckets import BUCKET_BYTES, BucketStore
+from rollart.weights.memory import MemoryStore
+from rollart.weights.shared_memory import SharedMemoryStore
+
+BLOBS = {
+    "files": "rollart.weights.blobs.files:FileBlobs",
+    "fsspec": "rollart.weights.blobs.fsspec_files:FsspecBlobs",
+    "relay": "rollart.weights.blobs.relay:RelayBlobs",
+    "mooncake": "rollart.weights.blobs.mooncake:MooncakeBlobs",
+    "ray": "rollart.cluster.ray_blobs:RayBlobs",
+}
+"""Places for buckets, by kind: classes made with the place alone. Their packages are extras."""
+KINDS = ("memory", "shared_memory", *BLOBS)
+EXTRAS = {"fsspec": "files", "mooncake": "mooncake"}
+
+_memory_stores: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
+_memory_stores_lock = threading.Lock()
+
+
+def open_store(
+    kind: str,
+    directory: str,
+    keep: int,
+    *,
+    bucket_bytes: int = BUCKET_BYTES,
+    delta: bool = False,
+) -> WeightStore:
+    """Open the store of this kind at `directory`: a path, a URL or an address.
+
+    A kind written "module:Class" keeps buckets in that Blobs class, made with the place.
+    """
+    match kind:
+        case "memory":
+            return _open_memory(directory, keep)
+        case "shared_memory":
+            return SharedMemoryStore(directory, keep=keep)
+        case _ if kind in BLOBS or ":" in kind:
+            blobs = _open_blobs(kind, directory)
+            try:
+                return BucketStore(blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta)
+            except BaseException:
+                blobs.close()
+                raise
+        case _:
+            raise ConfigError("weights.store", kind, f"choose one of {', '.join(KINDS)}")
+
+
+def _open_blobs(kind: str, place: str) -> Blobs:
+    if kind == "files" and "://" in place:
+        kind = "fsspec"
+    module, _, name = BLOBS.get(kind, kind).partition(":")
+    try:
+        make: Callable[[str], Blobs] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        extra = EXTRAS.get(kind)
+        hint = "" if extra is None else f"; pip install 'rollart[{extra}]'"
+        raise UserError(f"weights.store = {kind!r} cannot be used: {error}{hint}") from error
+    return make(place)
+
+
+def _open_memory(directory: str, keep: int) -> MemoryStore:
+    with _memory_stores_lock:
+        store = _memory_stores.get(directory)
+        if store is None:
+            store = _memory_stores[directory] = MemoryStore(keep)
+        return store

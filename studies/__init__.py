@@ -1,0 +1,1 @@
+"""Studies made with the simulator; not part of the package."""

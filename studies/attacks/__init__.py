@@ -1,0 +1,1 @@
+"""Programs that try to escape a sandbox."""

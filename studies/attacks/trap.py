@@ -1,0 +1,138 @@
+"""The host's side of an attack: what there is to reach, and whether it was reached.
+
+The trap lays out a secret (a file anybody on the host may read, a variable of the environment),
+listens at a port and at two Unix sockets, and keeps a process that could be killed. Nothing in it
+is hidden by permissions: only a sandbox stands between an attack and these.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import socket
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from rollart.types import ProgramLimits, ProgramResult
+from studies.attacks.attack import MARK, Target
+
+VARIABLE = "ROLLART_TRAP_TOKEN"
+ENDING_S = 5.0
+"""Seconds past its wall limit that killing a program and noticing its end may take.
+
+Long beside what it takes on a quiet machine: what dies has no more than a sandbox's small share.
+"""
+
+
+class Trap:
+    """Something to steal and somebody who watches it; used with `async with`."""
+
+    def __init__(self) -> None:
+        self.secret = secrets.token_hex(16)
+        self.connections = 0
+        self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._servers: list[asyncio.Server] = []
+        self._bystander: asyncio.subprocess.Process | None = None
+        self._target: Target | None = None
+        self._before: set[int] = set()
+
+    async def __aenter__(self) -> Self:
+        folder = Path(self._folder.name)
+        folder.chmod(0o777)
+        secret_file = folder / "secret.txt"
+        secret_file.write_text(self.secret)
+        secret_file.chmod(0o666)
+        os.environ[VARIABLE] = self.secret
+        self._before = contained_processes()
+        abstract = f"rollart-trap-{secrets.token_hex(4)}"
+        listener = await asyncio.start_server(self._connected, "127.0.0.1", 0)
+        hidden = socket.socket(socket.AF_UNIX)
+        hidden.bind(f"\0{abstract}")
+        path = str(folder / "socket")
+        self._servers = [
+            listener,
+            await asyncio.start_unix_server(self._connected, sock=hidden),
+            await asyncio.start_unix_server(self._connected, path=path),
+        ]
+        Path(path).chmod(0o777)
+        self._bystander = await asyncio.create_subprocess_exec("sleep", "100000")
+        self._target = Target(
+            secret_file=str(secret_file),
+            variable=VARIABLE,
+            port=listener.sockets[0].getsockname()[1],
+            abstract=abstract,
+            unix_path=path,
+            pid=self._bystander.pid,
+            folder=str(folder),
+        )
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for server in self._servers:
+            server.close()
+        assert self._bystander is not None
+        with contextlib.suppress(ProcessLookupError):
+            self._bystander.kill()
+        await self._bystander.wait()
+        os.environ.pop(VARIABLE, None)
+        self._folder.cleanup()
+
+    @property
+    def target(self) -> Target:
+        """What an attack is told of the host."""
+        assert self._target is not None
+        return self._target
+
+    def findings(self, result: ProgramResult, limits: ProgramLimits) -> list[str]:
+        """Return what a program's outputs, its time and the host show it to have reached."""
+        output = result.stdout + result.stderr
+        found: list[str] = []
+        if MARK in output:
+            start = output.index(MARK)
+            found.append(output[start : start + 120].decode(errors="replace"))
+        if self.secret.encode() in output:
+            found.append("read the secret")
+        if result.wall_s > limits.wall_s + ENDING_S:
+            found.append(f"ran {result.wall_s:.1f} s, more than wall_s = {limits.wall_s:g}")
+        return found + self.host_findings()
+
+    def host_findings(self) -> list[str]:
+        """Return what the host itself shows: connections, strange files, a killed process."""
+        found: list[str] = []
+        if self.connections:
+            found.append(f"{self.connections} connections arrived")
+        if self._bystander is None or self._bystander.returncode is not None:
+            found.append("killed a process of the host")
+        folder = Path(self._folder.name)
+        if sorted(path.name for path in folder.iterdir()) != ["secret.txt", "socket"]:
+            found.append("wrote to the host")
+        if (folder / "secret.txt").read_text() != self.secret:
+            found.append("changed the secret")
+        return found
+
+    def left_processes(self) -> set[int]:
+        """Return the processes in namespaces of their own that were not there before."""
+        return contained_processes() - self._before
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        writer.close()
+
+
+def contained_processes() -> set[int]:
+    """Return the host's processes that live in another process namespace than this one."""
+    own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    found: set[int] = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                if os.readlink(entry / "ns" / "pid") != own:  # noqa: PTH115
+                    found.add(int(entry.name))
+    return found

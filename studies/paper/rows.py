@@ -1,0 +1,149 @@
+"""Rows: a figure of the paper beside the simulator's, and how far they are apart.
+
+Rows are written as functions of runs and read twice: first to learn which set-ups they are about,
+then, these simulated, for their figures.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Literal, Protocol
+
+from rollart.sim.outcome import SimOutcome, simulate
+from rollart.types import Json
+from studies.paper.setup import Setup
+from studies.parallel import make_all
+
+Kind = Literal["fitted", "predicted"]
+Measure = Literal["ratio", "seconds", "share"]
+_SKIP = 2
+"""Steps at the start of a run that are left out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One figure."""
+
+    name: str
+    paper_low: float
+    paper_high: float
+    """Equal to `paper_low` where the paper gives one value."""
+    simulated: float
+    kind: Kind = "predicted"
+    """Whether a constant was chosen to meet this figure."""
+    measure: Measure = "ratio"
+    follows: bool = False
+    """Its runs are all those of rows before it: it is those rows once more, by arithmetic."""
+
+    @property
+    def error(self) -> float:
+        """How far outside the paper's band it lies, relative to the nearer end."""
+        if self.simulated < self.paper_low:
+            return 1 - self.simulated / self.paper_low
+        return max(0.0, self.simulated / self.paper_high - 1)
+
+    @property
+    def encoded(self) -> dict[str, Json]:
+        """The row as the report prints it."""
+        return {
+            "name": self.name,
+            "paper_low": self.paper_low,
+            "paper_high": self.paper_high,
+            "simulated": round(self.simulated, 4),
+            "kind": self.kind,
+            "measure": self.measure,
+            "error": round(self.error, 4),
+            "follows": self.follows,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is simulated for each figure."""
+
+    steps: int
+    """Most steps of a run."""
+    seeds: int
+    rollouts: int
+    """Seeds of a set-up of which one batch is rolled out."""
+
+    def seeded(self, setup: Setup) -> tuple[Setup, ...]:
+        """Return a set-up with every seed it is simulated with."""
+        seeds = self.rollouts if setup.steps == 1 else self.seeds
+        steps = min(setup.steps, self.steps)
+        return tuple(replace(setup, seed=seed, steps=steps) for seed in range(seeds))
+
+
+class Runs(Protocol):
+    """Figures of set-ups, each a mean over seeds."""
+
+    def throughput(self, setup: Setup) -> float:
+        """Return the trained tokens per second."""
+        ...
+
+    def step_s(self, setup: Setup) -> float:
+        """Return the step time."""
+        ...
+
+    def rollout_s(self, setup: Setup) -> float:
+        """Return how long it takes until the first batch is there."""
+        ...
+
+    def reward_use(self, setup: Setup) -> float:
+        """Return the share of the time in which reward workers scored."""
+        ...
+
+
+class Asked:
+    """Learns which set-ups rows are about; every figure is 1 meanwhile."""
+
+    def __init__(self) -> None:
+        self._setups: dict[Setup, None] = {}
+
+    @property
+    def setups(self) -> tuple[Setup, ...]:
+        """What was asked about, each once, in order."""
+        return tuple(self._setups)
+
+    def _note(self, setup: Setup) -> float:
+        self._setups[setup] = None
+        return 1.0
+
+    throughput = step_s = rollout_s = reward_use = _note
+
+
+class Simulated:
+    """What simulations showed."""
+
+    def __init__(self, known: Mapping[Setup, Sequence[SimOutcome]]) -> None:
+        self.known = known
+
+    def throughput(self, setup: Setup) -> float:
+        """Return the trained tokens per second."""
+        return fmean(outcome.tokens_per_s for outcome in self.known[setup])
+
+    def step_s(self, setup: Setup) -> float:
+        """Return the step time."""
+        return fmean(outcome.step_s for outcome in self.known[setup])
+
+    def rollout_s(self, setup: Setup) -> float:
+        """Return how long it takes until the first batch is there."""
+        return fmean(outcome.steps[0].began_s for outcome in self.known[setup])
+
+    def reward_use(self, setup: Setup) -> float:
+        """Return the share of the time in which reward workers scored."""
+        return fmean(outcome.reward_utilisation for outcome in self.known[setup])
+
+
+def simulate_setups(
+    setups: Sequence[Setup], extent: Extent, *, jobs: int, progress: Callable[[str], None]
+) -> Simulated:
+    """Simulate every set-up with every seed."""
+    seeded = [each for setup in setups for each in extent.seeded(setup)]
+    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    return Simulated({setup: [next(outcomes) for _ in extent.seeded(setup)] for setup in setups})
+
+
+def outcome_of(setup: Setup) -> SimOutcome:
+    """Simulate one set-up; of one that rolls out a single batch nothing is left out."""
+    return simulate(setup.world, skip=0 if setup.steps == 1 else _SKIP)

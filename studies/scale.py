@@ -1,0 +1,317 @@
+"""The scale study: one shape of run from 64 to 10,000 GPUs, and what simulating it costs.
+
+Weak scaling: a perfect schedule trains the same tokens per second and GPU at every size. What the
+simulated cluster does depends on the seed alone; seconds and memory are this machine's.
+
+An event here is an action on the simulator's loop: a request that ends, a step of an environment.
+Those the scheduler takes in, launches' ends, weights, steps, are counted apart.
+
+Production: the shape of the paper's production cluster, at any number of GPUs.
+
+Batch, environments and GPUs grow together, train to generation 1:5. There are two shapes:
+
+- `production`: turns from 1 to 48 with the paper's tail. Most tasks need one turn, a few so many
+  that the most turns of a step are over 40 times the mean.
+- `long`: turns from 1 to 48, evenly. Four times the work: the harder one to simulate.
+"""
+
+import gc
+import resource
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import log
+from statistics import fmean, linear_regression
+
+from rollart.clock import SystemClock
+from rollart.control.rules import Batching, Redundancy, Rules, mode_named
+from rollart.control.staleness import Staleness
+from rollart.events import Launch
+from rollart.hardware.gpus import gpu_named
+from rollart.hardware.models import model_named
+from rollart.sim.cluster import ClusterDurations, RolloutPool, SimCluster
+from rollart.sim.distributions import Latency
+from rollart.sim.outages import OutageOptions
+from rollart.sim.outcome import SimOutcome, simulate
+from rollart.sim.rewards import RewardOptions
+from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
+from rollart.sim.world import World
+from rollart.types import GroupId, Json, SlotId, TrajectoryId
+from studies.paper.setup import CONSTANTS
+
+GROUP_SIZE = 8
+ALPHA = 2
+EXTRA_SHARE = 3 / 64
+"""Redundant groups, as RollArt's set-up has them."""
+GENERATION_SHARE = 5 / 6
+CLUSTER_MTBF_S, CLUSTER_GPUS = 7 * 24 * 3600.0, 3000
+"""One engine of 3,000 GPUs dies a week."""
+
+SINGLE = TaskProfile(
+    name="single",
+    weight=0.995,
+    turns=(1, 1),
+    opening_tokens=1500,
+    samples=8000,
+    samples_spread=0.35,
+    task_spread=0.3,
+    reset=Latency(kind="lognormal", mean_s=10.0, spread=0.5, tail_share=1e-4, tail_factor=30.0),
+    step=Latency(kind="lognormal", mean_s=1.0, spread=0.8),
+    score=Latency(kind="lognormal", mean_s=2.0, spread=0.5),
+    max_tokens=131_072,
+)
+LONG = replace(SINGLE, name="long", weight=0.005, turns=(1, 48), reads=200, samples=200)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What attempts are like and how many there are: a batch has 4.8 for each engine."""
+
+    tasks: tuple[TaskProfile, ...]
+    tp: int
+    """GPUs of one engine."""
+    attempts_per_gpu: int
+    """Attempts of a batch per GPU; the paper's testbed has 512 on 128."""
+
+
+SHAPES = {
+    "production": Shape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
+    "long": Shape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One size of one shape, and how much of it is simulated."""
+
+    shape: str
+    gpus: int
+    steps: int
+    seeds: int = 1
+
+    @property
+    def groups(self) -> int:
+        """Groups of a batch."""
+        return self.gpus * SHAPES[self.shape].attempts_per_gpu // GROUP_SIZE
+
+    def workload(self, seed: int) -> SyntheticWorkload:
+        """Return what its attempts would do."""
+        return SyntheticWorkload(SHAPES[self.shape].tasks, seed=seed)
+
+    def world(self, seed: int) -> World:
+        """Return the run, ready to be simulated."""
+        tp = SHAPES[self.shape].tp
+        generation = round(self.gpus * GENERATION_SHARE / tp) * tp
+        cluster = SimCluster(
+            model=model_named("Qwen3-30B-A3B"),
+            rollout=(RolloutPool(name="h20", gpu=gpu_named("H20"), gpus=generation, tp=tp),),
+            train_gpu=gpu_named("H800"),
+            train_gpus=self.gpus - generation,
+            constants=CONSTANTS,
+        )
+        attempts = self.groups * GROUP_SIZE
+        return World(
+            rules=Rules(
+                steps=self.steps,
+                seed=seed,
+                mode=mode_named("rollart"),
+                batching=Batching(groups_per_step=self.groups, group_size=GROUP_SIZE),
+                staleness=Staleness(alpha=ALPHA, at_bound="drop"),
+                redundancy=Redundancy(extra_groups=round(self.groups * EXTRA_SHARE)),
+            ),
+            workload=self.workload(seed),
+            make_engines=cluster.make_engines,
+            durations=ClusterDurations(cluster),
+            slots=(ALPHA + 1) * attempts,
+            rewards=RewardOptions(most=attempts),
+            call_s=cluster.constants.rpc_s,
+            outages=OutageOptions(
+                mtbf_s=CLUSTER_MTBF_S * CLUSTER_GPUS * GENERATION_SHARE / tp, seed=seed
+            ),
+        )
+
+
+def tails(trial: Trial) -> dict[str, Json]:
+    """Return how far the attempts of one step lie apart."""
+    turns: list[int] = []
+    responses: list[int] = []
+    for script in _scripts(trial):
+        turns.append(len(script.turns))
+        responses.extend(turn.samples for turn in script.turns)
+    return {
+        "fewest_turns": min(turns),
+        "most_turns": max(turns),
+        "most_turns_over_mean": max(turns) / fmean(turns),
+        "longest_response_over_mean": max(responses) / fmean(responses),
+    }
+
+
+def _scripts(trial: Trial) -> Iterator[Script]:
+    """Draw the attempts of the first step once more."""
+    workload = trial.workload(0)
+    for task in range(trial.groups):
+        for member in range(GROUP_SIZE):
+            yield workload.script(
+                Launch(
+                    id=TrajectoryId(0),
+                    group=GroupId(task),
+                    member=member,
+                    attempt=0,
+                    task=task,
+                    slot=SlotId(0),
+                    seed=0,
+                )
+            )
+
+
+SIZES = (64, 256, 1024, 3000, 10_000)
+_SEEDS = {64: 32, 256: 8, 1024: 5, 3000: 5, 10_000: 2}
+"""Seeds of each size: of a small cluster more, for its steps differ more."""
+BOUNDED = 3000
+"""The size whose seconds are bounded."""
+WARMING = ALPHA
+"""Steps that fill the pipeline: efficiency leaves them out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """What one trial showed, on average over its seeds."""
+
+    trial: Trial
+    seconds: float
+    """Wall time of one simulated step: a whole run's over its steps."""
+    cpu_s: float
+    """Processor time of one simulated step."""
+    events: float
+    """Actions on the loop in one step."""
+    handled: float
+    """Events the scheduler took in, in one step."""
+    memory_mb: float
+    """The most memory the process has had so far."""
+    tokens_per_s_gpu: float
+    """Trained tokens, read and sampled, per simulated second and GPU, pipeline full."""
+    step_s: float
+    """Simulated time of a step, pipeline full."""
+    busy: float
+    """Share of the simulated time in which engines worked."""
+
+    @property
+    def event_us(self) -> float:
+        """Processor time of one event."""
+        return 1e6 * self.cpu_s / self.events
+
+    @property
+    def row(self) -> dict[str, Json]:
+        """Its figures under their names."""
+        return {
+            "shape": self.trial.shape,
+            "gpus": self.trial.gpus,
+            "attempts_per_step": self.trial.groups * GROUP_SIZE,
+            "events_per_step": round(self.events),
+            "scheduler_events_per_step": round(self.handled),
+            "seconds_per_step": self.seconds,
+            "cpu_s_per_step": self.cpu_s,
+            "us_per_event": self.event_us,
+            "peak_rss_mb": self.memory_mb,
+            "simulated_step_s": self.step_s,
+            "tokens_per_s_gpu": self.tokens_per_s_gpu,
+            "engines_busy": self.busy,
+        }
+
+
+def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
+    """Simulate every size; return the figures."""
+    if quick:
+        sizes, steps, seeds = (64, 256, BOUNDED), 3, dict[int, int]()
+    else:
+        sizes, steps, seeds = SIZES, 5, _SEEDS
+    trials = [
+        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
+        for gpus in sizes
+    ]
+    trials += [
+        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
+        for gpus in sizes
+    ]
+    return study(trials, progress=progress)
+
+
+def study(
+    trials: Sequence[Trial], *, progress: Callable[[str], None], bounded: int = BOUNDED
+) -> dict[str, Json]:
+    """Simulate trials, the smallest of each shape first; return the figures."""
+    shapes: dict[str, list[Size]] = {}
+    for trial in trials:
+        progress(f"{trial.shape}: {trial.gpus:,} GPUs, {trial.steps} steps, {trial.seeds} seeds")
+        shapes.setdefault(trial.shape, []).append(measure(trial))
+    sizes = [size for each in shapes.values() for size in each]
+    at_bound = {size.trial.shape: size for size in sizes if size.trial.gpus == bounded}
+    production, watched = shapes["production"], at_bound["production"]
+    base = production[0].tokens_per_s_gpu
+    return {
+        f"seconds_{bounded}": watched.seconds,
+        "efficiency": {str(size.trial.gpus): size.tokens_per_s_gpu / base for size in production},
+        "events_per_s": watched.events / watched.seconds,
+        "scheduler_events_per_s": watched.handled / watched.seconds,
+        "events": "actions on the simulator's loop; the scheduler's events are counted apart",
+        f"cpu_s_{bounded}": {shape: size.cpu_s for shape, size in at_bound.items()},
+        "peak_rss_mb": max(size.memory_mb for size in sizes),
+        "cost": {shape: cost(each) for shape, each in shapes.items() if len(each) > 1},
+        "tails": {shape: tails(size.trial) for shape, size in at_bound.items()},
+        "rows": [size.row for size in sizes],
+    }
+
+
+def measure(trial: Trial) -> Size:
+    """Simulate a trial with each of its seeds."""
+    outcomes: list[SimOutcome] = []
+    seconds = cpu_s = 0.0
+    for seed in range(trial.seeds):
+        gc.collect()
+        clock, cpu_before = SystemClock(), _cpu_s()
+        outcomes.append(simulate(trial.world(seed), skip=WARMING))
+        seconds += clock.now()
+        cpu_s += _cpu_s() - cpu_before
+    steps = trial.steps * trial.seeds
+    return Size(
+        trial=trial,
+        seconds=seconds / steps,
+        cpu_s=cpu_s / steps,
+        events=sum(outcome.actions for outcome in outcomes) / steps,
+        handled=sum(outcome.events for outcome in outcomes) / steps,
+        memory_mb=_peak_mb(),
+        tokens_per_s_gpu=fmean(outcome.tokens_per_s for outcome in outcomes) / trial.gpus,
+        step_s=fmean(outcome.step_s for outcome in outcomes),
+        busy=fmean(share for each in outcomes for share in each.utilisation.values()),
+    )
+
+
+def cost(sizes: Sequence[Size]) -> dict[str, Json]:
+    """Return how the cost of an event grows with the number of events of a step.
+
+    Logarithmic growth is a straight line over the logarithm: each doubling adds the same.
+    """
+    doublings = [log(size.events, 2) for size in sizes]
+    costs = [size.event_us for size in sizes]
+    slope, intercept = linear_regression(doublings, costs)
+    points = list(zip(doublings, costs, strict=True))
+    return {
+        "us_per_event": {str(size.trial.gpus): size.event_us for size in sizes},
+        "fit_us_per_doubling": slope,
+        "fit_us_at_one_event": intercept,
+        "us_per_doubling": [(c1 - c0) / (d1 - d0) for (d0, c0), (d1, c1) in pairwise(points)],
+        "growth": costs[-1] / costs[0],
+        "growth_of_log_events": doublings[-1] / doublings[0],
+    }
+
+
+def _cpu_s() -> float:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _peak_mb() -> float:
+    """Return the peak of the resident set, which macOS counts in bytes and others in KiB."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,0 +1,66 @@
+"""A site on Ray before rollout begins: evaluation outlives engines that die or hang."""
+
+import asyncio
+import os
+import signal
+from contextlib import nullcontext
+from unittest.mock import patch
+
+from drivers import in_a_driver
+
+from benchmarks.ray_runs.watched import WITHOUT_POOLS
+from rollart.cluster import engine_supervisor as engine_fleet
+from rollart.cluster import ray_deployment as ray_site
+from rollart.cluster.ray_deployment import open_ray
+from rollart.config import add_import_paths, load_config
+from rollart.pipelines.run_record import make_setups
+from rollart.pipelines.start_model import prepare_model
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+async def evaluate_without_engines(config, model, directory, warnings):
+    async with open_ray(
+        config, model=model, start=model, version=0, directory=directory, warn=warnings.append
+    ) as site:
+        evaluator = site.make_evaluator(make_setups(config, config.sampling))
+        for how in (signal.SIGKILL, signal.SIGSTOP):
+            pid = site.generators[site.infos[0].id].handle.pid
+            os.kill(pid, how)
+            measured = await asyncio.wait_for(evaluator.run(4), 100)
+            assert len(measured.trajectories) == 4
+            while is_alive(pid):
+                await asyncio.sleep(0.1)
+        await evaluator.close()
+        await site.trainer()
+
+
+def outlive_engines(tmp_path):
+    file = tmp_path / "config.toml"
+    file.write_text(WITHOUT_POOLS)
+    overrides = ["ray.address='auto'", "weights.store='ray'", "weights.wait_s=2"]
+    config = load_config(file, [*overrides, f"model.cache='{tmp_path}'"])
+    add_import_paths(config)
+    model = prepare_model(config, lambda _text: None)
+    warnings = []
+    with (
+        patch.object(ray_site, "connected", lambda _address: nullcontext()),  # it is already
+        patch.object(ray_site, "_ANSWER_S", 2.0),
+        patch.object(engine_fleet, "_LOOK_S", 0.2),
+    ):
+        asyncio.run(evaluate_without_engines(config, model, tmp_path, warnings))
+    assert [line.split(" (")[0] for line in warnings] == [
+        "engine torch-0 is gone",
+        "engine torch-0.1 is gone",
+    ]
+    assert "it hangs: stats was not answered within 4 s" in warnings[1]
+
+
+def test_evaluation_before_the_run_outlives_engines_that_die_or_hang(cluster, tmp_path):
+    in_a_driver("test_ray_site:outlive_engines", cluster.address, tmp_path)

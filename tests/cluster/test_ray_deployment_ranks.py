@@ -1,0 +1,62 @@
+"""Two training ranks on a cluster: they train as one, and one that dies is no end of the run."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+from drivers import alone_in_a_driver
+
+from benchmarks.ray_runs.killer import KnownHost
+from benchmarks.ray_runs.watched import WITHOUT_POOLS
+from rollart.cluster import ray_resources as ray_spawning
+from rollart.config import load_config
+from rollart.observe.replay import replay
+from rollart.pipelines.agentic import train
+
+STEPS = 12
+
+
+def lose_a_rank(address: str, directory: str) -> None:
+    """Train over two ranks and kill the second one's process after the first step."""
+    place = Path(directory)
+    file = place / "ranks.toml"
+    file.write_text(WITHOUT_POOLS)
+    overrides = [
+        f"run.steps={STEPS}",
+        f"run.directory='{place / 'run'}'",
+        f"model.cache='{place / 'cache'}'",
+        f"ray.address='{address}'",
+        "ray.environment_workers=1",
+        "ray.spare_workers=0",
+        "training.ranks=2",
+    ]
+    ray_spawning.RayHost = KnownHost
+    KnownHost.known = []
+    log = place / "run" / "events.jsonl"
+
+    def kill() -> None:
+        while not log.exists() or b'"StepFinished"' not in log.read_bytes():
+            time.sleep(0.02)
+        os.kill(ranks()[1], signal.SIGKILL)
+
+    killer = threading.Thread(target=kill, daemon=True)
+    killer.start()
+    assert train(load_config(file, overrides)) == 0
+    killer.join(1.0)
+    assert len(ranks()) == 4
+    proof = replay(place / "run")
+    assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)
+    assert json.loads((place / "run" / "summary.json").read_text())["steps"] == STEPS
+
+
+def ranks() -> list[int]:
+    """Return the processes of all ranks there were."""
+    return [pid for kind, pid in KnownHost.known if kind == "trainer"]
+
+
+def test_a_run_of_two_ranks_goes_on_when_one_is_killed(cluster, tmp_path):
+    said = alone_in_a_driver("test_ray_ranks:lose_a_rank", cluster.address, str(tmp_path))
+    assert "the trainer is gone; making it again" in said

@@ -1,0 +1,279 @@
+"""A trainer in a real process that is killed: the same versions, whoever called none the wiser."""
+
+import asyncio
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from rollart.cluster import trainer_supervisor as lasting_trainer
+from rollart.cluster.local_host import ActorError, EmbeddedHost
+from rollart.cluster.trainer_supervisor import TrainerSupervisor
+from rollart.errors import PlacementError, UserError
+
+
+class Desk:
+    """A lasting trainer, its files and its warnings."""
+
+    def __init__(self, path, *, save_every):
+        self.path = path
+        self.host = EmbeddedHost()
+        self.warnings = []
+        self.unplaced = 0
+        self.spawned = 0
+        self.door = asyncio.Event()
+        self.door.set()
+        self.trainer = TrainerSupervisor(
+            self.spawn, directory=path / "own", save_every=save_every, warn=self.warnings.append
+        )
+
+    async def spawn(self):
+        await self.door.wait()
+        if self.unplaced:
+            self.unplaced -= 1
+            raise PlacementError("every pool is full")
+        self.spawned += 1
+        options = {"desk": str(self.path)}
+        return await self.host.spawn("trainer_actors:Adder", options, own_process=True)
+
+    async def step(self, number):
+        report = await self.trainer.call("step", {"numbers": np.array([number])})
+        return report.version, report.metrics["sum"]
+
+    async def kill(self):
+        os.kill(await self.trainer.call("pid"), signal.SIGKILL)
+
+    def plain_warnings(self):
+        """What was warned of, without the words of the operating system."""
+        return [warning.split(": the process ")[0] for warning in self.warnings]
+
+    def published(self):
+        return (self.path / "published").read_text().split()
+
+
+def with_trainer(path, scenario, *, save_every=100):
+    async def run():
+        desk = Desk(path, save_every=save_every)
+        try:
+            await desk.trainer.start()
+            await asyncio.wait_for(scenario(desk), 30)
+        finally:
+            await desk.trainer.close()
+            await desk.host.close()
+
+    asyncio.run(run())
+
+
+def test_killed_between_two_steps_it_repeats_the_batches_and_goes_on(tmp_path):
+    async def scenario(desk):
+        assert [await desk.step(n) for n in (1, 2)] == [(1, 1.0), (2, 3.0)]
+        await desk.kill()
+        assert await desk.step(4) == (3, 7.0)
+        assert desk.trainer.deaths == 1
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (3 steps to repeat)"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_killed_during_a_step_it_makes_that_step_again(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        (tmp_path / "hang").touch()
+        (tmp_path / "stepping").unlink()
+        stepping = asyncio.create_task(desk.step(2))
+        while not (tmp_path / "stepping").exists() or not (tmp_path / "stepping").read_text():
+            await asyncio.sleep(0.005)
+        os.kill(int((tmp_path / "stepping").read_text()), signal.SIGKILL)
+        (tmp_path / "hang").unlink()
+        assert await stepping == (2, 3.0)
+        assert await desk.step(4) == (3, 7.0)
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_it_saves_for_itself_and_repeats_only_what_came_later(tmp_path):
+    async def scenario(desk):
+        for number in (1, 2, 4, 8, 16):
+            await desk.step(number)
+        assert sorted(each.name for each in (tmp_path / "own").iterdir()) == ["0", "1"]
+        await desk.kill()
+        assert await desk.step(32) == (6, 63.0)
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
+
+    with_trainer(tmp_path, scenario, save_every=2)
+    assert not (tmp_path / "own").exists()
+
+
+def test_what_was_published_is_published_again_by_the_next_one(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        assert await desk.trainer.call("publish") == 1
+        await desk.kill()
+        await desk.trainer.remake()
+        assert desk.published() == ["1:1", "1:1"]
+        await desk.step(2)
+        await desk.kill()
+        await desk.trainer.remake()
+        assert desk.published() == ["1:1", "1:1"]
+        assert await desk.trainer.call("publish") == 2
+        assert desk.published()[2:] == ["2:3"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_it_moves_with_its_state_between_two_steps(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        await desk.trainer.call("publish")
+        first = await desk.trainer.call("pid")
+        assert await desk.trainer.move(desk.spawn)
+        assert await desk.trainer.call("pid") != first
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+        assert await desk.step(2) == (2, 3.0)
+        assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
+        await desk.kill()
+        assert await desk.step(4) == (3, 7.0)
+        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path, monkeypatch):
+    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
+
+    async def scenario(desk):
+        door = asyncio.Event()
+
+        async def refuse():
+            await door.wait()
+            raise PlacementError("gone again")
+
+        moving = asyncio.create_task(desk.trainer.move(refuse))
+        await asyncio.sleep(0.01)
+        await desk.kill()
+        stepping = asyncio.create_task(desk.step(2))
+        while not desk.trainer.deaths:
+            await asyncio.sleep(0.005)
+        door.set()
+        assert await stepping == (1, 2.0)
+        assert not await moving
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_where_there_is_no_room_for_two_it_ends_before_another_is_made_from_its_save(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        await desk.trainer.call("publish")
+        first = await desk.trainer.call("pid")
+        spawn = desk.trainer._spawn
+
+        async def spawn_alone():
+            with pytest.raises(ProcessLookupError):
+                os.kill(first, 0)
+            return await spawn()
+
+        desk.trainer._spawn = spawn_alone
+        await desk.trainer.restart()
+        assert await desk.trainer.call("pid") != first
+        assert await desk.step(2) == (2, 3.0)
+        assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_where_it_cannot_move_it_stays(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        first = await desk.trainer.call("pid")
+        desk.unplaced = 1
+        with pytest.raises(PlacementError, match="every pool is full"):
+            await desk.trainer.move(desk.spawn)
+        (tmp_path / "unreadable").touch()
+        with pytest.raises(ActorError, match="unreadable"):
+            await desk.trainer.move(desk.spawn)
+        (tmp_path / "unreadable").unlink()
+        assert await desk.step(2) == (2, 3.0)
+        assert await desk.trainer.call("pid") == first
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path):
+    async def scenario(desk):
+        await desk.step(1)
+        desk.door.clear()
+        moving = asyncio.create_task(desk.trainer.move(desk.spawn))
+        await asyncio.sleep(0.01)
+        await desk.kill()
+        stepping = asyncio.create_task(desk.step(2))
+        while not desk.trainer.deaths:
+            await asyncio.sleep(0.005)
+        desk.door.set()
+        assert await stepping == (2, 3.0)
+        assert await moving
+        assert desk.spawned == 2
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_a_loaded_checkpoint_may_be_pruned(tmp_path):
+    async def scenario(desk):
+        await desk.step(5)
+        await desk.trainer.call("save", str(tmp_path / "checkpoint"))
+        assert await desk.trainer.call("load", str(tmp_path / "checkpoint")) == 1
+        (tmp_path / "checkpoint" / "state.json").unlink()
+        await desk.kill()
+        assert await desk.step(1) == (2, 6.0)
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_a_full_disk_costs_its_own_saves_not_the_run(tmp_path):
+    async def scenario(desk):
+        (tmp_path / "full").touch()
+        assert [await desk.step(n) for n in (1, 2)] == [(1, 1.0), (2, 3.0)]
+        assert [warning.split(":")[0] for warning in desk.warnings] == [
+            "the trainer cannot save for itself"
+        ] * 2
+        await desk.kill()
+        assert await desk.step(4) == (3, 7.0)
+
+    with_trainer(tmp_path, scenario, save_every=1)
+
+
+def test_it_waits_for_a_place_when_there_is_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
+
+    async def scenario(desk):
+        await desk.step(1)
+        desk.unplaced = 2
+        await desk.kill()
+        assert await desk.step(2) == (2, 3.0)
+        assert desk.warnings[1:] == ["the trainer cannot be made now: every pool is full"]
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_it_gives_up_waiting_for_a_place(tmp_path, monkeypatch):
+    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
+    monkeypatch.setattr(lasting_trainer, "_PATIENCE_S", 0.0)
+
+    async def scenario(desk):
+        desk.unplaced = 5
+        await desk.kill()
+        with pytest.raises(PlacementError, match="every pool is full"):
+            await desk.step(2)
+
+    with_trainer(tmp_path, scenario)
+
+
+def test_a_batch_that_kills_it_again_and_again_ends_the_run(tmp_path):
+    async def scenario(desk):
+        (tmp_path / "deadly").touch()
+        with pytest.raises(UserError, match="died 5 times in a row"):
+            await desk.step(1)
+
+    with_trainer(tmp_path, scenario)

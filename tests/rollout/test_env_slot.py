@@ -1,0 +1,570 @@
+import asyncio
+import json
+import threading
+import time
+
+import pytest
+from live_parts import AsyncCountdown, Countdown, InlineCountdown
+
+from rollart.control.episode import StepOutcome
+from rollart.rollout.env_contract import AttemptError
+from rollart.rollout.env_slot import EnvSlot, close_all
+from rollart.rollout.env_threads import EnvLoop
+from rollart.types import Failure
+
+LONG_S = 20.0
+SHORT_S = 0.05
+
+
+async def opened(make, *, timeout_s: float = LONG_S) -> EnvSlot:
+    seat = EnvSlot(3)
+    await seat.open("game", make, timeout_s=timeout_s)
+    return seat
+
+
+def failure_of(make, *, timeout_s: float = LONG_S, calls: str = "reset step") -> Failure:
+    """Return how an environment fails, having made sure the seat is fit for another one."""
+
+    async def run() -> Failure:
+        seat = EnvSlot(3)
+        started = time.monotonic()
+        with pytest.raises(AttemptError) as caught:
+            await seat.open("game", make, timeout_s=timeout_s)
+            if "reset" in calls:
+                await seat.reset(1, {}, timeout_s=timeout_s)
+            if "step" in calls:
+                await seat.step("go", timeout_s=timeout_s)
+        assert time.monotonic() - started < LONG_S / 2, "the failure was waited for"
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        assert await seat.reset(1, {}, timeout_s=LONG_S) == ("2 left", {})
+        seat.close()
+        return caught.value.failure
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", [Countdown, AsyncCountdown, InlineCountdown])
+def test_an_environment_is_played_whatever_its_kind(kind):
+    async def run():
+        seat = await opened(lambda _slot: kind())
+        first = await seat.reset(7, {"split": "train"}, timeout_s=LONG_S)
+        outcomes = [await seat.step("go", timeout_s=LONG_S) for _ in range(2)]
+        seat.close()
+        return first, outcomes
+
+    assert asyncio.run(run()) == (
+        ("2 left", {}),
+        [
+            StepOutcome(observation="1 left", reward=1.0, terminated=False, truncated=False),
+            StepOutcome(observation="0 left", reward=1.0, terminated=True, truncated=False),
+        ],
+    )
+
+
+def test_a_plain_method_may_return_an_awaitable():
+    class Wrapped:
+        def __init__(self) -> None:
+            self.inner = AsyncCountdown()
+
+        def reset(self, seed, task):
+            return self.inner.reset(seed, task)
+
+        def step(self, action):
+            return self.inner.step(action)
+
+    async def run():
+        seat = await opened(lambda _slot: Wrapped())
+        first = await seat.reset(7, {}, timeout_s=LONG_S)
+        return first, (await seat.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == (("2 left", {}), "1 left")
+
+
+def test_what_info_says_of_success_is_the_outcomes():
+    class Won(Countdown):
+        def step(self, action):
+            return "over", 0.0, True, False, {"success": True}
+
+    async def run():
+        seat = await opened(lambda _slot: Won())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        return (await seat.step("go", timeout_s=LONG_S)).success
+
+    assert asyncio.run(run()) is True
+
+
+def test_a_fit_environment_is_kept_and_told_its_slot():
+    made: list[int] = []
+
+    def make(slot: int):
+        made.append(slot)
+        return Countdown()
+
+    async def run():
+        seat = await opened(make)
+        for _ in range(3):
+            await seat.open("game", make, timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert made == [3]
+
+
+def test_a_synchronous_environment_runs_in_one_thread_that_is_not_the_loops():
+    class Where(Countdown):
+        def __init__(self):
+            super().__init__()
+            self.threads = {threading.get_ident()}
+
+        def step(self, action):
+            self.threads.add(threading.get_ident())
+            return super().step(action)
+
+    env = []
+
+    def make(_slot):
+        env.append(Where())
+        return env[0]
+
+    async def run():
+        seat = await opened(make)
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        await seat.step("go", timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert len(env[0].threads) == 1
+    assert threading.get_ident() not in env[0].threads
+
+
+def test_a_thread_that_hangs_is_left_behind_and_never_awaited():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait(60)
+            return super().step(action)
+
+    class HungReset(Countdown):
+        def reset(self, seed, task):
+            time.sleep(LONG_S / 4)
+            return super().reset(seed, task)
+
+    def hung_opening(_slot):
+        release.wait(60)
+
+    expected = "game: {} took more than 0.05 s (tasks.game.{}_timeout_s)"
+    try:
+        for make, what, limit in (
+            (lambda _slot: Hung(), "step", "step"),
+            (lambda _slot: HungReset(), "reset", "reset"),
+            (hung_opening, "opening it", "reset"),
+        ):
+            assert failure_of(make, timeout_s=SHORT_S) == Failure(
+                kind="env_timeout", message=expected.format(what, limit)
+            )
+    finally:
+        release.set()
+
+
+def test_a_coroutine_that_swallows_its_cancellation_is_left_behind():
+    class Deaf(Countdown):
+        async def step(self, action):
+            while True:
+                try:
+                    await asyncio.sleep(0.3)
+                    return super().step(action)
+                except asyncio.CancelledError:
+                    pass
+
+    assert failure_of(lambda _slot: Deaf(), timeout_s=SHORT_S) == Failure(
+        kind="env_timeout", message="game: step took more than 0.05 s (tasks.game.step_timeout_s)"
+    )
+
+
+def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
+    class Late(Countdown):
+        def step(self, action):
+            time.sleep(0.2)
+            return "late", 9.0, True, False, {}
+
+    async def run():
+        seat = await opened(lambda _slot: Late())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        await asyncio.sleep(0.3)
+        return (await seat.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == "1 left"
+
+
+@pytest.mark.parametrize("kind", [Countdown, AsyncCountdown, InlineCountdown])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        TimeoutError("the server is slow"),
+        StopIteration("the data ran out"),
+        SystemExit("bye"),
+        asyncio.CancelledError("a scope inside ended"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_an_environment_raises_is_a_failure_with_its_words(kind, error):
+    if kind is AsyncCountdown:
+
+        class Raising(kind):
+            async def step(self, action):
+                raise type(error)(*error.args)
+    else:
+
+        class Raising(kind):
+            def step(self, action):
+                raise type(error)(*error.args)
+
+    failure = failure_of(lambda _slot: Raising())
+    assert failure.kind == "env_error"
+    assert failure.message.startswith("game: step raised ")
+    if not isinstance(error, TimeoutError | StopIteration | asyncio.CancelledError):
+        line = Raising.step.__code__.co_firstlineno + 1
+        raised = f"{type(error).__name__}: {error}"
+        assert failure.message == f"game: step raised {raised} (test_seat.py:{line})"
+
+
+def test_an_environment_that_cannot_be_made_is_a_failure():
+    def make(_slot):
+        raise OSError("no display")
+
+    where = f"(test_seat.py:{make.__code__.co_firstlineno + 1})"
+    assert failure_of(make, calls="") == Failure(
+        kind="env_error", message=f"game: opening it raised OSError: no display {where}"
+    )
+
+
+def test_the_line_named_is_the_environments_own_however_deep_the_error_lies():
+    class Parsing(Countdown):
+        def step(self, action):
+            return json.loads("no json")
+
+    line = Parsing.step.__code__.co_firstlineno + 1
+    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_seat.py:{line})")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((42, {}), "the observation was int 42"),
+        ("hello", "it returned str 'hello'"),
+        (("hello", {}, 1), "it returned a tuple of 3"),
+        (("hello", None), "the info was NoneType None"),
+    ],
+)
+def test_a_reset_that_breaks_the_contract_is_told_apart(answer, words):
+    class Rubbish(Countdown):
+        def reset(self, seed, task):
+            return answer
+
+    failure = failure_of(lambda _slot: Rubbish())
+    assert failure.kind == "env_contract"
+    assert failure.message.startswith("game: reset() must return (observation: str, info: dict)")
+    assert words in failure.message
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((None, 0.0, False, False, {}), "the observation was NoneType None"),
+        (("x", float("nan"), False, False, {}), "must return a finite reward; it was float nan"),
+        (("x", float("inf"), False, False, {}), "must return a finite reward; it was float inf"),
+        (("x", "1", False, False, {}), "the reward was str '1'"),
+        (("x", 0.0, False, {}), "it returned a tuple of 4"),
+        (("x", 0.0, "no", False, {}), "terminated was str 'no'"),
+        (None, "it returned NoneType None"),
+    ],
+)
+def test_a_step_that_breaks_the_contract_is_told_apart(answer, words):
+    class Rubbish(Countdown):
+        def step(self, action):
+            return answer
+
+    failure = failure_of(lambda _slot: Rubbish())
+    assert failure.kind == "env_contract"
+    assert words in failure.message
+
+
+def test_a_cancelled_call_leaves_the_environment_behind():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait(60)
+
+    class HungAsync(Countdown):
+        async def step(self, action):
+            await asyncio.Event().wait()
+
+    async def run(kind):
+        seat = await opened(lambda _slot: kind())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        call = asyncio.create_task(seat.step("go", timeout_s=LONG_S))
+        await asyncio.sleep(0.01)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        return await seat.reset(1, {}, timeout_s=LONG_S)
+
+    assert asyncio.run(run(Hung)) == ("2 left", {})
+    assert asyncio.run(run(HungAsync)) == ("2 left", {})
+    release.set()
+
+
+def closing(closed: threading.Event, *, asynchronous: bool = False):
+    class Closing(Countdown):
+        def close(self):
+            closed.set()
+
+    class AsyncClosing(Countdown):
+        async def close(self):
+            closed.set()
+
+    return AsyncClosing() if asynchronous else Closing()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_closing_a_seat_closes_its_environment(asynchronous):
+    closed = threading.Event()
+
+    async def run():
+        seat = await opened(lambda _slot: closing(closed, asynchronous=asynchronous))
+        await close_all([seat])
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
+def test_an_environment_that_gives_way_to_another_kind_is_closed():
+    closed = threading.Event()
+
+    async def run():
+        seat = await opened(lambda _slot: closing(closed))
+        await seat.open("another", lambda _slot: Countdown(), timeout_s=LONG_S)
+
+    asyncio.run(run())
+    assert closed.wait(5)
+
+
+@pytest.mark.parametrize("fault", ["raises", "breaks the contract", "hangs for a while"])
+def test_an_environment_that_fails_is_closed_too(fault):
+    closed, release = threading.Event(), threading.Event()
+
+    class Failing(Countdown):
+        def step(self, action):
+            if fault == "raises":
+                raise OSError("lost")
+            if fault == "hangs for a while":
+                release.wait(LONG_S)
+            return "rubbish"
+
+        def close(self):
+            closed.set()
+
+    async def run():
+        seat = await opened(lambda _slot: Failing())
+        await seat.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        assert not closed.is_set() or fault != "hangs for a while"
+        release.set()
+
+    asyncio.run(run())
+    assert closed.wait(LONG_S)
+
+
+def test_a_close_that_raises_is_told_once_and_stops_nothing():
+    class Stubborn(Countdown):
+        def close(self):
+            raise OSError("cannot close")
+
+    class StubbornAsync(Countdown):
+        async def close(self):
+            raise OSError("cannot close")
+
+    async def run(kind):
+        loop, told = EnvLoop(), list[str]()
+        loop.listen(told.append)
+        seats = [EnvSlot(number, loop=loop) for number in range(2)]
+        for seat in seats:
+            await seat.open("game", lambda _slot: kind(), timeout_s=LONG_S)
+        EnvSlot(0).close()
+        await close_all(seats)
+        return told
+
+    for kind in (Stubborn, StubbornAsync):
+        [told] = asyncio.run(run(kind))
+        assert told.startswith("game: close raised OSError: cannot close (test_seat.py:")
+
+
+def test_a_close_that_raises_is_told_of_its_own_task():
+    class Stubborn(Countdown):
+        def close(self):
+            raise OSError("cannot close")
+
+    async def run():
+        loop, told = EnvLoop(), list[str]()
+        loop.listen(told.append)
+        seat = EnvSlot(0, loop=loop)
+        await seat.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
+        await seat.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await close_all([seat])
+        return told
+
+    [told] = asyncio.run(run())
+    assert told.startswith("first: close raised")
+
+
+def test_an_error_whose_text_cannot_be_had_is_a_failure_like_others():
+    class MuteError(Exception):
+        def __str__(self):
+            raise AttributeError("text")
+
+    class Failing(Countdown):
+        def step(self, action):
+            raise MuteError
+
+    failure = failure_of(lambda _slot: Failing())
+    assert failure.kind == "env_error"
+    assert failure.message.startswith("game: step raised MuteError: its text cannot be had (")
+
+
+def test_an_asynchronous_close_waits_for_the_thread_of_its_environment():
+    order = list[str]()
+
+    class Mixed(Countdown):
+        def step(self, action):
+            time.sleep(0.3)
+            order.append("stepped")
+
+        async def close(self):
+            order.append("closed")
+
+    async def run():
+        seat = await opened(lambda _slot: Mixed())
+        with pytest.raises(AttemptError):
+            await seat.step("go", timeout_s=SHORT_S)
+        async with asyncio.timeout(LONG_S):
+            while "closed" not in order:
+                await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert order == ["stepped", "closed"]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_environments_have_a_while_to_close_when_a_run_ends(asynchronous):
+    closed = []
+
+    class Slow(Countdown):
+        def close(self):
+            time.sleep(0.2)
+            closed.append(True)
+
+    class SlowAsync(Countdown):
+        async def close(self):
+            await asyncio.sleep(0.2)
+            closed.append(True)
+
+    async def run():
+        make = SlowAsync if asynchronous else Slow
+        seats = [await opened(lambda _slot: make()) for _ in range(3)]
+        seats[0].close()
+        await close_all(seats)
+        return len(closed)
+
+    assert asyncio.run(run()) == 3
+
+
+def test_the_end_of_a_run_waits_neither_for_what_hangs_nor_for_ever():
+    release = threading.Event()
+
+    class Hung(Countdown):
+        def step(self, action):
+            release.wait()
+            raise AssertionError
+
+        def close(self):
+            raise AssertionError("its step never ended")
+
+    class NeverCloses(Countdown):
+        def close(self):
+            release.wait()
+
+    async def run():
+        hung, never = await opened(lambda _slot: Hung()), await opened(lambda _slot: NeverCloses())
+        await hung.reset(1, {}, timeout_s=LONG_S)
+        with pytest.raises(AttemptError):
+            await hung.step("go", timeout_s=SHORT_S)
+        await asyncio.wait_for(close_all([hung], grace_s=LONG_S), LONG_S / 2)
+        await asyncio.wait_for(close_all([never], grace_s=SHORT_S), LONG_S / 2)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", ["times out", "is cancelled"])
+def test_an_environment_that_is_made_too_late_is_closed(way):
+    closed, release = threading.Event(), threading.Event()
+
+    def make(_slot):
+        release.wait(LONG_S)
+        return closing(closed)
+
+    async def run():
+        seat = EnvSlot(0)
+        if way == "times out":
+            with pytest.raises(AttemptError, match="opening it took more than"):
+                await seat.open("game", make, timeout_s=SHORT_S)
+        else:
+            opening = asyncio.create_task(seat.open("game", make, timeout_s=LONG_S))
+            await asyncio.sleep(SHORT_S)
+            opening.cancel()
+            await asyncio.wait({opening})
+        release.set()
+        await asyncio.to_thread(closed.wait, LONG_S)
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
+def test_an_environment_that_is_made_in_the_moment_of_a_cancel_is_closed():
+    closed = threading.Event()
+
+    async def run():
+        opening = asyncio.create_task(
+            EnvSlot(0).open("game", lambda _slot: closing(closed), timeout_s=LONG_S)
+        )
+        await asyncio.sleep(0)
+        time.sleep(SHORT_S)  # the thread answers meanwhile; the answer waits for the loop
+        asyncio.get_running_loop().call_soon(opening.cancel)
+        await asyncio.wait({opening})
+        await asyncio.to_thread(closed.wait, 5)
+
+    asyncio.run(run())
+    assert closed.is_set()
+
+
+def test_a_close_that_is_a_wrapped_coroutine_is_awaited():
+    closed = threading.Event()
+
+    class Wrapped(Countdown):
+        def close(self):
+            return self._close()
+
+        async def _close(self):
+            closed.set()
+
+    async def run():
+        await close_all([await opened(lambda _slot: Wrapped())])
+
+    asyncio.run(run())
+    assert closed.is_set()

@@ -1,0 +1,361 @@
+import asyncio
+import gc
+import sys
+import threading
+import time
+
+import pytest
+from live_parts import AsyncCountdown
+
+from rollart.rollout.env_contract import AttemptError
+from rollart.rollout.env_slot import EnvSlot, close_all
+from rollart.rollout.env_threads import EnvLoop
+
+LONG_S = 20.0
+LIMIT_S = 1.5
+BLOCKED = "game: step blocked its event loop instead of awaiting"
+HELD_UP = "game: step: another environment blocked their event loop"
+
+
+class Blocking(AsyncCountdown):
+    """Blocks its loop where it should await."""
+
+    def __init__(self, release: threading.Event) -> None:
+        super().__init__()
+        self._release = release
+
+    async def step(self, action):
+        self._release.wait(LONG_S)
+        return await super().step(action)
+
+
+@pytest.fixture
+def release():
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+async def opened(make, loop: EnvLoop) -> EnvSlot:
+    seat = EnvSlot(0, loop=loop)
+    await seat.open("game", make, timeout_s=LONG_S)
+    await seat.reset(1, {}, timeout_s=LONG_S)
+    return seat
+
+
+async def fate(call) -> tuple[str, str]:
+    with pytest.raises(AttemptError) as caught:
+        await call
+    return caught.value.failure.kind, caught.value.failure.message
+
+
+def loop_threads() -> int:
+    return sum(each.name == "async-envs" for each in threading.enumerate())
+
+
+def test_one_that_blocks_fails_and_those_it_holds_up_are_made_again_uncounted(release):
+    loop, warnings = EnvLoop(), list[str]()
+    loop.listen(warnings.append)
+
+    async def run():
+        blocking = await opened(lambda _slot: Blocking(release), loop)
+        waiting = await opened(lambda _slot: AsyncCountdown(), loop)
+        thinking = await opened(lambda _slot: AsyncCountdown(), loop)
+        start_s = time.monotonic()
+        blocked = asyncio.create_task(fate(blocking.step("go", timeout_s=LIMIT_S)))
+        await asyncio.sleep(0.05)
+        held_up = asyncio.create_task(fate(waiting.step("go", timeout_s=LONG_S)))
+        fates = [await blocked, await held_up, await fate(thinking.step("go", timeout_s=LONG_S))]
+        await waiting.open("game", lambda _slot: AsyncCountdown(), timeout_s=LONG_S)
+        again = await waiting.reset(1, {}, timeout_s=LONG_S)
+        assert time.monotonic() - start_s < LONG_S / 2
+        return fates, again[0]
+
+    fates, again = asyncio.run(run())
+    assert fates == [("env_timeout", BLOCKED), ("worker", HELD_UP), ("worker", HELD_UP)]
+    assert again == "2 left"
+    [warning] = warnings
+    assert warning.startswith("game: step blocks its event loop")
+
+
+def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
+    loop = EnvLoop()
+
+    async def run():
+        blocking = await opened(lambda _slot: Blocking(release), loop)
+        others = [await opened(lambda _slot: AsyncCountdown(), loop) for _ in range(5)]
+        return await asyncio.gather(
+            *[fate(seat.step("go", timeout_s=LIMIT_S)) for seat in (blocking, *others)]
+        )
+
+    kinds = sorted(kind for kind, _ in asyncio.run(run()))
+    assert kinds == ["env_timeout", *["worker"] * 5]
+
+
+def test_a_pause_within_the_time_of_a_call_costs_nothing():
+    loop = EnvLoop()
+
+    class Pausing(AsyncCountdown):
+        async def step(self, action):
+            time.sleep(1.3)
+            return await super().step(action)
+
+    async def run():
+        seat = await opened(lambda _slot: Pausing(), loop)
+        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        outcomes = await asyncio.gather(
+            seat.step("go", timeout_s=LONG_S), other.step("go", timeout_s=LONG_S)
+        )
+        return [outcome.observation for outcome in outcomes]
+
+    assert asyncio.run(run()) == ["1 left", "1 left"]
+
+
+def test_one_that_hangs_without_blocking_holds_up_nobody():
+    loop = EnvLoop()
+
+    class Hung(AsyncCountdown):
+        async def step(self, action):
+            await asyncio.Event().wait()
+
+    async def run():
+        hung = await opened(lambda _slot: Hung(), loop)
+        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        kind, _ = await fate(hung.step("go", timeout_s=0.05))
+        return kind, (await other.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == ("env_timeout", "1 left")
+
+
+def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean_up():
+    loop, order = EnvLoop(), list[str]()
+
+    class Careful(AsyncCountdown):
+        async def step(self, action):
+            try:
+                await asyncio.Event().wait()
+            finally:
+                order.append("cancelled")
+                await asyncio.sleep(0.1)
+                order.append("clean")
+
+        async def close(self):
+            order.append("closed")
+
+    async def run():
+        seat = await opened(lambda _slot: Careful(), loop)
+        await fate(seat.step("go", timeout_s=0.05))
+        await close_all([seat])
+
+    asyncio.run(run())
+    assert order == ["cancelled", "closed", "clean"]
+
+
+def test_an_inline_environment_is_closed_where_it_ran():
+    loop, threads = EnvLoop(), list[int]()
+
+    class Inline(AsyncCountdown):
+        inline = True
+
+        async def step(self, action):
+            threads.append(threading.get_ident())
+            return await super().step(action)
+
+        async def close(self):
+            threads.append(threading.get_ident())
+
+    async def run():
+        seat = await opened(lambda _slot: Inline(), loop)
+        await seat.step("go", timeout_s=LONG_S)
+        await close_all([seat])
+
+    asyncio.run(run())
+    assert threads == [threading.get_ident()] * 2
+
+
+class Waiting(AsyncCountdown):
+    """Awaits for ever."""
+
+    async def step(self, action):
+        await asyncio.Event().wait()
+
+
+def test_one_that_blocks_is_to_blame_also_when_the_time_of_another_is_up_first(release):
+    loop = EnvLoop()
+
+    async def run():
+        waiting = await opened(lambda _slot: Waiting(), loop)
+        blocking = await opened(lambda _slot: Blocking(release), loop)
+        first = asyncio.create_task(fate(waiting.step("go", timeout_s=LIMIT_S)))
+        await asyncio.sleep(0.05)
+        return [(await fate(blocking.step("go", timeout_s=LONG_S)))[0], (await first)[0]]
+
+    assert asyncio.run(run()) == ["env_timeout", "worker"]
+
+
+def test_one_that_blocks_in_a_task_or_callback_of_its_own_is_to_blame(release):
+    class InTask(Blocking):
+        async def step(self, action):
+            return await asyncio.wait_for(super().step(action), LONG_S)
+
+    class InCallback(Blocking):
+        async def step(self, action):
+            asyncio.get_running_loop().call_soon(self._release.wait, LONG_S)
+            await asyncio.sleep(LONG_S)
+
+    async def run(kind):
+        seat = await opened(lambda _slot: kind(release), EnvLoop())
+        return await fate(seat.step("go", timeout_s=LIMIT_S))
+
+    assert asyncio.run(run(InTask)) == ("env_timeout", BLOCKED)
+    assert asyncio.run(run(InCallback))[0] == "env_timeout"
+
+
+def test_what_ran_on_a_loop_left_behind_is_closed_there_when_it_answers_again(release):
+    loop, closed = EnvLoop(), list[tuple[str, bool]]()
+
+    class Closing(AsyncCountdown):
+        async def reset(self, seed, task):
+            self.loop = asyncio.get_running_loop()
+            return await super().reset(seed, task)
+
+        async def close(self):
+            closed.append(("other", asyncio.get_running_loop() is self.loop))
+
+    class Culprit(Closing):
+        async def step(self, action):
+            release.wait(LONG_S)
+
+        async def close(self):
+            await asyncio.sleep(0.05)
+            closed.append(("culprit", asyncio.get_running_loop() is self.loop))
+
+    class Plain(AsyncCountdown):
+        def close(self):
+            closed.append(("plain", True))
+
+    async def run():
+        culprit = await opened(lambda _slot: Culprit(), loop)
+        others = [await opened(lambda _slot, kind=each: kind(), loop) for each in (Closing, Plain)]
+        await fate(culprit.step("go", timeout_s=LIMIT_S))
+        release.set()
+        for each in others:
+            await fate(each.step("go", timeout_s=LONG_S))
+        async with asyncio.timeout(LONG_S):
+            while len(closed) < 3 or loop_threads() > before:
+                await asyncio.sleep(0.01)
+
+    before = loop_threads()
+    asyncio.run(run())
+    assert sorted(closed) == [("culprit", True), ("other", True), ("plain", True)]
+
+
+def test_an_exit_in_a_task_of_an_environment_ends_only_its_attempt():
+    loop = EnvLoop()
+
+    class Exiting(AsyncCountdown):
+        async def step(self, action):
+            async def leave():
+                sys.exit(3)
+
+            await asyncio.wait_for(leave(), LONG_S)
+
+    async def run():
+        exiting = await opened(lambda _slot: Exiting(), loop)
+        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        kind, message = await fate(exiting.step("go", timeout_s=LONG_S))
+        return kind, message, (await other.step("go", timeout_s=LONG_S)).observation
+
+    kind, message, observation = asyncio.run(run())
+    assert (kind, observation) == ("env_error", "1 left")
+    assert message.startswith("game: step raised SystemExit: 3 (test_env_loop.py:")
+
+
+def test_a_blocked_loop_is_left_behind_also_when_the_attempt_is_cancelled(release):
+    loop = EnvLoop()
+
+    async def run():
+        blocking = await opened(lambda _slot: Blocking(release), loop)
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(LIMIT_S):
+                await blocking.step("go", timeout_s=LONG_S)
+        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        return (await other.step("go", timeout_s=LONG_S)).observation
+
+    assert asyncio.run(run()) == "1 left"
+
+
+def test_a_plain_function_that_makes_an_awaitable_does_not_go_on_on_another_loop(release):
+    loop = EnvLoop()
+    left = threading.Event()
+
+    class Wrapped(AsyncCountdown):
+        def reset(self, seed, task):
+            return super().reset(seed, task)
+
+        def step(self, action):
+            left.wait(LONG_S)
+            return super().step(action)
+
+    async def run():
+        blocking = await opened(lambda _slot: Blocking(release), loop)
+        wrapped = await opened(lambda _slot: Wrapped(), loop)
+        step = asyncio.create_task(fate(wrapped.step("go", timeout_s=LONG_S)))
+        await fate(blocking.step("go", timeout_s=LIMIT_S))
+        left.set()
+        return await step
+
+    assert asyncio.run(run()) == ("worker", HELD_UP)
+    gc.collect()  # a coroutine that was never awaited would warn, and warnings are errors
+
+
+def test_each_environment_that_blocks_is_told_once(release):
+    loop, warnings = EnvLoop(), list[str]()
+    undo = loop.listen(warnings.append)
+
+    async def run():
+        for _ in range(2):
+            seat = await opened(lambda _slot: Blocking(release), loop)
+            await fate(seat.step("go", timeout_s=LIMIT_S))
+
+    asyncio.run(run())
+    assert len(warnings) == 1
+    undo()
+    loop.warn_once("game: step blocks", "told to another")
+    assert len(warnings) == 1
+
+
+def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile():
+    loop = EnvLoop()
+
+    class Pausing(AsyncCountdown):
+        async def step(self, action):
+            time.sleep(1.5)
+            return await super().step(action)
+
+    async def run():
+        pausing = await opened(lambda _slot: Pausing(), loop)
+        cancelled = await opened(lambda _slot: Waiting(), loop)
+        waiting = asyncio.create_task(cancelled.step("go", timeout_s=LONG_S))
+        pause = asyncio.create_task(pausing.step("go", timeout_s=LONG_S))
+        await asyncio.sleep(1.3)
+        waiting.cancel()
+        return (await pause).observation
+
+    assert asyncio.run(run()) == "1 left"
+
+
+def test_whatever_a_call_raises_is_answered():
+    class Panic(BaseException):
+        pass
+
+    class Panicking(AsyncCountdown):
+        async def step(self, action):
+            raise Panic("rust")
+
+    async def run():
+        seat = await opened(lambda _slot: Panicking(), EnvLoop())
+        return await fate(seat.step("go", timeout_s=LONG_S))
+
+    kind, message = asyncio.run(run())
+    assert (kind, message[:31]) == ("env_error", "game: step raised Panic: rust (")

@@ -1,0 +1,170 @@
+"""The weight relay: tokens, deaths, and reading from memory instead of the wire."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rollart.errors import StorageError
+from rollart.types import Version
+from rollart.weights.blobs.relay import (
+    TOKEN_VARIABLE,
+    RelayBlobs,
+    RelayServer,
+    receive_frame,
+    send_frame,
+)
+from rollart.weights.buckets import BucketStore
+
+
+@pytest.fixture
+def server(tmp_path):
+    server = RelayServer(tmp_path, token="right")
+    yield server
+    server.close()
+
+
+def connect(server):
+    host, port = server.address.split(":")
+    return socket.create_connection((host, int(port)))
+
+
+def test_a_client_on_this_machine_reads_the_relays_files(server, tmp_path):
+    blobs = RelayBlobs(server.address, token="right")
+    blobs.put("key", b"content")
+    assert blobs._near is not None
+    assert bytes(blobs.get("key")) == b"content"
+    assert (tmp_path / "key").read_bytes() == b"content"
+    blobs.close()
+
+
+def test_without_the_token_nothing_is_served(server):
+    with pytest.raises(StorageError, match=f"refuses: is {TOKEN_VARIABLE} the same there?"):
+        RelayBlobs(server.address, token="wrong")
+    with connect(server) as connection:
+        send_frame(connection, {"do": "get", "key": "head"})
+        assert receive_frame(connection) == ({"error": "wrong token", "bytes": 0}, bytearray())
+        assert receive_frame(connection) is None
+
+
+def test_a_body_before_the_token_is_not_even_read(server):
+    with connect(server) as connection:
+        send_frame(connection, {"token": "right"}, b"x")
+        try:
+            answer = receive_frame(connection)
+        except ConnectionError:  # a reset, because the body was left unread
+            answer = None
+        assert answer is None
+
+
+@pytest.mark.parametrize("key", ["../out", "/etc/passwd", "", ".hidden", "a/b"])
+def test_keys_that_leave_the_directory_are_refused(server, tmp_path, key):
+    blobs = RelayBlobs(server.address, token="right")
+    with pytest.raises(StorageError, match="is no key"):
+        blobs.put(key, b"x")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["relay"]
+    blobs.close()
+
+
+def test_nonsense_ends_only_its_own_connection(server):
+    with connect(server) as connection:
+        connection.sendall(b"\xff\xff\xff\xff")
+        assert connection.recv(1) == b""
+    blobs = RelayBlobs(server.address, token="right")
+    blobs.put("key", b"still here")
+    blobs.close()
+
+
+def test_what_the_relay_cannot_store_is_told_to_the_writer(server, tmp_path):
+    blobs = RelayBlobs(server.address, token="right")
+    tmp_path.chmod(0o700)
+    (tmp_path / "head").mkdir()
+    store = BucketStore(blobs)
+    blobs._near = None
+    with pytest.raises(StorageError, match=r"the weight relay at 127.0.0.1:.*: cannot"):
+        store.publish(Version(1), {"w": np.zeros(3)})
+    store.close()
+
+
+def test_no_relay_is_one_clear_error():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(StorageError, match=f"the weight relay at 127.0.0.1:{port} does not answer"):
+        RelayBlobs(f"127.0.0.1:{port}", token="right")
+    with pytest.raises(StorageError, match="wanted host:port"):
+        RelayBlobs("nowhere", token="right")
+
+
+def test_a_missing_token_is_one_clear_error(monkeypatch):
+    monkeypatch.delenv(TOKEN_VARIABLE)
+    with pytest.raises(StorageError, match=f"set {TOKEN_VARIABLE} on both sides"):
+        RelayBlobs("127.0.0.1:1")
+
+
+def start(*options):
+    relay = subprocess.Popen(
+        [sys.executable, "-m", "rollart.weights.blobs.relay", *map(str, options)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {TOKEN_VARIABLE: "right"},
+    )
+    return relay, relay.stdout.readline().strip()
+
+
+def test_a_relay_that_was_killed_and_started_again_is_found_again(tmp_path):
+    relay, address = start("--directory", tmp_path)
+    store = BucketStore(RelayBlobs(address, token="right"), bucket_bytes=1024)
+    store.publish(Version(1), {"w": np.zeros(1000)})
+    relay.kill()
+    relay.communicate()
+    with pytest.raises(StorageError, match=r"the weight relay at .* does not answer"):
+        store.publish(Version(2), {"w": np.ones(1000)})
+    relay, again = start("--directory", tmp_path, "--port", address.split(":")[1])
+    assert again == address
+    assert store.latest() == 1
+    store.publish(Version(2), {"w": np.ones(1000)})
+    assert store.fetch(Version(2))["w"].tolist() == [1.0] * 1000
+    store.close()
+    relay.terminate()
+    relay.communicate()
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
+def test_a_relay_that_was_started_again_elsewhere_is_found_by_those_who_read_its_files(end):
+    relay, address = start()
+    writer = BucketStore(RelayBlobs(address, token="right"))
+    blobs = RelayBlobs(address, token="right")
+    reader = BucketStore(blobs)
+    writer.publish(Version(1), {"w": np.zeros(10)})
+    assert reader.latest() == 1
+    first = blobs._near._directory
+    relay.send_signal(end)
+    relay.communicate()
+    relay, again = start("--port", address.split(":")[1])
+    assert again == address
+    assert reader.latest() is None
+    assert blobs._near._directory != first
+    writer.publish(Version(2), {"w": np.ones(10)})
+    assert reader.fetch(Version(2))["w"].tolist() == [1.0] * 10
+    writer.close()
+    reader.close()
+    relay.terminate()
+    relay.communicate()
+    with pytest.raises(StorageError, match=r"the weight relay at .* does not answer"):
+        reader.latest()
+
+
+def test_a_relay_removes_what_it_kept_in_shared_memory_when_it_is_ended():
+    relay, address = start()
+    blobs = RelayBlobs(address, token="right")
+    directory = Path(str(blobs._near._directory))
+    assert directory.is_dir()
+    blobs.close()
+    relay.send_signal(signal.SIGTERM)
+    relay.communicate()
+    assert (relay.returncode, directory.exists()) == (0, False)
