@@ -1,23 +1,131 @@
-"""Importing what a user names: a module, also of the current directory, or a file by its path.
+"""Plugins: the one place that turns a name in a config into an object.
 
-Whatever goes wrong is one ConfigError that names the field, what was written there and why it could
-not be had. A file is run once however often it is named, and no thread ever sees half of one.
+A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
+(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.rewards`,
+`rollart.stores`, `rollart.players`), or the user's own, written `module:Object` or
+`path/to/file.py:Object`. Whatever goes wrong is one ConfigError that names the field, the value
+and the fix. A file is run once however often it is named, and no thread sees half of one.
+
+All strings that name modules of this package are here, so that a move is one edit.
 """
 
 import importlib
 import importlib.util
 import sys
 import threading
+from collections.abc import Mapping
+from difflib import get_close_matches
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
+from typing import Any, Literal
 from zlib import crc32
 
 from rollart.errors import ConfigError, UserError, describe_error
 
+Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
+"""What can be added by one file and a name."""
+
+BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
+    "algorithm": {},
+    "engine": {},
+    "env": {
+        "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
+        "calculator": "rollart.envs.calculator:Calculator",
+        "number_guess": "rollart.envs.number_guess:NumberGuess",
+    },
+    "reward": {
+        "exact": "rollart.rewards.match:exact",
+        "regex": "rollart.rewards.match:regex",
+        "multiple_choice": "rollart.rewards.match:multiple_choice",
+        "math": "rollart.rewards.mathematics:math",
+        "unit_tests": "rollart.rewards.code:unit_tests",
+        "stdin_stdout": "rollart.rewards.code:stdin_stdout",
+        "instructions": "rollart.rewards.instructions:instructions",
+        "format": "rollart.rewards.shaping:well_formed",
+        "length": "rollart.rewards.shaping:length",
+        "repetition": "rollart.rewards.shaping:repetition",
+        "judge": "rollart.rewards.judge:judge",
+        "pairwise": "rollart.rewards.judge:pairwise",
+        "reward_model": "rollart.rewards.reward_model:reward_model",
+        "weighted": "rollart.rewards.weighted:weighted",
+        "weighted_group": "rollart.rewards.weighted:weighted_group",
+    },
+    "store": {
+        "files": "rollart.weights.blobs.files:FileBlobs",
+        "fsspec": "rollart.weights.blobs.fsspec_files:FsspecBlobs",
+        "relay": "rollart.weights.blobs.relay:RelayBlobs",
+        "mooncake": "rollart.weights.blobs.mooncake:MooncakeBlobs",
+        "ray": "rollart.cluster.ray_blobs:RayBlobs",
+    },
+    "player": {},
+}
+"""The objects this package ships, by kind and name; nothing is imported until it is asked for."""
+ENGINE_ACTOR = "rollart.cluster.engine_actor:EngineActor"
+ENV_ACTOR = "rollart.cluster.env_actor:EnvActor"
+TRAINER = "rollart.training.trainer:TorchTrainer"
+STORE_OPENER = "rollart.weights.store:open_store"
+LORA = "rollart.training.lora"
+LOCAL_WORKER = "rollart.cluster.local_worker"
+REWARD_INSTANCE = "rollart.rewards.invoke.instance"
+HTTP_INVOKER = "rollart.rewards.invoke.http"
+LAMBDA_INVOKER = "rollart.rewards.invoke.aws_lambda"
+HARDWARE_TABLES = "rollart.hardware"
+COMMANDS = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
 _running = threading.RLock()
 """Held while a file is run."""
+
+
+def resolve(kind: Kind, name: str) -> str:
+    """Return what a name stands for as `module:Object`; the name itself if nothing is known.
+
+    Example:
+        >>> resolve("env", "frozen_lake")
+        'rollart.envs.frozen_lake:FrozenLake'
+
+    """
+    built_in = BUILT_IN[kind]
+    if name in built_in or split_name(name):
+        return built_in.get(name, name)
+    for entry in entry_points(group=f"rollart.{kind}s"):
+        if entry.name == name:
+            return entry.value
+    return name
+
+
+def known_names(kind: Kind) -> tuple[str, ...]:
+    """Return the names of a kind: the built-in ones, then those of installed packages."""
+    installed = (entry.name for entry in entry_points(group=f"rollart.{kind}s"))
+    return tuple(dict.fromkeys((*BUILT_IN[kind], *installed)))
+
+
+def find(kind: Kind, name: str, *, field: str) -> Any:
+    """Return the object called `name`.
+
+    Example:
+        >>> find("env", "frozen_lake", field="tasks.lake.env")
+        <class 'rollart.envs.frozen_lake.FrozenLake'>
+
+    """
+    target = split_name(resolve(kind, name))
+    if target is None:
+        raise ConfigError(field, name, describe_unknown(kind, name, own="Object"))
+    module_name, wanted = target
+    module = load_module(module_name, field=field, value=name)
+    found = getattr(module, wanted, None)
+    if found is None:
+        raise ConfigError(field, name, f"{module_name} has no {wanted}")
+    return found
+
+
+def describe_unknown(kind: Kind, name: str, *, own: str) -> str:
+    """Return the fix for a name that is not known: the nearest one, all of them, one's own."""
+    known = known_names(kind)
+    near = get_close_matches(name, known, n=1)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return f"{guess}shipped: {', '.join(known)}; your own: module:{own} or path/to/file.py:{own}"
 
 
 def split_name(name: str) -> tuple[str, str] | None:

@@ -17,8 +17,8 @@ from rollart.cli.dry_run import headline, most_attempts
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
 from rollart.config import load_config
-from rollart.envs.registry import SHIPPED
 from rollart.errors import UserError
+from rollart.plugins import BUILT_IN
 
 QUICKSTART = str(ROOT / "examples" / "quickstart.toml")
 
@@ -67,7 +67,7 @@ def test_every_command_has_its_own_help(capsys, command):
     [
         ("config", ("show Print the complete", "check Say whether", "explain Say what a key")),
         ("env", ("try Play an environment",)),
-        ("env try", (*SHIPPED, "path/to/file.py:Class")),
+        ("env try", (*BUILT_IN["env"], "path/to/file.py:Class")),
         ("function", ("serve Serve reward functions", "package Pack reward functions")),
     ],
 )

@@ -6,7 +6,8 @@ import json
 import pytest
 
 from rollart.envs.baselines import NoisyPlayer, Play, RandomPlayer, play
-from rollart.envs.registry import SHIPPED, load_env_class, make_env
+from rollart.envs.registry import load_env_class, make_env
+from rollart.plugins import BUILT_IN
 from rollart.rollout.env_contract import check_reset, check_step
 
 CASES = [
@@ -28,7 +29,7 @@ def episode(name, options, max_turns, *, player, seed) -> Play:
 
 
 def test_every_shipped_environment_is_in_the_suite():
-    assert {name for name, _, _ in CASES} == set(SHIPPED)
+    assert {name for name, _, _ in CASES} == set(BUILT_IN["env"])
 
 
 @cases
@@ -81,7 +82,7 @@ def test_info_can_be_written_as_json_and_names_actions_and_success(name, options
         assert isinstance(each["success"], bool)
 
 
-@pytest.mark.parametrize("name", SHIPPED)
+@pytest.mark.parametrize("name", BUILT_IN["env"])
 def test_the_class_says_how_to_play_and_that_it_never_blocks(name):
     env_class = load_env_class(name)
     assert env_class.system_prompt

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from rollart.errors import ConfigError
-from rollart.rewards.registry import SHIPPED, check_options, is_group_function, load_function
+from rollart.plugins import BUILT_IN
+from rollart.rewards.registry import check_options, is_group_function, load_function
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_a_module_is_found_in_the_current_directory(file: Path, monkeypatch):
     assert load_function("mine:one").__name__ == "one"
 
 
-@pytest.mark.parametrize("name", sorted(SHIPPED))
+@pytest.mark.parametrize("name", sorted(BUILT_IN["reward"]))
 def test_every_shipped_function_loads_and_says_what_it_takes(name: str):
     assert callable(load_function(name))
     assert is_group_function(name) in (True, False)

@@ -4,14 +4,15 @@ import asyncio
 from functools import cache
 
 from rollart.envs.baselines import NoisyPlayer, play
-from rollart.envs.registry import SHIPPED, make_env
+from rollart.envs.registry import make_env
+from rollart.plugins import BUILT_IN
 
 
 @cache
 def shipped_texts() -> tuple[str, ...]:
     async def collect() -> list[str]:
         texts: list[str] = []
-        for name in SHIPPED:
+        for name in BUILT_IN["env"]:
             env = make_env(name, options={})
             texts.append(env.system_prompt)
             for seed in range(100):

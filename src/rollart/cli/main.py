@@ -17,6 +17,7 @@ from typing import NoReturn
 from rollart.cli.output import complain
 from rollart.cli.parser import parse
 from rollart.errors import UserError
+from rollart.plugins import COMMANDS
 
 EXTRAS = {
     "torch": "train",
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(argv: Sequence[str] | None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
-    command = importlib.import_module(arguments.module)
+    command = importlib.import_module(f"{COMMANDS}.{arguments.module}")
     return command.run(arguments)
 
 

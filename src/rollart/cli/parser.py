@@ -118,7 +118,7 @@ def _build() -> argparse.ArgumentParser:
     about = "Say what this machine can run, and why not."
     doctor = commands.add_parser("doctor", description=about)
     doctor.add_argument("--json", action="store_true", help="print one JSON object")
-    doctor.set_defaults(module="rollart.cli.doctor")
+    doctor.set_defaults(module="doctor")
     return parser
 
 
@@ -143,7 +143,7 @@ def _add_train(commands: "Commands") -> None:
         metavar="ADDR",
         help='run on Ray: "local" for one on this machine, "auto" or HOST:PORT to join a cluster',
     )
-    train.set_defaults(module="rollart.cli.train")
+    train.set_defaults(module="train")
 
 
 def _add_eval(commands: "Commands") -> None:
@@ -154,7 +154,7 @@ def _add_eval(commands: "Commands") -> None:
     evaluate.add_argument("--episodes", type=int, help="how many (default: the config's)")
     evaluate.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
     evaluate.add_argument("--json", action="store_true", help="print one JSON object")
-    evaluate.set_defaults(module="rollart.cli.evaluate")
+    evaluate.set_defaults(module="evaluate")
 
 
 def _add_replay(commands: "Commands") -> None:
@@ -166,7 +166,7 @@ def _add_replay(commands: "Commands") -> None:
     replay.add_argument("directory", metavar="RUN", help="a run's directory")
     replay.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
     replay.add_argument("--json", action="store_true", help="print one JSON object")
-    replay.set_defaults(module="rollart.cli.replay")
+    replay.set_defaults(module="replay")
 
 
 def _add_config(commands: "Commands") -> None:
@@ -188,7 +188,7 @@ def _add_config(commands: "Commands") -> None:
     explain = actions.add_parser("explain", description=about, help=about)
     explain.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")
     explain.add_argument("--config", metavar="FILE", help="also show the key's value in this file")
-    config.set_defaults(module="rollart.cli.config")
+    config.set_defaults(module="config")
 
 
 def _add_env(commands: "Commands") -> None:
@@ -212,7 +212,7 @@ def _add_env(commands: "Commands") -> None:
         default="random",
         help="random (default), or scripted: takes the environment's own suggestions",
     )
-    env.set_defaults(module="rollart.cli.env")
+    env.set_defaults(module="env")
 
 
 def _add_pools(commands: "Commands") -> None:
@@ -224,7 +224,7 @@ def _add_pools(commands: "Commands") -> None:
     pools.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
     pools.add_argument("--address", metavar="ADDR", help="the Ray cluster to look at")
     _add_overrides(pools)
-    pools.set_defaults(module="rollart.cli.pools")
+    pools.set_defaults(module="pools")
 
 
 def _add_plan(commands: "Commands") -> None:
@@ -258,7 +258,7 @@ def _add_plan(commands: "Commands") -> None:
     plan.add_argument("--explain", action="store_true", help="say why, in sentences")
     plan.add_argument("--out", metavar="FILE", help="write the config here")
     plan.add_argument("--json", action="store_true", help="last line is one JSON object")
-    plan.set_defaults(module="rollart.cli.plan")
+    plan.set_defaults(module="plan")
 
 
 def _add_simulate(commands: "Commands") -> None:
@@ -287,7 +287,7 @@ def _add_simulate(commands: "Commands") -> None:
     jobs = "processes of the studies paper and beyond (default: one a core)"
     simulate.add_argument("--jobs", type=int, metavar="N", help=jobs)
     simulate.add_argument("--json", action="store_true", help="last line is one JSON object")
-    simulate.set_defaults(module="rollart.cli.simulate")
+    simulate.set_defaults(module="simulate")
 
 
 def _add_function(commands: "Commands") -> None:
@@ -316,7 +316,7 @@ def _add_function(commands: "Commands") -> None:
     )
     for action in (serve, package):
         action.add_argument("functions", nargs="+", metavar="FUNCTION", help="module:function")
-    function.set_defaults(module="rollart.cli.function")
+    function.set_defaults(module="function")
 
 
 def _add_bench(commands: "Commands") -> None:
@@ -325,4 +325,4 @@ def _add_bench(commands: "Commands") -> None:
     bench.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
     bench.add_argument("--json", action="store_true", help="last line is one JSON object")
     bench.add_argument("--quick", action="store_true", help="a short run, figures less exact")
-    bench.set_defaults(module="rollart.cli.bench")
+    bench.set_defaults(module="bench")

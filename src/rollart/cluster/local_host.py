@@ -33,6 +33,7 @@ from typing import Any, Protocol
 
 from rollart.cluster.local_worker import Actor, nearest_error, restore
 from rollart.errors import RollartError, UserError
+from rollart.plugins import LOCAL_WORKER
 from rollart.serialization import CodecError, encode, read_frame, write_pieces
 from rollart.types import Json
 
@@ -194,7 +195,7 @@ def _start_worker(
     # A group of its own: Ctrl-C on the terminal must not reach a worker that is still starting.
     return subprocess.Popen(
         [
-            *(sys.executable, "-P", "-u", "-m", "rollart.cluster.local_worker"),
+            *(sys.executable, "-P", "-u", "-m", LOCAL_WORKER),
             *(str(number) for number in (read_fd, write_fd, os.getpid())),
         ],
         env={**os.environ, **env},

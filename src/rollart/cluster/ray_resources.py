@@ -38,6 +38,7 @@ from rollart.config.places import (
 from rollart.config.pools import GPU
 from rollart.control.placement import CPU, Binding, Bindings, Needs
 from rollart.errors import PlacementError
+from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
 from rollart.ports import Handle
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK, meeting_addresses
@@ -201,10 +202,6 @@ class Resources:
         partial.replace(self._path)
 
 
-ENGINE = "rollart.cluster.engine_actor:EngineActor"
-ENVIRONMENTS = "rollart.cluster.env_actor:EnvActor"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpawnSettings:
     """What a run's actors begin with."""
@@ -271,7 +268,7 @@ class Spawner:
             binding = self.resources.bind_beside(engine, self._lent[berth])
         else:
             binding = self.resources.bind(engine, self._places[EngineId(berth)])
-        handle = await self.host.spawn(ENGINE, options, asked=self.resources.asked(binding))
+        handle = await self.host.spawn(ENGINE_ACTOR, options, asked=self.resources.asked(binding))
         return Spawned(handle=handle, pool=TRAINING if berth in self._lent else binding.actual)
 
     async def environments(self, name: str, is_spare: bool) -> Handle:
@@ -282,7 +279,7 @@ class Spawner:
             asked = self.resources.asked(self.resources.bind(name, place))
         model = str(self.start.model)
         options: dict[str, Json] = {"config": self._text, "name": name, "model": model}
-        return await self.host.spawn(ENVIRONMENTS, options, asked=asked)
+        return await self.host.spawn(ENV_ACTOR, options, asked=asked)
 
     async def trainer(self, bindings: Sequence[Binding] | None = None) -> Handle:
         """Make the trainer at its first version, where its ranks are bound or fit best now."""

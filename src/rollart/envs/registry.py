@@ -12,22 +12,16 @@ draws it, with whatever seed, finds it in the same split. One in five is "test",
 import inspect
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TypeVar, cast
 from zlib import crc32
 
 from rollart.errors import ConfigError, describe_error
-from rollart.plugins import load_module, split_name
+from rollart.plugins import describe_unknown, load_module, resolve, split_name
 from rollart.ports import Env
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Json
 
-SHIPPED = {
-    "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
-    "calculator": "rollart.envs.calculator:Calculator",
-    "number_guess": "rollart.envs.number_guess:NumberGuess",
-}
 _FIELD = "env.name"
 _CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
 """How the methods of an environment are called."""
@@ -35,9 +29,9 @@ _CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
 
 def load_env_class(name: str) -> Callable[..., Env]:
     """Return the class called `name`."""
-    target = split_name(SHIPPED.get(name, name))
+    target = split_name(resolve("env", name))
     if target is None:
-        raise ConfigError(_FIELD, name, _unknown(name))
+        raise ConfigError(_FIELD, name, describe_unknown("env", name, own="Class"))
     module_name, class_name = target
     module = load_module(module_name, field=_FIELD, value=name)
     found = getattr(module, class_name, None)
@@ -120,12 +114,6 @@ def refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> s
 
 def _is_variadic(parameter: inspect.Parameter) -> bool:
     return parameter.kind in (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
-
-
-def _unknown(name: str) -> str:
-    near = get_close_matches(name, SHIPPED, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
-    return f"{guess}shipped: {', '.join(SHIPPED)}; your own: module:Class or path/to/file.py:Class"
 
 
 def _has_shape(value: object) -> bool:

@@ -13,6 +13,7 @@ from importlib import resources
 from typing import cast
 
 from rollart.errors import ConfigError
+from rollart.plugins import HARDWARE_TABLES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class Entry:
 
 def shipped(file: str, *, table: str) -> dict[str, Mapping[str, object]]:
     """Return the entries of one table of a shipped data file, by name."""
-    text = resources.files("rollart.hardware").joinpath("data", file).read_text(encoding="utf-8")
+    text = resources.files(HARDWARE_TABLES).joinpath("data", file).read_text(encoding="utf-8")
     return cast("dict[str, Mapping[str, object]]", tomllib.loads(text)[table])
 
 

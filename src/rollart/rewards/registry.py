@@ -9,32 +9,13 @@ serves: from then on it finds nothing else, whoever names it, also within the op
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from rollart.errors import ConfigError
-from rollart.plugins import load_module, split_name
+from rollart.plugins import BUILT_IN, describe_unknown, load_module, resolve, split_name
 from rollart.types import Json
 
-SHIPPED = {
-    "exact": "rollart.rewards.match:exact",
-    "regex": "rollart.rewards.match:regex",
-    "multiple_choice": "rollart.rewards.match:multiple_choice",
-    "math": "rollart.rewards.mathematics:math",
-    "unit_tests": "rollart.rewards.code:unit_tests",
-    "stdin_stdout": "rollart.rewards.code:stdin_stdout",
-    "instructions": "rollart.rewards.instructions:instructions",
-    "format": "rollart.rewards.shaping:well_formed",
-    "length": "rollart.rewards.shaping:length",
-    "repetition": "rollart.rewards.shaping:repetition",
-    "judge": "rollart.rewards.judge:judge",
-    "pairwise": "rollart.rewards.judge:pairwise",
-    "reward_model": "rollart.rewards.reward_model:reward_model",
-    "weighted": "rollart.rewards.weighted:weighted",
-    "weighted_group": "rollart.rewards.weighted:weighted_group",
-}
-"""The shipped functions by name."""
-_SHORT = {target: name for name, target in SHIPPED.items()}
+_SHORT = {target: name for name, target in BUILT_IN["reward"].items()}
 GROUP_PARAMETER = "trajectories"
 """What the first parameter of a function is called that scores a whole group."""
 _FIELD = "reward.function"
@@ -56,9 +37,9 @@ def load_function(name: str) -> Callable[..., Any]:
     """Return the function called `name`; a class or an object that can be called is one too."""
     if _pinned and name not in _pinned[0]:
         raise ConfigError(_FIELD, name, f"is not served here, {', '.join(sorted(_pinned[0]))} is")
-    target = split_name(SHIPPED.get(name, name))
+    target = split_name(resolve("reward", name))
     if target is None:
-        raise ConfigError(_FIELD, name, _unknown(name))
+        raise ConfigError(_FIELD, name, describe_unknown("reward", name, own="function"))
     module_name, function_name = target
     module = load_module(module_name, field=_FIELD, value=name)
     found = getattr(module, function_name, None)
@@ -75,7 +56,7 @@ def load_function(name: str) -> Callable[..., Any]:
 
 def shipped_name(name: str) -> str:
     """Return the short name of a shipped function; "" for one of the user's own."""
-    return name if name in SHIPPED else _SHORT.get(name, "")
+    return name if name in BUILT_IN["reward"] else _SHORT.get(name, "")
 
 
 def is_group_function(name: str) -> bool:
@@ -110,10 +91,3 @@ _BY_KEYWORD = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_K
 def _unfit(function_name: str, error: Exception) -> str:
     wanted = f"def {function_name}(trajectory, *, option=…), or with trajectories for a group"
     return f"cannot be called with a trajectory ({error}): write {wanted}"
-
-
-def _unknown(name: str) -> str:
-    near = get_close_matches(name, SHIPPED, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
-    own = "your own: module:function or path/to/file.py:function"
-    return f"{guess}shipped: {', '.join(SHIPPED)}; {own}"

@@ -24,6 +24,7 @@ from torch import Tensor
 from transformers import AutoTokenizer
 
 from rollart.errors import StorageError
+from rollart.plugins import STORE_OPENER
 from rollart.ports import Array, WeightStore
 from rollart.training.distributed.process_group import told_to_all
 from rollart.training.policy import Policy
@@ -109,7 +110,6 @@ def _copy_tokenizer(source: str, target: Path) -> None:
         AutoTokenizer.from_pretrained(source).save_pretrained(target)
 
 
-_STORE_OPENER = "rollart.weights.store:open_store"
 """Opens the weight store when none is handed over: named, not imported, as hosts name actors."""
 _FLOAT32 = "<f4"
 
@@ -118,7 +118,7 @@ def open_store(store: WeightStore | Mapping[str, Any] | None) -> WeightStore | N
     """Return a store that was handed over, or the one that options describe."""
     if not isinstance(store, Mapping):
         return store
-    module, name = _STORE_OPENER.split(":")
+    module, name = STORE_OPENER.split(":")
     opener: Callable[..., WeightStore] = getattr(importlib.import_module(module), name)
     return opener(**store)
 

@@ -15,11 +15,10 @@ from typing import Protocol
 from torch import Tensor
 
 from rollart.errors import ConfigError
+from rollart.plugins import LORA
 from rollart.training.distributed.sharding import whole
 from rollart.training.model import Model
 from rollart.training.options import LoraOptions
-
-_ADAPTERS = "rollart.training.lora"
 
 
 class Trainable(Protocol):
@@ -105,7 +104,7 @@ def open_trainable(options: LoraOptions) -> Trainable:
     if not options.rank:
         return AllWeights()
     try:
-        module = importlib.import_module(_ADAPTERS)
+        module = importlib.import_module(LORA)
     except ModuleNotFoundError as error:
         if error.name != "peft":
             raise

@@ -11,20 +11,13 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from rollart.errors import ConfigError, UserError
+from rollart.plugins import BUILT_IN, resolve, split_name
 from rollart.ports import Blobs, WeightStore
 from rollart.weights.buckets import BUCKET_BYTES, BucketStore
 from rollart.weights.memory import MemoryStore
 from rollart.weights.shared_memory import SharedMemoryStore
 
-BLOBS = {
-    "files": "rollart.weights.blobs.files:FileBlobs",
-    "fsspec": "rollart.weights.blobs.fsspec_files:FsspecBlobs",
-    "relay": "rollart.weights.blobs.relay:RelayBlobs",
-    "mooncake": "rollart.weights.blobs.mooncake:MooncakeBlobs",
-    "ray": "rollart.cluster.ray_blobs:RayBlobs",
-}
-"""Places for buckets, by kind: classes made with the place alone. Their packages are extras."""
-KINDS = ("memory", "shared_memory", *BLOBS)
+KINDS = ("memory", "shared_memory", *BUILT_IN["store"])
 EXTRAS = {"fsspec": "files", "mooncake": "mooncake"}
 
 _memory_stores: WeakValueDictionary[str, MemoryStore] = WeakValueDictionary()
@@ -48,7 +41,7 @@ def open_store(
             return _open_memory(directory, keep)
         case "shared_memory":
             return SharedMemoryStore(directory, keep=keep)
-        case _ if kind in BLOBS or ":" in kind:
+        case _ if split_name(resolve("store", kind)):
             blobs = _open_blobs(kind, directory)
             try:
                 return BucketStore(blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta)
@@ -62,7 +55,7 @@ def open_store(
 def _open_blobs(kind: str, place: str) -> Blobs:
     if kind == "files" and "://" in place:
         kind = "fsspec"
-    module, _, name = BLOBS.get(kind, kind).partition(":")
+    module, _, name = resolve("store", kind).partition(":")
     try:
         make: Callable[[str], Blobs] = getattr(importlib.import_module(module), name)
     except ImportError as error:

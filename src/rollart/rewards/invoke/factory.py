@@ -5,6 +5,7 @@ from importlib import import_module
 
 from rollart.clock import Clock
 from rollart.errors import ConfigError
+from rollart.plugins import HTTP_INVOKER, LAMBDA_INVOKER
 from rollart.ports import RewardInvoker
 from rollart.rewards.invoke.options import InvokerOptions
 from rollart.rewards.invoke.pool import LocalInvoker
@@ -51,7 +52,7 @@ def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
         case "local":
             return LocalInvoker(scaling, limits=options.limits, clock=clock)
         case "http":
-            module = import_module("rollart.rewards.invoke.http")
+            module = import_module(HTTP_INVOKER)
             return module.HttpInvoker(
                 options.url,
                 token=options.token,
@@ -60,7 +61,7 @@ def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
                 connections=places,
             )
         case "lambda":
-            module = import_module("rollart.rewards.invoke.aws_lambda")
+            module = import_module(LAMBDA_INVOKER)
             return module.LambdaInvoker(
                 options.function_name,
                 limits=options.limits,

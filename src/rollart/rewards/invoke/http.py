@@ -20,6 +20,8 @@ from rollart.rewards.invoke.server import COLD_HEADER
 from rollart.rewards.payload import decode_rewards, encode_call
 from rollart.types import Reward, ScoreCall
 
+SCORE_EVENT = "com.rollart.score"
+"""The CloudEvents type of a score call."""
 _PASSING = {408, 425, 429}
 """Refusals that are not about this call: too early, too slow, too many."""
 _SHOWN = 400
@@ -106,7 +108,7 @@ def _headers(call: ScoreCall) -> dict[str, str]:
         "ce-id": key,
         "ce-source": "/rollart",
         "ce-specversion": "1.0",
-        "ce-type": "rollart.score",
+        "ce-type": SCORE_EVENT,
     }
 
 

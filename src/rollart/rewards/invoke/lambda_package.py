@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollart.errors import ConfigError, UserError
+from rollart.plugins import resolve
 from rollart.rewards.invoke.lambda_handler import FUNCTIONS_FILE, handler
-from rollart.rewards.registry import SHIPPED, load_function
+from rollart.rewards.registry import load_function
 
 HANDLER = f"{handler.__module__}.{handler.__name__}"
 """What Lambda is told to call."""
@@ -60,7 +61,7 @@ def write_lambda_package(
 def _module_of(name: str) -> Mapping[str, bytes]:
     """Return the files of the top-level package or module that a function is in."""
     load_function(name)
-    module_name = SHIPPED.get(name, name).rpartition(":")[0]
+    module_name = resolve("reward", name).rpartition(":")[0]
     if module_name.endswith(".py"):
         fix = "a path means nothing there: write module:function and run this beside the module"
         raise ConfigError("function", name, fix)

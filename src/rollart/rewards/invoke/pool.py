@@ -27,6 +27,7 @@ from itertools import count
 from rollart.clock import Clock, SystemClock
 from rollart.control.autoscaling import Orders, Scaler, Scaling
 from rollart.errors import ScoreError
+from rollart.plugins import REWARD_INSTANCE
 from rollart.rewards.invoke.frames import FrameError, InstanceMessage, Kind, pack, receive_frame
 from rollart.rewards.invoke.instance import Settings, restore
 from rollart.rewards.invoke.options import CallLimits
@@ -146,7 +147,7 @@ def _spawn(socket_fd: int, output_fd: int) -> subprocess.Popen[bytes]:
     # A session of its own: Ctrl-C does not reach it, and what it starts can be killed with it.
     return subprocess.Popen(
         [
-            *(sys.executable, "-P", "-m", "rollart.rewards.invoke.instance"),
+            *(sys.executable, "-P", "-m", REWARD_INSTANCE),
             *(str(socket_fd), str(os.getpid())),
         ],
         pass_fds=(socket_fd,),

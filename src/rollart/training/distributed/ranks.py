@@ -20,6 +20,7 @@ from typing import Any
 
 from rollart.cluster.worker_group import Registered, Worker, WorkerGroup, register
 from rollart.errors import GroupError, InvariantError, RollartError, UserError
+from rollart.plugins import TRAINER
 from rollart.ports import Array, Host
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.types import Json, StepReport, Version
@@ -34,7 +35,7 @@ class Rank(Worker):
     Apart from it, because PyTorch need not be loaded by those who only call.
     """
 
-    target = "rollart.training.trainer:TorchTrainer"
+    target = TRAINER
 
     @register("rank_zero")
     def meeting(self) -> str:
