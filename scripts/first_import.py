@@ -9,7 +9,7 @@ import importlib
 import sys
 
 MODULES = (
-    "rollart.cli.main",
+    "rollart.cli.entry",
     "rollart.pipelines.agentic",
     "rollart.training.trainer",
     "rollart.rewards.invoke.http",

@@ -2,11 +2,19 @@
 
 import asyncio
 import inspect
+import os
 from collections.abc import Iterator
+from secrets import token_hex
 from typing import Any
 
 import pytest
 from xdist.scheduler import LoadScopeScheduling
+
+# Ray reads these once, when it is loaded; nodes and drivers started from here inherit them.
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")
+os.environ.setdefault("RAY_AUTH_MODE", "token")
+os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
 
 pytest_plugins = ["small_runs", "checkpoints"]
 

@@ -32,7 +32,7 @@ def test_a_function_is_packed_for_lambda(graders: Path, capsys: pytest.CaptureFi
     with zipfile.ZipFile(graders / "out.zip") as archive:
         assert archive.read("cli_graders.py").decode() == GRADERS
         assert json.loads(archive.read("rollart_functions.json")) == ["cli_graders:score"]
-        assert "rollart/rewards/serverless/lambda_handler.py" in archive.namelist()
+        assert "rollart/rewards/invoke/lambda_handler.py" in archive.namelist()
     told = capsys.readouterr().out
     assert "handler rollart.rewards.invoke.lambda_handler.handler" in told
 

@@ -338,8 +338,8 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
 
     module = types.ModuleType("a_study")
     module.run = run  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "a_study", module)
-    monkeypatch.setitem(STUDIES, "paper", "a_study")
+    monkeypatch.setitem(sys.modules, "studies.a_study", module)
+    monkeypatch.setitem(STUDIES, "paper", "studies.a_study")
     out = tmp_path / "out"
     code, text, _ = lines("simulate", "paper", "--quick", "--jobs", "2", "--out", str(out))
     assert (code, seen) == (0, [(True, 2)])

@@ -63,4 +63,4 @@ def outlive_engines(tmp_path):
 
 
 def test_evaluation_before_the_run_outlives_engines_that_die_or_hang(cluster, tmp_path):
-    in_a_driver("test_ray_site:outlive_engines", cluster.address, tmp_path)
+    in_a_driver(f"{__name__}:outlive_engines", cluster.address, tmp_path)

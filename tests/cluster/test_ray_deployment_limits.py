@@ -93,4 +93,4 @@ def reach_both_limits(tmp_path):
 
 
 def test_a_full_store_and_a_version_that_never_arrives_are_one_message_each(cluster, tmp_path):
-    in_a_driver("test_ray_limits:reach_both_limits", cluster.address, tmp_path)
+    in_a_driver(f"{__name__}:reach_both_limits", cluster.address, tmp_path)

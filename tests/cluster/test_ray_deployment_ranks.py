@@ -58,5 +58,5 @@ def ranks() -> list[int]:
 
 
 def test_a_run_of_two_ranks_goes_on_when_one_is_killed(cluster, tmp_path):
-    said = alone_in_a_driver("test_ray_ranks:lose_a_rank", cluster.address, str(tmp_path))
+    said = alone_in_a_driver(f"{__name__}:lose_a_rank", cluster.address, str(tmp_path))
     assert "the trainer is gone; making it again" in said

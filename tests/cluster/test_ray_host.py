@@ -118,8 +118,8 @@ def use_object_store(_tmp_path):
 
 
 def test_the_ray_host_keeps_the_contract(cluster, tmp_path):
-    in_a_driver("test_ray_host:use_ray_host", cluster.address, tmp_path)
+    in_a_driver(f"{__name__}:use_ray_host", cluster.address, tmp_path)
 
 
 def test_weights_lie_in_the_object_store_until_they_are_pruned(cluster, tmp_path):
-    in_a_driver("test_ray_host:use_object_store", cluster.address, tmp_path)
+    in_a_driver(f"{__name__}:use_object_store", cluster.address, tmp_path)

@@ -67,4 +67,4 @@ def pack_engines(tmp_path):
 
 
 def test_an_engine_of_several_units_has_them_on_one_node_and_gives_all_back(cluster, tmp_path):
-    in_a_driver("test_ray_packing:pack_engines", cluster.address, tmp_path)
+    in_a_driver(f"{__name__}:pack_engines", cluster.address, tmp_path)

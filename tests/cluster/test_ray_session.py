@@ -105,5 +105,5 @@ def test_a_ray_of_our_own_hears_only_this_machine_and_only_who_knows_its_token(
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
-    in_a_driver("test_session:reach_a_ray_of_our_own", "local", tmp_path)
+    in_a_driver(f"{__name__}:reach_a_ray_of_our_own", "local", tmp_path)
     assert not (tmp_path / ".ray").exists()

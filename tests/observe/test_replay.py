@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart.cli.main import main
+from rollart.cli.entry import main
 from rollart.control.rules import MODES, Batching, Dispatch, Filter, Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import encode_rules

@@ -14,8 +14,8 @@ from rollart.observe.run_directory import check_free, claim_directory, find_hold
 HOLD = """
 import sys
 from pathlib import Path
-from rollart.observe.run_directory import hold_directory
-with hold_directory(Path(sys.argv[1])):
+from rollart.observe.run_directory import lock_directory
+with lock_directory(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """
@@ -117,8 +117,8 @@ def test_a_child_that_outlives_the_run_holds_nothing(tmp_path):
     script = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from rollart.observe.run_directory import Hold\n"
-        "hold = Hold(Path(sys.argv[1]))\n"
+        "from rollart.observe.run_directory import DirectoryLock\n"
+        "hold = DirectoryLock(Path(sys.argv[1]))\n"
         "child = os.fork()\n"
         "if child:\n"
         "    print(child, flush=True)\n"

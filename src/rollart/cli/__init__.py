@@ -1,5 +1,5 @@
 """The command line, `rollart`: each command is a module, imported when asked for."""
 
-from rollart.cli.main import console, main
+from rollart.cli.entry import console, main
 
 __all__ = ["console", "main"]

@@ -58,7 +58,7 @@ Mode: TypeAlias = Literal["all", "fraction"]
 Case: TypeAlias = tuple[str, str]
 """What a program reads and what it is to write."""
 
-_RUNNER = Path(__file__).with_name("inside.py")
+_RUNNER = Path(__file__).with_name("code_runner.py")
 _SECRET_BYTES = 16
 ENTRY_POINT = "entry_point"
 """The payload's key for the function that a test file's `check(candidate)` is given."""
