@@ -148,10 +148,10 @@ class World:
         self.running.pop()
         del self.born[id_]
         if id_ in self.cancelled:
-            return TrajectoryCancelled(id=id_, sampled_tokens=9)
+            return TrajectoryCancelled(id=id_, cost=9)
         draw = self.random.random()
         if draw < 0.02:
-            return TrajectoryFailed(id=id_, failure=CRASH, sampled_tokens=9)
+            return TrajectoryFailed(id=id_, failure=CRASH, cost=9)
         return TrajectoryFinished(
             info=TrajectoryInfo(
                 id=id_,
@@ -159,7 +159,7 @@ class World:
                 reward=None if draw < 0.2 else draw,
                 success=draw > 0.5,
                 turns=4,
-                sampled_tokens=99,
+                cost=99,
                 stop="terminated",
             )
         )

@@ -38,6 +38,7 @@ from rollart.types import (
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 NAME = "rewardfaults"
@@ -88,7 +89,7 @@ def make_trajectory(number: int, draw: Random) -> Trajectory:
         )
         for _ in range(draw.randint(1, 3))
     )
-    return Trajectory(
+    return token_trajectory(
         id=TrajectoryId(number),
         group=GroupId(number // 8),
         task=Task(id=number, env="maze", domain="maze", seed=number),

@@ -30,8 +30,8 @@ def short_and_right(trajectory: Trajectory, *, key: str = "answer", bonus: float
 
 def shortest_wins(trajectories: tuple[Trajectory, ...]) -> list[float]:
     """Compare the attempts at a task: the first parameter's name makes it a group's function."""
-    fewest = min(each.sampled_tokens for each in trajectories)
-    return [float(each.sampled_tokens == fewest) for each in trajectories]
+    fewest = min(each.cost for each in trajectories)
+    return [float(each.cost == fewest) for each in trajectories]
 
 
 def offer_sandbox() -> None:

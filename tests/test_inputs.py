@@ -15,7 +15,7 @@ from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import load_tokenizer
 from rollart.observe.replay import replay
 from rollart.observe.trackers import read_rows
-from rollart.types import Task, Trajectory
+from rollart.types import Task, token_trajectory
 
 MODULE = """
 class Fine:
@@ -377,7 +377,7 @@ def test_work_sampled_at_one_temperature_is_not_trained_as_if_at_another(rollart
     state = json.loads((last / "run.json").read_text())
     assert state["notes"]["temperature"] == 1.0
     task = Task(id=0, env="game", domain="game", seed=0)
-    attempt = Trajectory(
+    attempt = token_trajectory(
         id=0, group=0, task=task, turns=(), stop="terminated", success=True, reward=1.0
     )
     (last / "buffer.jsonl").write_text(json.dumps(asdict(attempt)) + "\n")

@@ -16,10 +16,10 @@ from rollart.types import (
     Sampling,
     StepReport,
     Task,
-    Trajectory,
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 any_array = st.sampled_from(
@@ -124,7 +124,7 @@ def test_the_values_of_the_project_cross_whole():
         action="left",
         reward=0.0,
     )
-    trajectory = Trajectory(
+    trajectory = token_trajectory(
         id=TrajectoryId(5),
         group=6,
         task=task,

@@ -80,8 +80,7 @@ def _report(timed: Timed) -> dict[str, object]:
         "trained_per_s": game.TRAJECTORIES_PER_STEP / statistics.fmean(counted_s),
         "step_s": statistics.median(counted_s),
         "calls_per_trajectory": sum(info.turns for info in trained) / len(trained),
-        "sampled_tokens_per_trajectory": sum(info.sampled_tokens for info in trained)
-        / len(trained),
+        "sampled_tokens_per_trajectory": sum(info.cost for info in trained) / len(trained),
         "zero_advantage": statistics.fmean(map(_zero_advantage, game.counted(batches))),
         "reward": [round(statistics.fmean(i.reward or 0.0 for i in step), 4) for step in steps],
         "wall_s": [round(end - began_s, 4) for end in ends],

@@ -1,7 +1,8 @@
 """What happened (Event) and what to do (Command): the whole vocabulary of the scheduler.
 
 Events enter `Scheduler.handle`, commands leave it; both are written to the run's log, and a log
-replayed through the scheduler must give the same commands. Neither carries tokens.
+replayed through the scheduler must give the same commands. Neither carries what a policy read
+or did, only its cost (`TrajectoryInfo.cost`).
 
 Every `Launch` is answered by exactly one of `TrajectoryFinished`, `TrajectoryFailed` or
 `TrajectoryCancelled`; every `Score` by one `TrajectoryScored` or `ScoreFailed` per trajectory;
@@ -54,7 +55,7 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryBorn:
-    """The first token of a trajectory was sampled, by these weights."""
+    """The policy acted for the first time in an attempt, with these weights."""
 
     id: TrajectoryId
     version: Version
@@ -73,7 +74,7 @@ class TrajectoryFailed:
 
     id: TrajectoryId
     failure: Failure
-    sampled_tokens: int
+    cost: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +82,7 @@ class TrajectoryCancelled:
     """A `Cancel` took effect before the attempt ended by itself."""
 
     id: TrajectoryId
-    sampled_tokens: int
+    cost: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,8 +90,8 @@ class TurnCut:
     """A turn of an attempt that was cancelled or failed ended in the engine, unfinished."""
 
     id: TrajectoryId
-    sampled_tokens: int
-    """What it had sampled; not among the attempt's."""
+    cost: int
+    """What it had produced; not part of the cost the attempt's end reported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,6 +24,7 @@ import numpy as np
 from rollart.errors import RollartError
 from rollart.ports import Array
 from rollart.types import (
+    ArraySteps,
     Completion,
     EngineInfo,
     Failure,
@@ -31,6 +32,7 @@ from rollart.types import (
     Sampling,
     StepReport,
     Task,
+    TokenTurns,
     Trajectory,
     TrajectoryInfo,
     Turn,
@@ -42,6 +44,7 @@ from rollart.types import (
 VALUES: dict[str, type] = {
     value.__name__: value
     for value in (
+        ArraySteps,
         Completion,
         EngineInfo,
         Failure,
@@ -49,6 +52,7 @@ VALUES: dict[str, type] = {
         Sampling,
         StepReport,
         Task,
+        TokenTurns,
         Trajectory,
         TrajectoryInfo,
         Turn,

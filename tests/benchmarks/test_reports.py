@@ -13,10 +13,10 @@ from rollart.types import (
     GroupId,
     SlotId,
     Task,
-    Trajectory,
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 
@@ -36,8 +36,8 @@ def live_run(*, step_s: float, failing: bool = True) -> Timed:
     """Two trained trajectories in one step; attempts in the slots that `faults` calls faulty."""
     launches = tuple(launch(id_, slot=slot) for id_, slot in enumerate((3, 7, 11, 0)))
     crash = Failure(kind="env_error", message="crashed")
-    failed = TrajectoryFailed(id=TrajectoryId(2), failure=crash, sampled_tokens=0)
-    overtaken = TrajectoryCancelled(id=TrajectoryId(0), sampled_tokens=0)
+    failed = TrajectoryFailed(id=TrajectoryId(2), failure=crash, cost=0)
+    overtaken = TrajectoryCancelled(id=TrajectoryId(0), cost=0)
     pair = (TrajectoryId(8), TrajectoryId(9))
     train = Train(version=Version(0), groups=(pair,), staleness=0)
     return Timed(
@@ -103,7 +103,7 @@ def test_fidelity_reports_the_largest_error_and_tokens_that_differ():
         action="",
         reward=1.0,
     )
-    trajectory = Trajectory(
+    trajectory = token_trajectory(
         id=TrajectoryId(7),
         group=GroupId(0),
         task=Task(id=0, env="lake", domain="lake", seed=0),

@@ -58,7 +58,7 @@ def halfway() -> tuple[Scheduler, Buffer]:
         reward=1.0,
         success=True,
         turns=1,
-        sampled_tokens=2,
+        cost=2,
         stop="terminated",
     )
     scheduler.handle(TrajectoryFinished(info=info), 1.0)
@@ -229,8 +229,8 @@ def test_what_is_no_run_is_told(tmp_path):
     ("damage", "message"),
     [
         (lambda d: (d / "run.json").write_text("{"), "not a whole checkpoint"),
-        (lambda d: (d / "run.json").write_text('{"format": 2}'), "not a whole checkpoint"),
-        (lambda d: (d / "run.json").write_text('{"format": 7}'), "written in format 7, not 2"),
+        (lambda d: (d / "run.json").write_text('{"format": 3}'), "not a whole checkpoint"),
+        (lambda d: (d / "run.json").write_text('{"format": 7}'), "written in format 7, not 3"),
         (lambda d: (d / "buffer.jsonl").unlink(), "not a whole checkpoint"),
         (lambda d: (d / "buffer.jsonl").write_text('{"id": 1}\n'), "not a whole checkpoint"),
     ],

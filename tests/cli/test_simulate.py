@@ -254,7 +254,7 @@ def test_a_log_of_another_version_is_one_message(tmp_path, lines):
     (tmp_path / "events.jsonl").write_text('{"format": 99, "seed": 0}\n')
     code, _, errors = lines("simulate", "--from", str(tmp_path))
     assert code == 2
-    assert "log format 99; this version of rollart reads format 1" in errors
+    assert "log format 99; this version of rollart reads format 2" in errors
 
 
 def test_a_simulated_run_is_simulated_again_from_its_log(config, tmp_path, lines):

@@ -43,7 +43,7 @@ def shares(**changes):
 
 def finished(id_, tokens):
     info = TrajectoryInfo(
-        id=id_, born=0, reward=1.0, success=True, turns=1, sampled_tokens=tokens, stop="terminated"
+        id=id_, born=0, reward=1.0, success=True, turns=1, cost=tokens, stop="terminated"
     )
     return TrajectoryFinished(info=info)
 
@@ -214,11 +214,11 @@ def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
         steps.adapter.lose(Group(id=0, flying=flying), "stale")
         steps.adapter.lose(Group(id=1, scored={0: (92, 1.0)}), "zero_variance")
         told = steps.adapter.note
-        told(steps.now, TrajectoryCancelled(id=90, sampled_tokens=5), [LAUNCH])
-        told(steps.now, TurnCut(id=90, sampled_tokens=15), [])
-        told(steps.now, TurnCut(id=93, sampled_tokens=999), [])
-        told(steps.now, TrajectoryFailed(id=91, failure=failure, sampled_tokens=20), [LAUNCH])
-        told(steps.now, TrajectoryCancelled(id=93, sampled_tokens=999), [LAUNCH])
+        told(steps.now, TrajectoryCancelled(id=90, cost=5), [LAUNCH])
+        told(steps.now, TurnCut(id=90, cost=15), [])
+        told(steps.now, TurnCut(id=93, cost=999), [])
+        told(steps.now, TrajectoryFailed(id=91, failure=failure, cost=20), [LAUNCH])
+        told(steps.now, TrajectoryCancelled(id=93, cost=999), [LAUNCH])
         moved = steps.take(*EVEN, busy_s=5.0)
     assert moved == Adapt(alpha=2, extra_groups=0)
 

@@ -19,7 +19,7 @@ def test_a_worker_that_takes_many_attempts_along_does_not_end_the_run():
 
     def fail(ids, kind):
         failure = Failure(kind=kind, message="gone")
-        events = [TrajectoryFailed(id=id_, failure=failure, sampled_tokens=0) for id_ in ids]
+        events = [TrajectoryFailed(id=id_, failure=failure, cost=0) for id_ in ids]
         return [each for event in events for each in scheduler.handle(event, 1.0)]
 
     again = fail(first, "worker")

@@ -5,7 +5,7 @@ import pytest
 from rollart.control.episode import Episode, EpisodeLimits, Spec, StepOutcome
 from rollart.errors import ConfigError, EnvError
 from rollart.seeds import derive_seed
-from rollart.types import Completion, Request, Sampling, Task, Trajectory, Turn
+from rollart.types import Completion, Request, Sampling, Task, Turn, token_trajectory
 
 END = 9
 TASK = Task(id=5, env="lake", domain="game", seed=3)
@@ -96,7 +96,7 @@ def test_an_episode_asks_acts_and_observes_until_the_environment_ends_it():
     assert run.complete(sampled("y", turn=1, version=5)) == "y"
     assert run.observe(outcome("c", reward=0.5, terminated=True)) is None
     assert (run.born, run.sampled_tokens) == (4, 4)
-    assert run.finish() == Trajectory(
+    assert run.finish() == token_trajectory(
         id=7,
         group=2,
         task=TASK,

@@ -69,7 +69,7 @@ def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
 
 def test_a_file_of_one_torn_line_is_started_anew(tmp_path: Path):
     path = tmp_path / "events.jsonl"
-    path.write_text('{"format":1')
+    path.write_text('{"format":2')
     EventLog(path, LogHeader(seed=7)).close()
     assert read_log(path) == (LogPart(header=LogHeader(seed=7), records=()),)
 
@@ -93,19 +93,19 @@ def test_records_are_on_disk_after_a_second_or_a_flush(tmp_path: Path):
     ("text", "message"),
     [
         ("", "holds no event log"),
-        ('{"format": 99}\n', "log format 99; this version of rollart reads format 1"),
+        ('{"format": 99}\n', "log format 99; this version of rollart reads format 2"),
         ("rubbish\n", ":1: not a line of an event log"),
         (
-            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n'
+            '{"format":2,"seed":0,"rules":{},"snapshot":null}\n'
             '{"t":1,"event":{"type":"Nope"},"do":[]}\n',
             ":2: not a line of an event log: no event or command is called 'Nope'",
         ),
         (
-            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"do":[]}\n',
+            '{"format":2,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"do":[]}\n',
             ":2: not a line of an event log: 'event' is missing$",
         ),
         (
-            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"eve\n',
+            '{"format":2,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"eve\n',
             ":2: not a line of an event log: no whole JSON: it breaks off or errs at column 12$",
         ),
         ("7\n", ":1: not a line of an event log: a value is of another kind"),

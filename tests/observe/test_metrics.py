@@ -24,7 +24,15 @@ from rollart.events import (
 )
 from rollart.observe.ledger import Ledger
 from rollart.observe.metrics import Metrics, Status
-from rollart.types import EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
+from rollart.types import (
+    EngineInfo,
+    Failure,
+    Task,
+    Trajectory,
+    TrajectoryInfo,
+    Turn,
+    token_trajectory,
+)
 
 
 def launch(id_: int) -> Launch:
@@ -38,16 +46,14 @@ def finished(id_: int, *, reward: float | None = 1.0, born: int = 0) -> Trajecto
         reward=reward,
         success=bool(reward),
         turns=2,
-        sampled_tokens=10,
+        cost=10,
         stop="terminated",
     )
     return TrajectoryFinished(info=info)
 
 
 STARTED = RunStarted(engines=(EngineInfo(id="e0", pool="default", version=0),), slots=4)
-FAILED = TrajectoryFailed(
-    id=2, failure=Failure(kind="env_timeout", message="hung"), sampled_tokens=3
-)
+FAILED = TrajectoryFailed(id=2, failure=Failure(kind="env_timeout", message="hung"), cost=3)
 
 RUN = [
     (0.0, STARTED, [launch(0), launch(1), launch(2), launch(3)]),
@@ -55,7 +61,7 @@ RUN = [
     (1.0, FAILED, [launch(4)]),
     (2.0, finished(1, reward=None), []),
     (2.0, TrajectoryScored(id=1, reward=0.5), [Cancel(id=3, reason="surplus")]),
-    (2.0, TrajectoryCancelled(id=3, sampled_tokens=4), []),
+    (2.0, TrajectoryCancelled(id=3, cost=4), []),
     (3.0, finished(4), [Drop(ids=(4,), reason="stale")]),
     (3.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1),), staleness=0), Suspend(engine="e0")]),
     (3.5, Woke(at_s=0.0), [Resume(engine="e0")]),
@@ -167,7 +173,7 @@ def test_rows_have_figures_of_each_task_where_there_are_several():
     metrics.add(0.0, STARTED, launches)
     for id_, reward in enumerate((1.0, 0.0, 1.0, 1.0)):
         metrics.add(1.0, finished(id_, reward=reward), [])
-    metrics.add(1.0, TrajectoryCancelled(id=4, sampled_tokens=0), [])
+    metrics.add(1.0, TrajectoryCancelled(id=4, cost=0), [])
     metrics.add(1.0, finished(5), [Drop(ids=(5,), reason="stale")])
     metrics.add(1.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1), (2, 3)), staleness=0)])
     row = metrics.add(2.0, StepFinished(version=1), [])
@@ -247,10 +253,10 @@ def test_an_attempt_that_ends_before_its_cancel_takes_effect_is_not_lost():
 def test_what_a_turn_had_sampled_that_was_cut_off_is_wasted_for_the_reason_of_its_attempt():
     ledger = Ledger()
     ledger.add(Woke(at_s=0.0), [Cancel(id=0, reason="stale")])
-    ledger.add(TrajectoryCancelled(id=0, sampled_tokens=4), [])
+    ledger.add(TrajectoryCancelled(id=0, cost=4), [])
     ledger.add(FAILED, [])
-    ledger.add(TurnCut(id=FAILED.id, sampled_tokens=9), [])
-    ledger.add(TurnCut(id=0, sampled_tokens=7), [])
+    ledger.add(TurnCut(id=FAILED.id, cost=9), [])
+    ledger.add(TurnCut(id=0, cost=7), [])
     ledger.check()
     assert dict(ledger.wasted) == {"cancelled:stale": 11, "failed:env_timeout": 12}
 
@@ -273,7 +279,7 @@ def attempt(id_: int, *, born: int, tokens: int) -> Trajectory:
         reward=0.0,
     )
     task = Task(id=0, env="game", domain="game", seed=0)
-    return Trajectory(
+    return token_trajectory(
         id=id_, group=0, task=task, turns=(turn,), stop="terminated", success=True, reward=0.0
     )
 

@@ -1,7 +1,7 @@
 from rollart.events import Drop, Score, ScoreFailed, TrajectoryScored, Woke
 from rollart.observe.metrics import ScoreMetrics
 from rollart.observe.samples import render_trajectory
-from rollart.types import Task, Trajectory, Turn
+from rollart.types import Task, Turn, token_trajectory
 
 WOKE = Woke(at_s=0.0)
 
@@ -48,7 +48,7 @@ def test_what_a_reward_is_made_of_is_part_of_the_text():
         action="2",
         reward=0.0,
     )
-    trajectory = Trajectory(
+    trajectory = token_trajectory(
         id=0,
         group=0,
         task=Task(id=0, env="sums", domain="sums", seed=0),

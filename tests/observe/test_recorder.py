@@ -31,9 +31,17 @@ from rollart.observe.recorder import Recorder
 from rollart.observe.samples import render_trajectory
 from rollart.observe.trace import write_trace
 from rollart.observe.trackers import JsonlTracker, read_rows
-from rollart.types import EngineId, EngineInfo, Failure, Task, Trajectory, TrajectoryInfo, Turn
+from rollart.types import (
+    EngineId,
+    EngineInfo,
+    Failure,
+    Task,
+    TrajectoryInfo,
+    Turn,
+    token_trajectory,
+)
 
-TRAJECTORY = Trajectory(
+TRAJECTORY = token_trajectory(
     id=7,
     group=2,
     task=Task(id=5, env="lake", domain="lake", seed=9),
@@ -68,12 +76,12 @@ def record_run(recorder: Recorder) -> None:
             reward=1.0,
             success=True,
             turns=1,
-            sampled_tokens=2,
+            cost=2,
             stop="terminated",
         )
         recorder.record(1.0, TrajectoryFinished(info=info), [])
     recorder.record(1.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1),), staleness=0)])
-    recorder.record(1.5, TrajectoryCancelled(id=2, sampled_tokens=1), [])
+    recorder.record(1.5, TrajectoryCancelled(id=2, cost=1), [])
     recorder.record(2.0, StepFinished(version=1), [Publish(version=1)])
     recorder.record(2.1, Published(version=1), [Suspend(engine="e0")])
     recorder.record(2.2, Woke(at_s=0.0), [Resume(engine="e0")])
@@ -176,7 +184,7 @@ def test_steps_that_teach_nothing_because_most_succeed_are_no_warning(
             reward=float(is_won),
             success=is_won,
             turns=1,
-            sampled_tokens=1,
+            cost=1,
             stop="terminated",
         )
         recorder.record(step, TrajectoryFinished(info=info), [])
@@ -195,7 +203,7 @@ def test_failures_are_told_once_of_a_kind_and_again_while_nothing_else_comes(tmp
     recorder = Recorder(tmp_path, name="demo", steps=20, file=shown)
     recorder.open(LogHeader(seed=0))
     failed = TrajectoryFailed(
-        id=1, failure=Failure(kind="env_timeout", message="step took long"), sampled_tokens=0
+        id=1, failure=Failure(kind="env_timeout", message="step took long"), cost=0
     )
     for _ in range(40):
         recorder.record(0.0, failed, [])
@@ -253,13 +261,11 @@ def test_the_live_panel_shows_every_part(tmp_path: Path, terminal: Terminal):
         Launch(id=each, group=1, member=each, attempt=0, task=0, slot=each, seed=0)
         for each in (3, 4, 5)
     ]
-    failed = TrajectoryFailed(
-        id=5, failure=Failure(kind="env_timeout", message="slow"), sampled_tokens=4
-    )
+    failed = TrajectoryFailed(id=5, failure=Failure(kind="env_timeout", message="slow"), cost=4)
     recorder.record(2.5, Woke(at_s=0.0), launches)
     recorder.record(2.6, failed, [])
     recorder.record(2.7, Woke(at_s=0.0), [Cancel(id=4, reason="stale")])
-    recorder.record(2.8, TrajectoryCancelled(id=4, sampled_tokens=8), [])
+    recorder.record(2.8, TrajectoryCancelled(id=4, cost=8), [])
     recorder.record(2.9, Woke(at_s=0.0), [launches[1], launches[2]])
     assert progress._live is not None
     progress._live.refresh()

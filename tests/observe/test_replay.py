@@ -70,7 +70,7 @@ def write_run(directory: Path, rules: Rules = RULES, tasks: TaskMix | None = Non
                             reward=1.0,
                             success=True,
                             turns=1,
-                            sampled_tokens=3,
+                            cost=3,
                             stop="terminated",
                         )
                         inbox.append(TrajectoryFinished(info=info))

@@ -26,7 +26,7 @@ def finished(id_, **served):
         reward=1.0,
         success=True,
         turns=sum(served.values()),
-        sampled_tokens=4,
+        cost=4,
         stop="terminated",
         served=served,
     )

@@ -21,10 +21,10 @@ from rollart.types import (
     Request,
     Sampling,
     Task,
-    Trajectory,
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 EXACT = 1e-4
@@ -81,7 +81,7 @@ async def ask(proxy: EngineDriver, session: int) -> Completion:
 def as_batch(done: list[Completion]) -> dict[str, np.ndarray]:
     """Return completions as one group, every second one praised."""
     group = [
-        Trajectory(
+        token_trajectory(
             id=TrajectoryId(number),
             group=GroupId(0),
             task=Task(id=0, env="test", domain="test", seed=0),

@@ -18,7 +18,7 @@ from rollart.rewards.payload import (
     encode_call,
     encode_rewards,
 )
-from rollart.types import Reward, ScoreCall, Task, Trajectory, Turn
+from rollart.types import Reward, ScoreCall, Task, TokenTurns, Trajectory, Turn
 
 LIMIT_BYTES = 10**6
 
@@ -51,7 +51,9 @@ trajectories = st.builds(
         seed=st.integers(),
         payload=objects,
     ),
-    turns=st.lists(turns, max_size=3).map(tuple),
+    born=st.integers(0, 99),
+    cost=st.integers(0),
+    payload=st.builds(TokenTurns, turns=st.lists(turns, max_size=3).map(tuple)),
     stop=st.sampled_from(("terminated", "truncated", "max_turns", "max_tokens")),
     success=st.booleans(),
     reward=numbers,
@@ -122,14 +124,14 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         (b"\xff\xfe", "no JSON in UTF-8"),
         (DEEP, "nested too deeply"),
         (b"[]", r"wanted a JSON object, got \[\]"),
-        (b"{}", "its format is None, this release reads 1"),
-        (changed(format=2), "its format is 2, this release reads 1"),
+        (b"{}", "its format is None, this release reads 2"),
+        (changed(format=3), "its format is 3, this release reads 2"),
         (changed(format=True), "its format is True"),
-        (b'{"format":1,"format":1}', "a key is said twice"),
-        (b'{"format":1,"x":NaN}', "'NaN' is not a finite number"),
-        (b'{"format":1,"x":-Infinity}', "'-Infinity' is not a finite number"),
-        (b'{"format":1,"x":1e999}', "'1e999' is not a finite number"),
-        (b'{"format":1,"function":"exact"}', "call must have function, options, .*missing or unk"),
+        (b'{"format":2,"format":2}', "a key is said twice"),
+        (b'{"format":2,"x":NaN}', "'NaN' is not a finite number"),
+        (b'{"format":2,"x":-Infinity}', "'-Infinity' is not a finite number"),
+        (b'{"format":2,"x":1e999}', "'1e999' is not a finite number"),
+        (b'{"format":2,"function":"exact"}', "call must have function, options, .*missing or unk"),
         (changed(extra=1), "missing or unknown: extra"),
         (changed(function=3), "call.function must be a string, got 3"),
         (changed(options=[]), r"call.options must be an object, got \[\]"),
@@ -152,7 +154,16 @@ def test_what_is_no_call_is_refused_by_place(payload: bytes, message: str):
         ("reward", "1", r"trajectories\[0\].reward must be a number, got '1'"),
         ("reward", 10**400, r"trajectories\[0\].reward is too large for a number"),
         ("stop", "tired", r"trajectories\[0\].stop must be one of terminated, .*, got 'tired'"),
-        ("turns", [{}], r"trajectories\[0\].turns\[0\] must have prompt_tokens, tokens"),
+        (
+            "payload",
+            {"kind": "token_turns", "turns": [{}]},
+            r"trajectories\[0\].payload.turns\[0\] must have prompt_tokens, tokens",
+        ),
+        (
+            "payload",
+            {"kind": "array_steps", "turns": []},
+            r"trajectories\[0\].payload.kind must be one of token_turns, got 'array_steps'",
+        ),
     ],
 )
 def test_a_wrong_field_of_a_trajectory_is_named(field: str, value: object, message: str):
@@ -164,7 +175,7 @@ def test_a_wrong_field_of_a_trajectory_is_named(field: str, value: object, messa
 
 def test_a_wrong_token_is_named_by_its_place():
     tree = json.loads(encode_call(call("exact", attempt("4"))))
-    tree["trajectories"][0]["turns"][0]["tokens"] = [1, "2"]
+    tree["trajectories"][0]["payload"]["turns"][0]["tokens"] = [1, "2"]
     with pytest.raises(ScoreError, match=r"turns\[0\].tokens\[1\] must be an integer, got '2'"):
         decode_call(json.dumps(tree).encode(), limit_bytes=LIMIT_BYTES)
 
@@ -179,15 +190,15 @@ def test_a_call_over_the_limit_is_not_even_parsed():
     ("payload", "message"),
     [
         (b"<html>502 Bad Gateway</html>", "no JSON in UTF-8"),
-        (b'{"format":1}', "wanted {'format', 'rewards'"),
-        (b'{"format":1,"rewards":3}', "wanted {'format', 'rewards'"),
-        (b'{"format":1,"rewards":[]}', "0 rewards for 1 trajectories"),
-        (b'{"format":1,"rewards":[1.0]}', r"rewards\[0\] must be an object, got 1.0"),
-        (b'{"format":1,"rewards":[{"value":1}]}', "missing or unknown: parts"),
-        (b'{"format":1,"rewards":[{"value":null,"parts":{}}]}', "value must be a number, got None"),
-        (b'{"format":1,"rewards":[{"value":true,"parts":{}}]}', "value must be a number, got True"),
-        (b'{"format":1,"rewards":[{"value":NaN,"parts":{}}]}', "'NaN' is not a finite number"),
-        (b'{"format":1,"rewards":[{"value":1,"parts":{"a":"b"}}]}', "parts.a must be a number"),
+        (b'{"format":2}', "wanted {'format', 'rewards'"),
+        (b'{"format":2,"rewards":3}', "wanted {'format', 'rewards'"),
+        (b'{"format":2,"rewards":[]}', "0 rewards for 1 trajectories"),
+        (b'{"format":2,"rewards":[1.0]}', r"rewards\[0\] must be an object, got 1.0"),
+        (b'{"format":2,"rewards":[{"value":1}]}', "missing or unknown: parts"),
+        (b'{"format":2,"rewards":[{"value":null,"parts":{}}]}', "value must be a number, got None"),
+        (b'{"format":2,"rewards":[{"value":true,"parts":{}}]}', "value must be a number, got True"),
+        (b'{"format":2,"rewards":[{"value":NaN,"parts":{}}]}', "'NaN' is not a finite number"),
+        (b'{"format":2,"rewards":[{"value":1,"parts":{"a":"b"}}]}', "parts.a must be a number"),
         (b" " * (REWARD_BYTES + 1), "more than the limit of 131072"),
     ],
 )
@@ -203,4 +214,4 @@ def test_an_answer_that_is_not_finite_is_never_sent():
 
 
 def test_the_format_is_one():
-    assert FORMAT == 1
+    assert FORMAT == 2

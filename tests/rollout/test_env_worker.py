@@ -41,6 +41,7 @@ from rollart.types import (
     TrajectoryInfo,
     Turn,
     Version,
+    token_trajectory,
 )
 
 ID = TrajectoryId(11)
@@ -109,7 +110,7 @@ def finished(id_: TrajectoryId = ID) -> TrajectoryFinished:
             reward=2.0,
             success=True,
             turns=2,
-            sampled_tokens=6,
+            cost=6,
             stop="terminated",
             served={ENGINE: 2},
         )
@@ -122,7 +123,7 @@ def test_an_attempt_is_born_then_finished_and_its_record_is_put_first(kind):
     assert harness.events == [TrajectoryBorn(id=ID, version=Version(0)), finished()]
     go = (ord("g"), ord("o"), 0)
     assert harness.records == [
-        Trajectory(
+        token_trajectory(
             id=ID,
             group=GroupId(5),
             task=Task(id=1, env="countdown", domain="games", seed=1),
@@ -167,9 +168,7 @@ def test_a_crash_is_a_failure_with_the_tokens_it_cost():
     harness = outcome(lambda _slot: Crashing())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(
-            id=ID, failure=Failure(kind="env_error", message=CRASHED), sampled_tokens=3
-        ),
+        TrajectoryFailed(id=ID, failure=Failure(kind="env_error", message=CRASHED), cost=3),
     ]
     assert harness.records == []
 
@@ -183,7 +182,7 @@ def test_a_crash_before_the_first_token_has_no_birth():
     line = Unopened.reset.__code__.co_firstlineno + 1
     message = f"countdown: reset raised ValueError: no map (test_env_worker.py:{line})"
     failure = Failure(kind="env_error", message=message)
-    assert harness.events == [TrajectoryFailed(id=ID, failure=failure, sampled_tokens=0)]
+    assert harness.events == [TrajectoryFailed(id=ID, failure=failure, cost=0)]
 
 
 def fails_to_parse(_text: str) -> str:
@@ -202,7 +201,7 @@ def test_a_parser_that_fails_is_a_failure_of_its_own_kind(parse, message):
     failure = Failure(kind="parser", message=message)
     assert harness.events == [
         TrajectoryBorn(id=ID, version=0),
-        TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3),
+        TrajectoryFailed(id=ID, failure=failure, cost=3),
     ]
 
 
@@ -213,7 +212,7 @@ def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
     failure = Failure(kind="parser", message=message)
     assert harness.events == [
         TrajectoryBorn(id=ID, version=0),
-        TrajectoryFailed(id=ID, failure=failure, sampled_tokens=3),
+        TrajectoryFailed(id=ID, failure=failure, cost=3),
     ]
 
 
@@ -235,9 +234,7 @@ def test_an_episode_that_takes_too_long_is_given_up():
     message = "countdown: the episode took more than 0.1 s"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(
-            id=ID, failure=Failure(kind="episode_timeout", message=message), sampled_tokens=3
-        ),
+        TrajectoryFailed(id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3),
     ]
 
 
@@ -279,7 +276,7 @@ def test_a_cancel_stops_an_attempt_whatever_its_environment_does():
     harness = outcome(lambda _slot: Waiting(), cancel_when=lambda _harness: started.is_set())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryCancelled(id=ID, sampled_tokens=3),
+        TrajectoryCancelled(id=ID, cost=3),
     ]
 
 
@@ -290,7 +287,7 @@ def test_a_cancel_in_the_middle_of_a_turn_aborts_the_request():
         engine=engine,
         cancel_when=lambda harness: engine.stats()["steps"] > 0,
     )
-    assert harness.events == [TrajectoryCancelled(id=ID, sampled_tokens=0)]
+    assert harness.events == [TrajectoryCancelled(id=ID, cost=0)]
 
 
 def test_an_attempt_cancelled_before_it_began_is_answered_too():
@@ -304,7 +301,7 @@ def test_an_attempt_cancelled_before_it_began_is_answered_too():
             return harness.events
 
     events = asyncio.run(run())
-    assert events[0] == TrajectoryCancelled(id=ID, sampled_tokens=0)
+    assert events[0] == TrajectoryCancelled(id=ID, cost=0)
     assert events[1:] == [
         TrajectoryBorn(id=TrajectoryId(12), version=Version(0)),
         finished(TrajectoryId(12)),

@@ -12,7 +12,7 @@ from rollart.events import Score, ScoreFailed, TrajectoryScored
 from rollart.observe.replay import replay
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.scoring import Scoring
-from rollart.types import Reward, Task, Trajectory, Turn
+from rollart.types import Reward, Task, Trajectory, Turn, token_trajectory
 
 
 def record(id_: int) -> Trajectory:
@@ -25,7 +25,7 @@ def record(id_: int) -> Trajectory:
         action="a",
         reward=0.0,
     )
-    return Trajectory(
+    return token_trajectory(
         id=id_,
         group=0,
         task=Task(id=0, env="e", domain="d", seed=0),

@@ -91,7 +91,7 @@ def info(**changes) -> TrajectoryInfo:
         "reward": 0.7,
         "success": True,
         "turns": 2,
-        "sampled_tokens": 50,
+        "cost": 50,
         "stop": "terminated",
     }
     return TrajectoryInfo(**(given | changes))
@@ -117,10 +117,10 @@ def test_a_reward_function_leaves_the_reward_open():
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"max_turns": 1}, {"turns": 1, "sampled_tokens": 20, "stop": "max_turns"}),
-        ({"max_tokens": 170}, {"turns": 1, "sampled_tokens": 20, "stop": "max_tokens"}),
-        ({"max_tokens": 110}, {"turns": 1, "sampled_tokens": 10, "stop": "max_tokens"}),
-        ({"max_tokens": 180}, {"turns": 2, "sampled_tokens": 30, "stop": "terminated"}),
+        ({"max_turns": 1}, {"turns": 1, "cost": 20, "stop": "max_turns"}),
+        ({"max_tokens": 170}, {"turns": 1, "cost": 20, "stop": "max_tokens"}),
+        ({"max_tokens": 110}, {"turns": 1, "cost": 10, "stop": "max_tokens"}),
+        ({"max_tokens": 180}, {"turns": 2, "cost": 30, "stop": "terminated"}),
     ],
 )
 def test_limits_cut_an_attempt_off(changes, expected):
@@ -133,7 +133,7 @@ def test_an_environment_that_fails_does_so_when_its_reset_ends():
     rig = Rig(script(fails=True))
     rig.run()
     failure = Failure(kind="env_error", message="the simulated environment failed")
-    assert rig.told == [(10.5, TrajectoryFailed(id=ID, failure=failure, sampled_tokens=0))]
+    assert rig.told == [(10.5, TrajectoryFailed(id=ID, failure=failure, cost=0))]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_cancelled_attempt_stops_whatever_it_does(at_s, tokens):
     before = list(rig.told)
     rig.run()
     assert rig.told == before
-    assert rig.told[-1] == (at_s, TrajectoryCancelled(id=ID, sampled_tokens=tokens))
+    assert rig.told[-1] == (at_s, TrajectoryCancelled(id=ID, cost=tokens))
     assert rig.forgotten == [ID]
 
 

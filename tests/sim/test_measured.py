@@ -48,7 +48,7 @@ def launch(id_: int, *, task: int = 0, member: int = 0) -> Launch:
 
 def info(id_: int, *, born: int = 0, reward: float | None = None) -> TrajectoryInfo:
     return TrajectoryInfo(
-        id=id_, born=born, reward=reward, success=True, turns=1, sampled_tokens=5, stop="done"
+        id=id_, born=born, reward=reward, success=True, turns=1, cost=5, stop="done"
     )
 
 
@@ -96,8 +96,8 @@ def test_a_failed_attempt_is_told_from_a_cancelled_one():
     failure = Failure(kind="env_error", message="gone")
     told = measured(
         (0.0, START, [launch(1), launch(2)]),
-        (1.0, TrajectoryFailed(id=1, failure=failure, sampled_tokens=0), []),
-        (2.0, TrajectoryCancelled(id=2, sampled_tokens=0), []),
+        (1.0, TrajectoryFailed(id=1, failure=failure, cost=0), []),
+        (2.0, TrajectoryCancelled(id=2, cost=0), []),
     )
     assert [(c.ended_s, c.has_failed) for c in told.courses.values()] == [(1.0, True), (2.0, False)]
 

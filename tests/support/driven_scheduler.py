@@ -47,7 +47,7 @@ class Driver:
             reward=reward,
             success=True,
             turns=1,
-            sampled_tokens=1,
+            cost=1,
             stop="terminated",
             is_compared=is_compared,
         )
@@ -59,10 +59,10 @@ class Driver:
 
     def failed(self, id_):
         failure = Failure(kind="env_error", message="boom")
-        return self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=1))
+        return self.send(TrajectoryFailed(id=id_, failure=failure, cost=1))
 
     def cancelled(self, id_):
-        return self.send(TrajectoryCancelled(id=id_, sampled_tokens=1))
+        return self.send(TrajectoryCancelled(id=id_, cost=1))
 
     def serve(self, version):
         """Finish the step to `version`, publish it and load it into the engine "a"."""

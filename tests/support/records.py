@@ -1,4 +1,4 @@
-from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version
+from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version, token_trajectory
 
 
 def record(id_: int, *, born: int = 0) -> Trajectory:
@@ -11,7 +11,7 @@ def record(id_: int, *, born: int = 0) -> Trajectory:
         action="!",
         reward=1.0,
     )
-    return Trajectory(
+    return token_trajectory(
         id=TrajectoryId(id_),
         group=GroupId(0),
         task=Task(id=0, env="countdown", domain="games", seed=0),

@@ -11,6 +11,7 @@ from rollart.types import (
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 
@@ -31,7 +32,7 @@ def attempt(
         for n, action in enumerate(actions)
     )
     task = Task(id=7, env="quiz", domain="quiz", seed=5, payload=payload or {})
-    return Trajectory(
+    return token_trajectory(
         id=TrajectoryId(number),
         group=GroupId(2),
         task=task,

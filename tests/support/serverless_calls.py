@@ -12,6 +12,7 @@ from rollart.types import (
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 FILE = Path(__file__).with_name("bad_rewards.py")
@@ -32,7 +33,7 @@ def attempt(*actions: str, number: int = 1) -> Trajectory:
         )
         for action in actions
     )
-    return Trajectory(
+    return token_trajectory(
         id=TrajectoryId(number),
         group=GroupId(2),
         task=Task(id=7, env="quiz", domain="quiz", seed=5),

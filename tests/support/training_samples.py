@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version
+from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version, token_trajectory
 
 VOCABULARY = 40
 torch.set_num_threads(1)
@@ -45,7 +45,7 @@ def make_trajectory(
     turns: list[Turn],
     success: bool = False,
 ) -> Trajectory:
-    return Trajectory(
+    return token_trajectory(
         id=TrajectoryId(id),
         group=GroupId(group),
         task=Task(id=group, env="test", domain="test", seed=0),

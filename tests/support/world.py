@@ -125,9 +125,9 @@ class World:
                 outruns = self.random.random() < 0.3
                 if self.running[command.id].slot in self.hung or not outruns:
                     del self.running[command.id]
-                    self.pending.append(TrajectoryCancelled(id=command.id, sampled_tokens=1))
+                    self.pending.append(TrajectoryCancelled(id=command.id, cost=1))
                     if self.random.random() < 0.3:
-                        self.pending.append(TurnCut(id=command.id, sampled_tokens=2))
+                        self.pending.append(TurnCut(id=command.id, cost=2))
                     self.ends[command.id].append(command.reason)
             case Score():
                 self.note_score(command)
@@ -242,7 +242,7 @@ class World:
         launch = self.running.pop(id_)
         failure = Failure(kind=kind, message=f"slot {launch.slot} failed")
         self.ends[id_].append("failed")
-        self.send(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=3))
+        self.send(TrajectoryFailed(id=id_, failure=failure, cost=3))
 
     def advance(self, id_: TrajectoryId) -> None:
         if id_ not in self.born:
@@ -262,7 +262,7 @@ class World:
             reward=reward,
             success=bool(reward),
             turns=2,
-            sampled_tokens=5,
+            cost=5,
             stop="terminated",
             is_compared=is_compared,
         )

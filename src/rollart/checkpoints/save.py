@@ -29,9 +29,18 @@ from rollart.observe.run_directory import find_holder
 from rollart.ports import Handle
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller
-from rollart.types import GroupId, Json, Task, Trajectory, TrajectoryId, Turn, Version
+from rollart.types import (
+    GroupId,
+    Json,
+    Task,
+    TokenTurns,
+    Trajectory,
+    TrajectoryId,
+    Turn,
+    Version,
+)
 
-FORMAT = 2
+FORMAT = 3
 """Raised when a record of a run gains or loses a part."""
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
@@ -236,10 +245,12 @@ def _read_trajectory(value: dict[str, Any]) -> Trajectory:
         id=TrajectoryId(value["id"]),
         group=GroupId(value["group"]),
         task=Task(**value["task"]),
-        turns=tuple(_read_turn(turn) for turn in value["turns"]),
         stop=value["stop"],
         success=value["success"],
         reward=value["reward"],
+        born=Version(value["born"]),
+        cost=value["cost"],
+        payload=TokenTurns(turns=tuple(_read_turn(turn) for turn in value["payload"]["turns"])),
     )
 
 

@@ -251,7 +251,7 @@ class EnvSupervisor:
         failure = Failure(kind="worker", message=message)
         for id_ in sorted(place.running):
             del self._place_of[id_]
-            self._ends.post(TrajectoryFailed(id=id_, failure=failure, sampled_tokens=0))
+            self._ends.post(TrajectoryFailed(id=id_, failure=failure, cost=0))
         place.running.clear()
 
     async def _replace(self, place: EnvActorRef, lost: Handle | None) -> None:

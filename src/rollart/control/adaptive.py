@@ -2,10 +2,10 @@
 
 Before each step the time since the step before is judged by six shares: the time the trainer
 waited, the parts of it due to the batch's slow groups (the tail) and to work about to become too
-old (held), the time environments stood idle, and the sampled tokens thrown away because their group
+old (held), the time environments stood idle, and the cost thrown away because their group
 became stale or surplus. Running means of them count, from when work can have become stale at all.
 
-- `extra_groups` buys time with tokens. Where groups take unlike times (there is a tail, or waste
+- `extra_groups` buys time with cost. Where groups take unlike times (there is a tail, or waste
   even when least was wasted), more are called for while the trainer waits and the waste they add is
   small beside that; fewer when they add too much, or nobody waits. In a window extra groups are
   kept for the next batch, so there environments that idle while the trainer waits call for more
@@ -110,15 +110,15 @@ class Shares:
     tail: float
     """Time it waited for the slow half of the groups longer than for the fast half."""
     stale: float
-    """Tokens whose group became too old."""
+    """Cost of attempts whose group became too old."""
     surplus: float
-    """Tokens whose group was not needed."""
+    """Cost of attempts whose group was not needed."""
     idle: float
     """Time of environments that ran nothing, where extra groups would have used it."""
 
     @property
     def waste(self) -> float:
-        """Tokens thrown away."""
+        """Cost thrown away."""
         return self.stale + self.surplus
 
     def towards(self, latest: "Shares") -> "Shares":
@@ -197,7 +197,7 @@ class Adapter:
         self._trained = 0
         self._mean: Shares | None = None
         self._least_waste: float | None = None
-        self._tokens: dict[TrajectoryId, int] = {}
+        self._costs: dict[TrajectoryId, int] = {}
         self._lost: dict[TrajectoryId, DropReason] = {}
         self._cut: dict[TrajectoryId, DropReason] = {}
         """Attempts that ended since the last step, of which more may be told."""
@@ -209,7 +209,7 @@ class Adapter:
         self._completions.append(now)
 
     def lose(self, group: Group, reason: DropReason) -> None:
-        """Note that a group is dropped: its tokens are wasted if it was stale or surplus."""
+        """Note that a group is dropped: its cost is wasted if it was stale or surplus."""
         if self.is_on and reason in ("stale", "surplus"):
             attempts = (attempt.id for attempt in group.flying.values())
             self._lost.update(dict.fromkeys([*attempts, *group.trajectories], reason))
@@ -224,10 +224,10 @@ class Adapter:
                     self._running.move(now, 1)
                 case Drop():
                     for id_ in command.ids:
-                        self._book(id_, self._tokens.pop(id_, 0))
+                        self._book(id_, self._costs.pop(id_, 0))
                 case Train():
                     ids = (id_ for group in command.groups for id_ in group)
-                    self._spent["trained"] += sum(self._tokens.pop(id_, 0) for id_ in ids)
+                    self._spent["trained"] += sum(self._costs.pop(id_, 0) for id_ in ids)
                     judged = self._judge(now)
                 case _:
                     pass
@@ -255,7 +255,7 @@ class Adapter:
         return self._levels()
 
     def check(self) -> None:
-        """Assert that the levels are within bounds and that no token is waited for twice."""
+        """Assert that the levels are within bounds and that no cost is waited for twice."""
         for lever in (self.alpha, self.extra_groups):
             assert lever.lowest <= lever.level <= lever.highest
             assert abs(lever.leaning) < _CALLS
@@ -269,23 +269,23 @@ class Adapter:
             case StepFinished():
                 self._free_s = now
             case TrajectoryFinished(info=info):
-                self._tokens[info.id] = info.sampled_tokens
+                self._costs[info.id] = info.cost
                 self._running.move(now, -1)
             case TrajectoryCancelled() | TrajectoryFailed():
                 if event.id in self._lost:
                     self._cut[event.id] = self._lost[event.id]
-                self._book(event.id, event.sampled_tokens)
+                self._book(event.id, event.cost)
                 self._running.move(now, -1)
             case TurnCut():
                 if event.id in self._cut:
-                    self._spent[self._cut.pop(event.id)] += event.sampled_tokens
+                    self._spent[self._cut.pop(event.id)] += event.cost
             case _:
                 pass
 
-    def _book(self, id_: TrajectoryId, tokens: int) -> None:
+    def _book(self, id_: TrajectoryId, cost: int) -> None:
         reason = self._lost.pop(id_, None)
         if reason is not None:
-            self._spent[reason] += tokens
+            self._spent[reason] += cost
 
     def _judge(self, now: float) -> Adapt | None:
         """Judge the time since the step before, once a full window has been trained on."""
@@ -314,13 +314,13 @@ class Adapter:
 
     def _shares(self, now: float, *, period_s: float) -> Shares:
         wait_s = now - self._free_s
-        tokens = max(1, self._spent.total())
+        total = max(1, self._spent.total())
         return Shares(
             wait=wait_s / period_s,
             held=self.held_s / period_s,
             tail=max(0.0, min(wait_s, self._tail_s())) / period_s,
-            stale=self._spent["stale"] / tokens,
-            surplus=self._spent["surplus"] / tokens,
+            stale=self._spent["stale"] / total,
+            surplus=self._spent["surplus"] / total,
             idle=self._running.idle_share(now) if self._in_window else 0.0,
         )
 

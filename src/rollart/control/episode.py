@@ -34,6 +34,7 @@ from rollart.types import (
     TrajectoryId,
     Turn,
     Version,
+    token_trajectory,
 )
 
 
@@ -200,7 +201,7 @@ class Episode:
     def finish(self) -> Trajectory:
         """Return the frozen record of an episode that has ended."""
         assert self._stop is not None
-        return Trajectory(
+        return token_trajectory(
             id=self.spec.id,
             group=self.spec.group,
             task=self.spec.task,

@@ -1,7 +1,8 @@
-"""The ledger: every sampled token ends as trained or as wasted, with the cause.
+"""The ledger: the cost of every attempt ends as trained or as wasted, with the cause.
 
-Invariant (`check`): tokens sampled by attempts that ended = trained + wasted + those of finished
-attempts that await their fate in the buffer or are being trained. Causes read `failed:<kind>`,
+Invariant (`check`): the cost of attempts that ended = trained + wasted + that of finished attempts
+that are in the buffer or being trained. It holds because an attempt is added once, when it ends,
+and moves from the buffer to exactly one of the two. Causes read `failed:<kind>`,
 `cancelled:<reason>`, `dropped:<reason>`.
 """
 
@@ -26,7 +27,14 @@ _REMEMBERED = 10_000
 
 
 class Ledger:
-    """Accounts for sampled tokens."""
+    """Accounts for the cost of attempts.
+
+    Example:
+        ledger = Ledger()
+        ledger.add(TrajectoryCancelled(id=4, cost=12), [])
+        ledger.wasted  # Counter({"cancelled:interrupted": 12})
+
+    """
 
     def __init__(self) -> None:
         self.sampled = 0
@@ -34,20 +42,20 @@ class Ledger:
         self.wasted: Counter[str] = Counter()
         self._open: dict[TrajectoryId, int] = {}
         self._training = 0
-        """Tokens of the step under way; they count as trained when it has ended."""
+        """Cost of the batch of the step under way; it counts as trained when the step ends."""
         self._cancelling: dict[TrajectoryId, str] = {}
         self._causes: dict[TrajectoryId, str] = {}
-        """Why attempts ended that did not finish: the latest, of which more may be told."""
+        """Why recent attempts ended that did not finish: the cost of their last turn may follow."""
 
     @property
     def waiting(self) -> int:
-        """Finished attempts in the buffer, neither trained nor dropped yet."""
+        """Number of finished attempts in the buffer, neither trained nor dropped yet."""
         return len(self._open)
 
-    def take_over(self, id_: TrajectoryId, tokens: int) -> None:
+    def take_over(self, id_: TrajectoryId, cost: int) -> None:
         """Book a finished attempt of an earlier part of the run, which is in the buffer."""
-        self.sampled += tokens
-        self._open[id_] = tokens
+        self.sampled += cost
+        self._open[id_] = cost
 
     def add(self, event: Event, commands: Sequence[Command]) -> None:
         """Book one event and the commands that followed from it."""
@@ -58,16 +66,16 @@ class Ledger:
         """Book one event."""
         match event:
             case TrajectoryFinished(info=info):
-                self.sampled += info.sampled_tokens
-                self._open[info.id] = info.sampled_tokens
+                self.sampled += info.cost
+                self._open[info.id] = info.cost
                 self._cancelling.pop(info.id, None)
-            case TrajectoryFailed(id=id_, failure=failure, sampled_tokens=tokens):
+            case TrajectoryFailed(id=id_, failure=failure, cost=cost):
                 self._cancelling.pop(id_, None)
-                self._end(id_, f"failed:{failure.kind}", tokens)
-            case TrajectoryCancelled(id=id_, sampled_tokens=tokens):
-                self._end(id_, f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", tokens)
-            case TurnCut(id=id_, sampled_tokens=tokens):
-                self._waste(self._causes.pop(id_, "cancelled:interrupted"), tokens)
+                self._end(id_, f"failed:{failure.kind}", cost)
+            case TrajectoryCancelled(id=id_, cost=cost):
+                self._end(id_, f"cancelled:{self._cancelling.pop(id_, 'interrupted')}", cost)
+            case TurnCut(id=id_, cost=cost):
+                self._waste(self._causes.pop(id_, "cancelled:interrupted"), cost)
             case StepFinished():
                 self.trained, self._training = self.trained + self._training, 0
             case _:
@@ -79,7 +87,7 @@ class Ledger:
             self._book(command)
 
     def check(self) -> None:
-        """Assert that no token is lost or counted twice."""
+        """Assert that no cost is lost or counted twice."""
         booked = self.trained + self._training + self.wasted.total() + sum(self._open.values())
         assert self.sampled == booked, (self.sampled, booked)
 
@@ -94,12 +102,12 @@ class Ledger:
             case _:
                 pass
 
-    def _end(self, id_: TrajectoryId, cause: str, tokens: int) -> None:
-        self._waste(cause, tokens)
+    def _end(self, id_: TrajectoryId, cause: str, cost: int) -> None:
+        self._waste(cause, cost)
         self._causes[id_] = cause
         if len(self._causes) > _REMEMBERED:
             del self._causes[next(iter(self._causes))]
 
-    def _waste(self, cause: str, tokens: int) -> None:
-        self.sampled += tokens
-        self.wasted[cause] += tokens
+    def _waste(self, cause: str, cost: int) -> None:
+        self.sampled += cost
+        self.wasted[cause] += cost

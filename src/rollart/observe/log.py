@@ -147,7 +147,7 @@ def describe_fault(error: BaseException) -> str:
             return str(error)
 
 
-FORMAT = 1
+FORMAT = 2
 """Version of the file's format; a reader refuses others."""
 FLUSH_EVERY_S = 1.0
 

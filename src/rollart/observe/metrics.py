@@ -198,13 +198,13 @@ class Metrics:
                 born=each.born,
                 reward=rewards[each.id],
                 success=each.success,
-                turns=len(each.turns),
-                sampled_tokens=each.sampled_tokens,
+                turns=len(each.payload),
+                cost=each.cost,
                 stop=each.stop,
             )
             self._rewards[each.id] = rewards[each.id]
             self._tasks[each.id] = each.task.env
-            self.ledger.take_over(each.id, each.sampled_tokens)
+            self.ledger.take_over(each.id, each.cost)
         self._sampled = self.ledger.sampled
 
     def add(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
@@ -392,7 +392,7 @@ def _batch_row(training: _Training) -> Row:
         "reward_mean": _per(sum(rewards), count),
         "success_rate": _per(sum(info.success for info in infos), count),
         "turns_mean": _per(sum(info.turns for info in infos), count),
-        "trained_tokens": sum(info.sampled_tokens for info in infos),
+        "trained_tokens": sum(info.cost for info in infos),
         "staleness_mean": _per(sum(ages), count),
         "staleness_max": max(ages, default=0),
     }

@@ -3,9 +3,10 @@
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import assert_never
 
 from rollart.errors import StorageError
-from rollart.types import Trajectory, TrajectoryId
+from rollart.types import ArraySteps, Payload, TokenTurns, Trajectory, TrajectoryId
 
 _INDENT = "    "
 Parts = Mapping[str, float]
@@ -14,21 +15,31 @@ Parts = Mapping[str, float]
 def render_trajectory(trajectory: Trajectory, parts: Parts | None = None) -> str:
     """Return a trajectory as text: what the agent saw, did and got, turn by turn."""
     task = trajectory.task
+    unit = "tokens" if isinstance(trajectory.payload, TokenTurns) else "steps"
     outcome = "succeeded" if trajectory.success else "did not succeed"
     head = (
         f"trajectory {trajectory.id} of group {trajectory.group}: {outcome}\n"
         f"task {task.id} ({task.env}, seed {task.seed})  reward {trajectory.reward:g}  "
-        f"stop {trajectory.stop}  {len(trajectory.turns)} turns  "
-        f"{trajectory.sampled_tokens} tokens  {_versions(trajectory)}"
+        f"stop {trajectory.stop}  {len(trajectory.payload)} turns  "
+        f"{trajectory.cost} {unit}  {_versions(trajectory)}"
     )
     if parts:
         head += "\nreward made of " + "  ".join(f"{name} {each:g}" for name, each in parts.items())
-    turns = [
-        f"turn {number}\n{textwrap.indent(turn.observation, _INDENT)}\n"
-        f"> {turn.action!r}   reward {turn.reward:g}, {len(turn.tokens)} tokens"
-        for number, turn in enumerate(trajectory.turns, start=1)
-    ]
-    return "\n\n".join([head, *turns]) + "\n"
+    return "\n\n".join([head, *_turns(trajectory.payload)]) + "\n"
+
+
+def _turns(payload: Payload) -> list[str]:
+    match payload:
+        case TokenTurns(turns=turns):
+            return [
+                f"turn {number}\n{textwrap.indent(turn.observation, _INDENT)}\n"
+                f"> {turn.action!r}   reward {turn.reward:g}, {len(turn.tokens)} tokens"
+                for number, turn in enumerate(turns, start=1)
+            ]
+        case ArraySteps(rewards=rewards):
+            return [f"step {n}   reward {reward:g}" for n, reward in enumerate(rewards, start=1)]
+        case _:
+            assert_never(payload)
 
 
 def write_samples(
@@ -53,7 +64,12 @@ def write_samples(
 
 
 def _versions(trajectory: Trajectory) -> str:
-    versions = [version for turn in trajectory.turns for version in turn.versions]
+    payload = trajectory.payload
+    versions = (
+        [version for turn in payload.turns for version in turn.versions]
+        if isinstance(payload, TokenTurns)
+        else payload.versions
+    )
     if not versions:
         return "no tokens"
     low, high = min(versions), max(versions)

@@ -14,15 +14,15 @@ from functools import cache
 from typing import Any, Literal, NoReturn, cast, get_args, get_origin, get_type_hints
 
 from rollart.errors import ScoreError
-from rollart.types import Json, Reward, ScoreCall, Task, Trajectory, Turn
+from rollart.types import Json, Payload, Reward, ScoreCall, Task, TokenTurns, Trajectory, Turn
 
-FORMAT = 1
+FORMAT = 2
 """Told in every payload: a function deployed from another release says so instead of guessing."""
 REWARD_BYTES = 2**17
 """Most bytes the answer may have for each trajectory."""
 
 _SHOWN = 80
-_VALUES = (ScoreCall, Trajectory, Task, Turn, Reward)
+_VALUES = (ScoreCall, Trajectory, Task, TokenTurns, Turn, Reward)
 _Reader = Callable[[Any, str], Any]
 
 
@@ -35,6 +35,12 @@ def encode_call(call: ScoreCall) -> bytes:
     _check_json(call.options, "options")
     for trajectory in call.trajectories:
         _check_json(trajectory.task.payload, "task.payload")
+        if not isinstance(trajectory.payload, TokenTurns):
+            raise ScoreError(
+                f"a reward function that runs elsewhere scores token turns, not "
+                f"{trajectory.payload.kind}: score it in the environment",
+                is_final=True,
+            )
     return _dump({"format": FORMAT, **_plain(call)}, f"the call of {call.function!r}")
 
 
@@ -172,6 +178,8 @@ def _value_reader(cls: type) -> _Reader:
 
 def _reader(hint: Any) -> _Reader:
     base = getattr(hint, "__supertype__", hint)
+    if base == Payload:
+        base = TokenTurns  # array steps do not cross as JSON, see `encode_call`
     origin = get_origin(base)
     if origin is Literal:
         return _choice_reader(get_args(base))

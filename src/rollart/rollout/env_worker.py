@@ -33,9 +33,9 @@ class Ends:
     put: Callable[[Trajectory], None]
     post: Callable[[Event], None]
 
-    def cut(self, id_: TrajectoryId, tokens: int) -> None:
-        """Tell of a turn that ended with its attempt."""
-        self.post(TurnCut(id=id_, sampled_tokens=tokens))
+    def cut(self, id_: TrajectoryId, cost: int) -> None:
+        """Report a turn that ended with its attempt."""
+        self.post(TurnCut(id=id_, cost=cost))
 
 
 class Tasks(Protocol):
@@ -132,7 +132,7 @@ class EnvWorker:
     def _answer_if_never_begun(self, id_: TrajectoryId, _task: asyncio.Task[None]) -> None:
         """Answer for an attempt that was cancelled before its task first ran."""
         if self._running.pop(id_, None) is not None:
-            self._ends.post(TrajectoryCancelled(id=id_, sampled_tokens=0))
+            self._ends.post(TrajectoryCancelled(id=id_, cost=0))
 
     async def _outcome(self, manager: EnvManager) -> Event:
         episode, id_ = manager.episode, manager.episode.spec.id
@@ -141,10 +141,10 @@ class EnvWorker:
                 lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
             )
         except AttemptError as error:
-            tokens = episode.sampled_tokens
-            return TrajectoryFailed(id=id_, failure=error.failure, sampled_tokens=tokens)
+            cost = episode.sampled_tokens
+            return TrajectoryFailed(id=id_, failure=error.failure, cost=cost)
         except asyncio.CancelledError:
-            return TrajectoryCancelled(id=id_, sampled_tokens=episode.sampled_tokens)
+            return TrajectoryCancelled(id=id_, cost=episode.sampled_tokens)
         self._ends.put(trajectory)
         return TrajectoryFinished(info=self._info(trajectory, manager.served))
 
@@ -156,8 +156,8 @@ class EnvWorker:
             born=trajectory.born,
             reward=trajectory.reward if is_scored else None,
             success=trajectory.success,
-            turns=len(trajectory.turns),
-            sampled_tokens=trajectory.sampled_tokens,
+            turns=len(trajectory.payload),
+            cost=trajectory.cost,
             stop=trajectory.stop,
             is_compared=scoring == "group",
             served=dict(served),

@@ -53,7 +53,7 @@ def _figures(
     return {
         f"{prefix}success_rate": sum(t.success for t in trajectories) / count,
         f"{prefix}reward": sum(t.reward for t in trajectories) / count,
-        f"{prefix}turns": sum(len(t.turns) for t in trajectories) / count,
+        f"{prefix}turns": sum(len(t.payload) for t in trajectories) / count,
     }
 
 

@@ -99,7 +99,7 @@ class Relay:
             total += count
 
 
-class Message:
+class RunnerMessage:
     """The program as it came: fields that end with a zero byte, then its input and files."""
 
     def __init__(self, fd: int) -> None:
@@ -142,7 +142,7 @@ def main() -> None:
     for module in sys.argv[1 + as_line :]:
         __import__(module)
     frames.send(b"r")
-    message = Message(source)
+    message = RunnerMessage(source)
     out = Relay(b"o", message.output_bytes, frames)
     err = Relay(b"e", message.output_bytes, frames)
     frames.send(b"s")
@@ -215,7 +215,7 @@ def describe(status: int) -> dict[str, object]:
     return {"code": os.WEXITSTATUS(status), "is_full": int(is_full)}
 
 
-def become(message: Message) -> None:
+def become(message: RunnerMessage) -> None:
     """Give up what the program must not have, write its files and run it."""
     os.setsid()
     for name, value in message.rlimits.items():

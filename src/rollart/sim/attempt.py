@@ -142,14 +142,14 @@ class SimAttempt:
         if self._job is not None:
             tokens += int(self._around.generation.abort(self._job))
         self._around.generation.forget(self.id)
-        self._around.post(TrajectoryCancelled(id=self.id, sampled_tokens=tokens))
+        self._around.post(TrajectoryCancelled(id=self.id, cost=tokens))
 
     def _opened(self) -> None:
         self._timer = None
         if self.script.fails:
             self._around.generation.forget(self.id)
             failure = Failure(kind="env_error", message="the simulated environment failed")
-            self._around.post(TrajectoryFailed(id=self.id, failure=failure, sampled_tokens=0))
+            self._around.post(TrajectoryFailed(id=self.id, failure=failure, cost=0))
             return
         self._turn = self.script.turns[0]
         if self.turns.show(self._turn.reads):
@@ -208,6 +208,6 @@ class SimAttempt:
             reward=None if self.script.score_s is not None else self.script.reward,
             success=self.script.reward > 0.5,
             turns=self.turns.count,
-            sampled_tokens=self.sampled,
+            cost=self.sampled,
             stop=stop,
         )

@@ -129,7 +129,7 @@ def _script(course: Course, measured: Measured, *, domain: str) -> Script | _Cut
     return Script(
         domain=domain,
         reset_s=0.0,
-        turns=_turns(first_s, rest_s, count=course.info.turns, tokens=course.info.sampled_tokens),
+        turns=_turns(first_s, rest_s, count=course.info.turns, tokens=course.info.cost),
         limits=_NO_LIMIT,
         score_s=course.score_s,
         reward=course.reward,

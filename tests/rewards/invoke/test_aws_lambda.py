@@ -16,7 +16,7 @@ from rollart.rewards.invoke.lambda_package import HANDLER, write_lambda_package
 from rollart.rewards.invoke.options import CallLimits, InvokerOptions
 from rollart.types import Reward
 
-GOOD = {"answer": {"format": 1, "rewards": [{"value": 2.0, "parts": {}}]}, "is_cold": True}
+GOOD = {"answer": {"format": 2, "rewards": [{"value": 2.0, "parts": {}}]}, "is_cold": True}
 MODULE = """
 from lambda_extra import one
 runs = []

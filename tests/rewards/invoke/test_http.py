@@ -100,12 +100,12 @@ async def test_a_server_keeps_to_the_conventions_of_function_platforms():
         body = encode_call(call("turns"))
         for path in ("/", "/invoke"):
             answer = await client.post(path, content=body, headers=authorized)
-            assert answer.json() == {"format": 1, "rewards": [{"value": 1.0, "parts": {}}]}
+            assert answer.json() == {"format": 2, "rewards": [{"value": 1.0, "parts": {}}]}
         structured = {**authorized, "Content-Type": "application/cloudevents+json"}
         event = {"specversion": "1.0", "id": "7", "type": "rollart.score", "source": "/mine"}
         told = json.dumps({**event, "data": json.loads(body)})
         answer = await client.post("/", content=told, headers=structured)
-        assert answer.json() == {"format": 1, "rewards": [{"value": 1.0, "parts": {}}]}
+        assert answer.json() == {"format": 2, "rewards": [{"value": 1.0, "parts": {}}]}
         refusal = await client.post("/", content=json.dumps(event), headers=structured)
         assert (refusal.status_code, refusal.json()["is_final"]) == (400, True)
         assert "no CloudEvent with an id and a call as its data" in refusal.json()["error"]
@@ -175,7 +175,7 @@ async def test_a_token_that_is_missing_is_named(variable, words):
 async def test_nonsense_is_a_reason():
     async def answer(reader, writer):
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(response(200, b'{"format": 1, "rewards": [{"value": NaN, "parts": {}}]}'))
+        writer.write(response(200, b'{"format": 2, "rewards": [{"value": NaN, "parts": {}}]}'))
         await writer.drain()
 
     async with answering(answer) as url, opened(url) as invoker:

@@ -262,7 +262,7 @@ from rollart.rewards.invoke.pool import LocalInvoker
 from rollart.types import *
 turn = Turn(prompt_tokens=(1,), tokens=(1,), logprobs=(0.0,), versions=(Version(0),),
             observation="", action="", reward=0.0)
-trajectory = Trajectory(id=TrajectoryId(1), group=GroupId(1), turns=(turn,), success=True,
+trajectory = token_trajectory(id=TrajectoryId(1), group=GroupId(1), turns=(turn,), success=True,
     task=Task(id=1, env="e", domain="d", seed=0), stop="terminated", reward=0.0)
 call = ScoreCall(function="noting:score", options={{"note": "{note}"}}, key="k",
                  trajectories=(trajectory,), is_group=False)

@@ -1,0 +1,67 @@
+"""The values of the project, by what they are about; all are re-exported here.
+
+`core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
+have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs.
+"""
+
+from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
+from rollart.types.core import (
+    EngineId,
+    EngineInfo,
+    Failure,
+    FailureKind,
+    GroupId,
+    Json,
+    Reward,
+    SlotId,
+    StepReport,
+    StopReason,
+    Task,
+    TrajectoryId,
+    TrajectoryInfo,
+    Version,
+)
+from rollart.types.messages import ImagePart, Message, Part, Role, TextPart, ToolCall
+from rollart.types.program import Program, ProgramEnd, ProgramLimits, ProgramResult
+from rollart.types.tokens import Completion, FinishReason, Request, Sampling, TokenTurns, Turn
+from rollart.types.trajectories import Payload, ScoreCall, Trajectory, token_trajectory
+
+__all__ = [
+    "ArraySpec",
+    "ArraySteps",
+    "ArrayValue",
+    "Completion",
+    "EngineId",
+    "EngineInfo",
+    "Failure",
+    "FailureKind",
+    "FinishReason",
+    "GroupId",
+    "ImagePart",
+    "Json",
+    "Message",
+    "Part",
+    "Payload",
+    "Program",
+    "ProgramEnd",
+    "ProgramLimits",
+    "ProgramResult",
+    "Request",
+    "Reward",
+    "Role",
+    "Sampling",
+    "ScoreCall",
+    "SlotId",
+    "StepReport",
+    "StopReason",
+    "Task",
+    "TextPart",
+    "TokenTurns",
+    "ToolCall",
+    "Trajectory",
+    "TrajectoryId",
+    "TrajectoryInfo",
+    "Turn",
+    "Version",
+    "token_trajectory",
+]
