@@ -19,10 +19,10 @@ from typing import Any
 
 from benchmarks.ray_runs.simulated import SimulatedCluster
 from rollart.cluster.ray_host import RayHandle, RayHost
-from rollart.cluster.ray_resources import ENGINE, ENVIRONMENTS
+from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
 from rollart.types import Json
 
-KINDS = {ENGINE: "engine", ENVIRONMENTS: "environments"}
+KINDS = {ENGINE_ACTOR: "engine", ENV_ACTOR: "environments"}
 """What else a run spawns are ranks of its trainer."""
 _AWAY_S = 3.0
 """How long a killed node stays away."""
