@@ -1,7 +1,7 @@
 # make quickstart   from nothing to a trained agent
 # make test         everything that must hold for a change
 # make lint         format, lint and types only
-# make bench        every benchmark, figures as JSON
+# make bench        every benchmark, figures as JSON; EFFORT=--full repeats more
 
 PYTHON ?= python3
 VENV := .venv
@@ -9,12 +9,13 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 CONFIG ?= examples/quickstart.toml
 WORKERS ?= 3
+EFFORT ?=
 BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 
 # Nothing is compiled ahead; where this is set, each start would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint docs bench install install-dev install-bench
+.PHONY: quickstart test lint docs bench packages install install-dev install-bench
 .DELETE_ON_ERROR:
 
 quickstart:
@@ -24,7 +25,7 @@ quickstart:
 # Branches are counted only in the tests of what must have them all: counting makes others slow.
 # The same cases are drawn every time; a plain `pytest` draws new ones.
 test: export OMP_NUM_THREADS := 1
-test: lint docs
+test: packages lint docs
 	$(BIN)/pytest --hypothesis-profile=ci tests/sandbox
 	$(BIN)/pytest --hypothesis-profile=ci -n 2 tests/control \
 		--cov --cov-report=term-missing:skip-covered --cov-fail-under=100
@@ -40,8 +41,12 @@ lint: install-dev
 docs: install-dev
 	$(BIN)/python scripts/check_docs.py
 
-bench: install-bench
-	@for name in $(BENCHMARKS); do $(BIN)/rollart bench $$name --json || exit 1; done
+bench: packages install-bench
+	@for name in $(BENCHMARKS); do $(BIN)/rollart bench $$name --json $(EFFORT) || exit 1; done
+
+# What tests need beside Python packages; the quickstart needs none of it.
+packages:
+	@scripts/debian_packages.sh test
 
 install: $(VENV)/train.stamp
 install-dev: $(VENV)/dev.stamp
@@ -50,6 +55,7 @@ install-bench: $(VENV)/bench.stamp
 # Compiled is what a first import needs: all would take longer than the rest.
 # torch comes first and pinned: left to the resolver it may bring gigabytes of GPU packages.
 $(VENV)/torch.stamp:
+	@test -x $(BIN)/python || $(PYTHON) -c 'import ensurepip' 2>/dev/null || scripts/debian_packages.sh venv
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing torch"
 	@$(PIP) install --no-compile torch==2.13.0

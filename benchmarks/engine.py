@@ -10,9 +10,13 @@ weights with all of the machine:
 - transformers' continuous batching, fed as conversations become ready; starting and stopping its
   manager is not counted.
 
-Each side is a process of its own, tried with one thread, with two that sleep when idle and with two
-that spin a while first; its fastest setting takes part in rounds that alternate the sides. Ratios
-are medians over rounds. Only tokens that belong to a turn are counted.
+Each side is a process of its own. It is tried with one thread, with two that sleep when idle and
+with two that spin a while first; its fastest setting takes part in rounds that alternate the sides.
+Ratios are medians over rounds. Only tokens that belong to a turn are counted.
+
+Plain: a setting is tried with conversations of one turn, and there are 3 rounds with the smaller
+model and 2 with the larger. `--full`: settings are tried with whole conversations, 7 rounds.
+`--quick`: one round.
 """
 
 import argparse
@@ -23,8 +27,8 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
@@ -32,6 +36,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig, Qwen3ForCausalLM
 from transformers.utils import logging
 
+from rollart.cli.bench import Effort
 from rollart.inference.torch.engine import TorchEngine
 from rollart.inference.torch.options import TorchEngineOptions
 from rollart.models.tiny import make_tiny
@@ -40,6 +45,11 @@ from rollart.types import Request, Sampling, TrajectoryId, Version
 
 NAME = "engine"
 SIZES = ("1M", "5M")
+ROUNDS: dict[Effort, dict[str, int]] = {
+    "quick": {"1M": 1, "5M": 1},
+    "plain": {"1M": 3, "5M": 2},
+    "full": {"1M": 7, "5M": 7},
+}
 CONVERSATIONS = 32
 TURNS = 6
 GAP_S = 0.005
@@ -261,67 +271,105 @@ def make_side(name: str, *, size: str, threads: int) -> Side:
 
 
 def serve(name: str, *, size: str, threads: int) -> None:
-    """Be one side: hold all conversations for each line read, print the seconds that took."""
+    """Be one side: for each line, a number of turns, hold conversations and print the seconds."""
     logging.set_verbosity_error()
     warnings.filterwarnings("ignore")
     torch.set_num_threads(threads)
     side = make_side(name, size=size, threads=threads)
-    side(make_conversations(turns=1))
-    conversations = make_conversations(turns=TURNS)
-    for _ in sys.stdin:
-        print(side(conversations), flush=True)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print(side(make_conversations(turns=int(line))), flush=True)
 
 
-@contextmanager
-def side_process(name: str, *, size: str, setting: str) -> Iterator[Callable[[], float]]:
-    """Start a side; give what has it hold the conversations and returns the seconds."""
-    threads, policy = SETTINGS[setting]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-    environment.pop("OMP_WAIT_POLICY", None)
-    if policy:
-        environment["OMP_WAIT_POLICY"] = policy
-    command = [sys.executable, __file__, name, size, str(threads)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, env=environment, stdin=pipe, stdout=pipe, text=True) as child:
-        assert child.stdin is not None
-        assert child.stdout is not None
-        ask, answer = child.stdin, child.stdout
+class SideProcess:
+    """One side in a process of its own; starting does not wait until it is ready."""
 
-        def once() -> float:
-            ask.write("\n")
-            ask.flush()
-            return float(answer.readline())
+    def __init__(self, name: str, *, size: str, setting: str) -> None:
+        threads, policy = SETTINGS[setting]
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        environment.pop("OMP_WAIT_POLICY", None)
+        if policy:
+            environment["OMP_WAIT_POLICY"] = policy
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, name, size, str(threads)],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
 
-        yield once
-        ask.close()
+    def close(self) -> None:
+        """End the process; a second call does nothing."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+    def await_ready(self) -> None:
+        """Wait until it has loaded its model."""
+        assert self._read() == "ready"
+
+    def hold(self, *, turns: int) -> float:
+        """Let it hold the conversations; return the seconds."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{turns}\n")
+        self._process.stdin.flush()
+        return float(self._read())
+
+    def _read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError("a side of the benchmark ended: see above")
+        return line.strip()
 
 
-def measure(size: str, *, rounds: int) -> tuple[dict[str, list[float]], dict[str, str]]:
+def measure(
+    size: str, *, trial_turns: int, rounds: int
+) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Return sampled tokens a second of every side, round by round, and the settings they had."""
     sampled = sum(sum(each.lengths) for each in make_conversations(turns=TURNS))
-    best: dict[str, str] = {}
-    for name in SIDES:
-        took_s: dict[str, float] = {}
-        for setting in SETTINGS:
-            with side_process(name, size=size, setting=setting) as once:
-                took_s[setting] = once()
-        best[name] = min(took_s, key=took_s.__getitem__)
-        print(f"{size} {name}: {took_s}", file=sys.stderr, flush=True)
     speeds: dict[str, list[float]] = {name: [] for name in SIDES}
+    best: dict[str, str] = {}
     with ExitStack() as stack:
-        sides = {
-            name: stack.enter_context(side_process(name, size=size, setting=best[name]))
-            for name in SIDES
-        }
+        sides: dict[str, SideProcess] = {}
+        for name in SIDES:
+            best[name], sides[name] = _fastest(name, stack, size=size, trial_turns=trial_turns)
         for _ in range(rounds):
-            for name, once in sides.items():
-                speeds[name].append(sampled / once())
+            for name, side in sides.items():
+                speeds[name].append(sampled / side.hold(turns=TURNS))
     return speeds, best
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def _fastest(
+    name: str, stack: ExitStack, *, size: str, trial_turns: int
+) -> tuple[str, SideProcess]:
+    """Try a side in every setting; keep the fastest process and end the others."""
+    tried = {setting: SideProcess(name, size=size, setting=setting) for setting in SETTINGS}
+    for side in tried.values():
+        stack.callback(side.close)
+    for side in tried.values():
+        side.await_ready()
+    took_s: dict[str, float] = {}
+    for setting, side in tried.items():
+        side.hold(turns=1)  # the first call warms up
+        took_s[setting] = side.hold(turns=trial_turns)
+    print(f"{size} {name}: {took_s}", file=sys.stderr, flush=True)
+    best = min(took_s, key=took_s.__getitem__)
+    for setting, side in tried.items():
+        if setting != best:
+            side.close()
+    return best, tried[best]
+
+
+def run(*, effort: Effort) -> dict[str, object]:
     """Hold the conversations with every side, with every model size."""
-    return report({size: measure(size, rounds=2 if quick else 5) for size in SIZES})
+    trial_turns = TURNS if effort == "full" else 1
+    return report(
+        {
+            size: measure(size, trial_turns=trial_turns, rounds=rounds)
+            for size, rounds in ROUNDS[effort].items()
+        }
+    )
 
 
 def report(

@@ -5,6 +5,8 @@ holds the trainer and every environment worker, is killed: engine, trainer and e
 Measured by the run's own log, from just before the kill: until every attempt that was under way is
 served again by the other pool, until the next optimizer step; and from the node's return until its
 own pool serves its task again and trainer and environment workers are back.
+
+Plain: the node is killed 3 times. `--full`: 8 times. `--quick`: once.
 """
 
 import tempfile
@@ -22,12 +24,14 @@ from benchmarks.ray_runs.watched import (
     step_time,
     steps,
 )
+from rollart.cli.bench import Effort
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay, turns_served
 
 NAME = "fallback"
 NODE = {"cpus": 2, "H800": 1, "near": 4}
 _STEPS = 8
+_ROUNDS: dict[Effort, int] = {"quick": 1, "plain": 3, "full": 8}
 _LIMIT_S = 10.0
 """Time within which all tasks of a lost pool are to go on."""
 
@@ -67,7 +71,7 @@ def lose_and_return(run: WatchedRun, cluster: SimulatedCluster) -> dict[str, flo
     }
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, effort: Effort) -> dict[str, object]:
     rounds: list[dict[str, float]] = []
     with tempfile.TemporaryDirectory(prefix="rollart-fallback-") as name:
         with SimulatedCluster(far=4) as cluster:
@@ -77,7 +81,7 @@ def run(*, quick: bool) -> dict[str, object]:
             try:
                 watched.wait(lambda records: steps(records) >= _STEPS)
                 share = turns_served(read_log(watched.directory / "events.jsonl"))
-                for _ in range(1 if quick else 3):
+                for _ in range(_ROUNDS[effort]):
                     rounds.append(lose_and_return(watched, cluster))
                     say(f"{rounds[-1]}")
                 watched.interrupt()

@@ -3,6 +3,8 @@
 A thousand multi-turn episodes are played by the live environment managers with the torch engine;
 the trainer's own packed forward then recomputes the log-prob of every sampled token. The token ids
 of each request as the engine received them are kept and compared with what the trainer is given.
+
+`--full` plays 5,000 episodes, `--quick` 100.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.live_runs.timed import ROOT, say, warm_model
+from rollart.cli.bench import Effort
 from rollart.clock import SystemClock
 from rollart.cluster.deployment import open_engines
 from rollart.config import Config, load_config
@@ -78,8 +81,8 @@ async def _play(
         return result.trajectories, heard
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    episodes = 100 if quick else 1000
+def run(*, effort: Effort) -> dict[str, object]:
+    episodes = {"quick": 100, "plain": 1_000, "full": 5_000}[effort]
     model = warm_model()
     config = load_config(ROOT / "examples" / "quickstart.toml", [f"model.path={str(model)!r}"])
     trajectories, heard = asyncio.run(_play(config, model, episodes))

@@ -3,26 +3,29 @@
 Every mode has the same number of concurrent environments, the same model and batch. A step of an
 environment takes normal(mean, deviation) clamped at 0. `pace_over_drop` compares two choices at the
 staleness bound: the default, which waits a while for work about to become too old, and dropping it.
-Not counted are the first steps and, in every mode alike, the last alpha + 1: a mode that works
-ahead has work in flight when the count begins, and must have as much when it ends.
+The first steps are not counted. In modes that work ahead the last ones are not counted either: such
+a mode has work in flight when the count begins, and must have as much when it ends. `one_off` works
+one step ahead, `areal` and `rollart` alpha + 1; `sync` and `sync_plus` have nothing in flight
+between steps.
 
 `trajectory_over_lockstep` compares rollout alone, and one thing only: a batch of 128 episodes of 32
 turns, from its first launch to its last end, with all environments stepping together (`sync`) and
-each by itself (`sync_plus`). Nothing is launched beyond the batch, nothing is trained beside it.
+each by itself (`sync_plus`). Nothing is launched beyond the batch, nothing is trained beside it. A
+run plays a short batch to warm up, then one batch for every deviation.
+
+Plain: one round of all modes, one run of each rollout. `--full`: three rounds with more steps, four
+runs of each rollout. `--quick`: one round with the fewest steps, two deviations.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from statistics import mean, median
+from dataclasses import dataclass, replace
+from statistics import median
 
 from benchmarks.live_runs.timed import lake_config, run_live, say
+from rollart.cli.bench import Effort
 
 NAME = "modes"
-STEPS = {"sync": 6, "sync_plus": 9, "one_off": 9, "areal": 18, "rollart": 18}
-"""Optimizer steps of each mode that are not left out: the quicker they are, the more."""
 ALPHA = 1
-LEFT_OUT = ALPHA + 1
-"""Last steps that are not counted: nothing is started any more while they are made."""
 MEAN_S = 0.25
 RATIOS = (0.1, 0.3, 0.5, 0.7, 1.0)
 ENVIRONMENTS = 64
@@ -30,62 +33,111 @@ ROLLOUT = {"environments": 128, "turns": 32, "mean_s": 0.15, "sampled_tokens": 8
 """Episodes as long as the paper's FrozenLake (20 to 100 turns); a turn's sampling takes less than
 its environment.
 """
+GROUP_SIZE = 8
 
 
-def _trained_per_s(mode: str, *overrides: str, steps: int) -> float:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """Optimizer steps of a run: first ones that warm up, counted ones, last ones left out."""
+
+    warm_up: int
+    counted: int
+    left_out: int
+    """Nothing new is started any more while these are made."""
+
+    @property
+    def total(self) -> int:
+        """All steps of the run."""
+        return self.warm_up + self.counted + self.left_out
+
+
+def _steps(sync: int, sync_plus: int, one_off: int, areal: int, rollart: int) -> dict[str, Steps]:
+    """Return every mode's steps from how many count: the quicker the mode, the more."""
+    return {
+        "sync": Steps(warm_up=1, counted=sync, left_out=0),
+        "sync_plus": Steps(warm_up=1, counted=sync_plus, left_out=0),
+        "one_off": Steps(warm_up=1, counted=one_off, left_out=1),
+        "areal": Steps(warm_up=ALPHA + 1, counted=areal, left_out=ALPHA + 1),
+        "rollart": Steps(warm_up=ALPHA + 1, counted=rollart, left_out=ALPHA + 1),
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """How much is measured."""
+
+    rounds: int
+    steps: Mapping[str, Steps]
+    rollouts: int
+    ratios: tuple[float, ...] = RATIOS
+
+
+EDITIONS: dict[Effort, Edition] = {
+    "quick": Edition(rounds=1, steps=_steps(1, 1, 1, 1, 1), rollouts=1, ratios=(0.1, 0.5)),
+    "plain": Edition(rounds=1, steps=_steps(2, 2, 2, 2, 4), rollouts=1),
+    "full": Edition(rounds=3, steps=_steps(5, 6, 6, 15, 15), rollouts=4),
+}
+
+
+def _trained_per_s(mode: str, *overrides: str, steps: Steps) -> float:
     config = lake_config(
         f"run.mode={mode}",
-        f"run.steps={steps + LEFT_OUT}",
+        f"run.steps={steps.total}",
         f"run.environments={ENVIRONMENTS}",
         f"staleness.alpha={ALPHA}",
-        "batching.groups_per_step=8",
-        "batching.group_size=8",
+        f"batching.groups_per_step={ENVIRONMENTS // GROUP_SIZE}",
+        f"batching.group_size={GROUP_SIZE}",
         *overrides,
         mean_s=MEAN_S,
         deviation_s=MEAN_S,
     )
-    return run_live(config).trained_per_s(left_out=LEFT_OUT)
+    return run_live(config).trained_per_s(warm_up=steps.warm_up, left_out=steps.left_out)
 
 
-def _rollout_s(mode: str, *, ratio: float) -> float:
-    """Return the mean time of a batch's rollout; the first one warms up."""
-    turns, mean_s = ROLLOUT["turns"], ROLLOUT["mean_s"]
+def _rollouts_s(mode: str, ratios: Sequence[float]) -> list[float]:
+    """Return the time of a batch's rollout by ratio of deviation to mean, all in one run."""
+    turns, mean_s = int(ROLLOUT["turns"]), ROLLOUT["mean_s"]
+    groups = int(ROLLOUT["environments"]) // GROUP_SIZE
     config = lake_config(
         f"run.mode={mode}",
-        "run.steps=3",
+        f"run.steps={1 + len(ratios)}",
         f"run.environments={ROLLOUT['environments']}",
-        f"batching.groups_per_step={ROLLOUT['environments'] // 8}",
-        "batching.group_size=8",
+        f"batching.groups_per_step={groups}",
+        f"batching.group_size={GROUP_SIZE}",
         f"sampling.max_tokens={ROLLOUT['sampled_tokens']}",
         f"tasks.lake.max_turns={turns}",
     )
-    errand = replace(
+    warm_up = (4, 0.0)
+    errands = replace(
         config.tasks["lake"],
-        env="benchmarks.live_runs.judged:Errand",
-        options={"turns": turns, "mean_s": mean_s, "deviation_s": mean_s * ratio},
+        env="benchmarks.live_runs.judged:ErrandSeries",
+        options={
+            "series": [warm_up, *((turns, mean_s * ratio) for ratio in ratios)],
+            "tasks_each": groups,
+            "mean_s": mean_s,
+        },
     )
-    return mean(run_live(replace(config, tasks={"lake": errand})).rollouts_s[1:])
+    return run_live(replace(config, tasks={"lake": errands})).rollouts_s[1:]
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    trained: dict[str, list[float]] = {mode: [] for mode in STEPS}
+def run(*, effort: Effort) -> dict[str, object]:
+    edition = EDITIONS[effort]
+    trained: dict[str, list[float]] = {mode: [] for mode in edition.steps}
     dropping: list[float] = []
-    for number in range(1 if quick else 3):
-        for mode, steps in STEPS.items():
-            rate = _trained_per_s(mode, steps=5 if quick else steps)
+    for number in range(edition.rounds):
+        for mode, steps in edition.steps.items():
+            rate = _trained_per_s(mode, steps=steps)
             trained[mode].append(rate)
             say(f"round {number + 1}: {mode} {rate:.1f} trained trajectories/s")
-        steps = 5 if quick else STEPS["rollart"]
-        rate = _trained_per_s("rollart", "staleness.at_bound=drop", steps=steps)
+        rate = _trained_per_s("rollart", "staleness.at_bound=drop", steps=edition.steps["rollart"])
         dropping.append(rate)
         say(f"round {number + 1}: rollart that drops at the bound {rate:.1f}")
-    over: dict[float, list[float]] = {}
-    for ratio in RATIOS:
-        over[ratio] = [
-            _rollout_s("sync", ratio=ratio) / _rollout_s("sync_plus", ratio=ratio)
-            for _ in range(1 if quick else 2)
-        ]
-        say(f"deviation {ratio} of the mean: trajectory over lock-step {over[ratio]}")
+    over: dict[float, list[float]] = {ratio: [] for ratio in edition.ratios}
+    for _ in range(edition.rollouts):
+        lockstep, single = (_rollouts_s(mode, edition.ratios) for mode in ("sync", "sync_plus"))
+        for ratio, slow_s, fast_s in zip(edition.ratios, lockstep, single, strict=True):
+            over[ratio].append(slow_s / fast_s)
+            say(f"deviation {ratio} of the mean: rollout {slow_s:.1f} s, {fast_s:.1f} s")
     return report(trained, dropping=dropping, over=over)
 
 

@@ -3,14 +3,19 @@
 1,000 trajectories run at once, of 10 turns each, in a world that answers at once; the engine knows
 its 4 tokens beforehand. Everything else is real: controller, scheduler, environment workers,
 router, engine server. On Ray the engine and two environment workers are actors. Processor time is
-that of all processes together, Ray's own included.
+that of all processes together, Ray's own included. Figures are medians over rounds that alternate.
+
+Plain: 3 rounds of 10 s each. `--full`: 5 of 20 s. `--quick`: 1 of 5 s.
 """
 
 import asyncio
+from collections.abc import Sequence
+from statistics import median
 from typing import Any
 
 from benchmarks.ray_runs.free_parts import MIX, free_engine, make_proxy, make_worker
 from benchmarks.ray_runs.pumping import Counted, Pump
+from rollart.cli.bench import Effort
 from rollart.clock import SystemClock
 from rollart.cluster.engine_actor import RemoteEngine
 from rollart.cluster.env_supervisor import EnvSupervisor, EnvWorkerSettings
@@ -83,16 +88,34 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
     return counted, calls / max(1.0, stats["sampled_tokens"] / 4)
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    warm_s, measure_s = (3.0, 5.0) if quick else (5.0, 20.0)
-    local = asyncio.run(embedded(warm_s=warm_s, measure_s=measure_s))
-    with connected("local"):
-        ray, calls = asyncio.run(on_ray(warm_s=warm_s, measure_s=measure_s))
+def run(*, effort: Effort) -> dict[str, object]:
+    rounds, warm_s, measure_s = {
+        "quick": (1, 3.0, 5.0),
+        "plain": (3, 4.0, 10.0),
+        "full": (5, 5.0, 20.0),
+    }[effort]
+    local: list[Counted] = []
+    ray: list[Counted] = []
+    calls: list[float] = []
+    for _ in range(rounds):
+        local.append(asyncio.run(embedded(warm_s=warm_s, measure_s=measure_s)))
+        with connected("local"):
+            counted, calls_per_turn = asyncio.run(on_ray(warm_s=warm_s, measure_s=measure_s))
+        ray.append(counted)
+        calls.append(calls_per_turn)
     return {
-        "ray_turns_per_s": round(ray.turns / ray.seconds, 1),
-        "embedded_turns_per_s": round(local.turns / local.seconds, 1),
-        "ray_cpu_us_per_turn": round(1e6 * ray.cpu_s / ray.turns, 1),
-        "embedded_cpu_us_per_turn": round(1e6 * local.cpu_s / local.turns, 1),
-        "ray_engine_calls_per_turn": round(calls, 4),
+        "ray_turns_per_s": _turns_per_s(ray),
+        "embedded_turns_per_s": _turns_per_s(local),
+        "ray_cpu_us_per_turn": _cpu_us_per_turn(ray),
+        "embedded_cpu_us_per_turn": _cpu_us_per_turn(local),
+        "ray_engine_calls_per_turn": round(median(calls), 4),
         "concurrent": CONCURRENT,
     }
+
+
+def _turns_per_s(rounds: Sequence[Counted]) -> float:
+    return round(median(each.turns / each.seconds for each in rounds), 1)
+
+
+def _cpu_us_per_turn(rounds: Sequence[Counted]) -> float:
+    return round(median(1e6 * each.cpu_s / each.turns for each in rounds), 1)

@@ -10,6 +10,9 @@ Sides: 7 of the compute class (cost 19.95), 20 of the bandwidth class (20), and 
 on the class that suits it, 5 and 5 (19.25). The controller, router, proxies and environment workers
 are the real ones; the engines sleep in place of computing. A rate is twice that of the task with
 the fewer trajectories, so that no side gains by what the other task is ahead in a short stretch.
+
+Plain: 3 rounds of 12 s a side after 8 s of warm-up. `--full`: 5 of 20 s after 10 s. `--quick`: 1
+of 10 s after 8 s.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from statistics import median
 
 from benchmarks.ray_runs.free_parts import STOP, make_proxy, make_worker, setup
 from benchmarks.ray_runs.pumping import Counted, Pump
+from rollart.cli.bench import Effort
 from rollart.clock import SystemClock
 from rollart.control.routing import Router, Routing
 from rollart.control.task_order import TaskKind, TaskMix
@@ -146,8 +150,12 @@ async def measure(side: Mapping[str, int], *, warm_s: float, measure_s: float) -
     return counted
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    rounds, warm_s, measure_s = (1, 8.0, 10.0) if quick else (3, 10.0, 15.0)
+def run(*, effort: Effort) -> dict[str, object]:
+    rounds, warm_s, measure_s = {
+        "quick": (1, 8.0, 10.0),
+        "plain": (3, 8.0, 12.0),
+        "full": (5, 10.0, 20.0),
+    }[effort]
     rates: dict[str, list[float]] = {name: [] for name in SIDES}
     shares: dict[str, float] = {}
     for _ in range(rounds):

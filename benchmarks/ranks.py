@@ -4,6 +4,8 @@ The same batch of 16 trajectories (100 to 400 tokens, a third of them sampled) o
 sizes. Sides: one process with one thread, one process with two threads, two ranks with one thread
 each over gloo. Steps are interleaved; figures are medians in seconds, `two_ranks_over_one` is the
 speed of two ranks relative to one process with one thread.
+
+Plain: 5 steps of each side. `--full`: 15. `--quick`: 3, with the smaller model only.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from rollart.cli.bench import Effort
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
@@ -75,13 +78,14 @@ async def measure(model: Path, *, rounds: int) -> dict[str, float]:
     return {name: round(median(each), 3) for name, each in times.items()}
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, effort: Effort) -> dict[str, object]:
+    rounds = {"quick": 3, "plain": 5, "full": 15}[effort]
     seconds: dict[str, dict[str, float]] = {}
     tokenizer = build_tokenizer([__doc__ or NAME])
-    for size in SIZES[:1] if quick else SIZES:
+    for size in SIZES[:1] if effort == "quick" else SIZES:
         with tempfile.TemporaryDirectory() as directory:
             make_tiny(size, seed=0, tokenizer=tokenizer).save_pretrained(directory)
-            seconds[size] = asyncio.run(measure(Path(directory), rounds=3 if quick else 5))
+            seconds[size] = asyncio.run(measure(Path(directory), rounds=rounds))
         sys.stderr.write(f"{size}: {seconds[size]}\n")
     return {
         "step_s": seconds,

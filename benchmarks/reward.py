@@ -13,19 +13,26 @@ bursts. Both kinds run the same config with the same seed, alternating.
 - `utilisation_elastic`: time in which instances score, by the time they exist, cold starts included
 - `rollout_speedup`: seconds from each batch's first launch to its training, dedicated / elastic
 - `p99_s`: of scoring, from the call to its answer, waiting and cold starts included (elastic)
-- `cold_starts`, `idle_after`: instances started, and left when the run ended (elastic)
+- `cold_starts`, `idle_after`: instances started, and left once those that were alive when the run
+  ended had been idle for as long as they may be (elastic)
+
+Plain: 2 rounds of 1 optimizer step a run. `--full`: 4 rounds of 2 steps. `--quick`: 1 round.
 """
 
+import asyncio
 import contextlib
 import io
 import json
 import tempfile
+import time
+from collections.abc import Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from benchmarks.live_runs.timed import ROOT, say
+from rollart.cli.bench import Effort
 from rollart.config import Config, TaskOptions, load_config
 from rollart.config.rewards import RewardPart
 from rollart.events import Launch, RunStarted, Score, Train
@@ -33,11 +40,16 @@ from rollart.observe.log import Record, read_log
 from rollart.observe.replay import replay
 from rollart.pipelines.agentic import train
 from rollart.pipelines.start_model import prepare_model
+from rollart.rewards.invoke.pool import LocalInvoker
 
 NAME = "reward"
 GPUS, EPISODES_PER_GPU = 8, 4
 WORKERS, CALLS_PER_WORKER = 4, 4
 TURNS = 4
+IDLE_S = 0.1
+"""How long an elastic instance may be idle before it ends."""
+_ENDING_S = 10.0
+"""How much longer is waited until idle instances have ended."""
 _PARTS = "benchmarks.live_runs.judged"
 
 
@@ -59,7 +71,7 @@ def _config(kind: str, steps: int, directory: str) -> Config:
         "max_instances": WORKERS,
         "min_instances": WORKERS if is_dedicated else 0,
         "concurrency": CALLS_PER_WORKER,
-        "idle_s": 3600.0 if is_dedicated else 0.1,
+        "idle_s": 3600.0 if is_dedicated else IDLE_S,
     }
     base = load_config(
         ROOT / "examples" / "quickstart.toml",
@@ -91,6 +103,7 @@ class Measured:
     records: tuple[Record, ...]
     rewards: dict[str, Any]
     proof: dict[str, Any]
+    idle_after: int
 
     @property
     def rollout_s(self) -> float:
@@ -113,20 +126,41 @@ class Measured:
         return self.rewards["utilisation"] * (end - first) / (end - start)
 
 
+@contextlib.contextmanager
+def _instances_after(*, wait_s: float) -> Generator[list[int]]:
+    """Let an invoker that is closed wait until its instances have ended; give how many are left."""
+    left: list[int] = []
+    close = LocalInvoker.close
+
+    async def close_later(self: LocalInvoker) -> None:
+        end_s = time.monotonic() + wait_s
+        while (count := int(self.stats()["instances"])) and time.monotonic() < end_s:
+            await asyncio.sleep(IDLE_S / 4)
+        left.append(count)
+        await close(self)
+
+    LocalInvoker.close = close_later
+    try:
+        yield left
+    finally:
+        LocalInvoker.close = close
+
+
 def _run(kind: str, steps: int) -> Measured:
+    wait_s = IDLE_S + _ENDING_S if kind == "elastic" else 0.0
     with tempfile.TemporaryDirectory(prefix="rollart-bench-") as parent:
         directory = Path(parent) / "run"
-        with contextlib.redirect_stderr(io.StringIO()):
+        with contextlib.redirect_stderr(io.StringIO()), _instances_after(wait_s=wait_s) as left:
             assert train(_config(kind, steps, str(directory))) == 0
         summary = json.loads((directory / "summary.json").read_text())
         records = read_log(directory / "events.jsonl")[0].records
         proof = replay(directory)
     assert (proof["lost"], proof["trained_twice"], proof["same_commands"]) == (0, 0, True)
-    return Measured(records=records, rewards=summary["rewards"], proof=proof)
+    return Measured(records=records, rewards=summary["rewards"], proof=proof, idle_after=left[-1])
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    rounds, steps = (1, 1) if quick else (2, 2)
+def run(*, effort: Effort) -> dict[str, object]:
+    rounds, steps = {"quick": (1, 1), "plain": (2, 1), "full": (4, 2)}[effort]
     pairs: list[tuple[Measured, Measured]] = []
     for number in range(rounds):
         dedicated, elastic = _run("dedicated", steps), _run("elastic", steps)
@@ -145,7 +179,7 @@ def run(*, quick: bool) -> dict[str, object]:
         "rollout_speedup": round(median(d.rollout_s / e.rollout_s for d, e in pairs), 3),
         "p99_s": round(median(each["latency_p99_s"] for each in elastics), 3),
         "cold_starts": median(each["cold_starts"] for each in elastics),
-        "idle_after": max(each["instances"] for each in elastics),
+        "idle_after": max(elastic.idle_after for _, elastic in pairs),
         "rollout_s": [[round(d.rollout_s, 1), round(e.rollout_s, 1)] for d, e in pairs],
         "stands_for": "a GPU is a budget of episodes at once; turns and judges are waiting",
     }

@@ -1,10 +1,13 @@
-"""10,000 scorings through processes, 10,000 through HTTP, 2,000 through Ray, 5 % disturbed.
+"""Thousands of scorings through processes, HTTP and Ray, 5 % of them disturbed.
 
 Each path meets functions that hang, fail and crash, connections that drop or Ray workers that are
 killed, and duplicate deliveries; a tenth of the disturbed calls fail whenever they are tried. A
 trajectory is scored once if exactly one score was taken for its key and it equals the one the
 function gives directly. Afterwards the same file scores 64 trajectories and 8 groups that way and
 directly: `same_scores` says whether all ways gave the same.
+
+Plain: 5,000 scorings through processes, 5,000 through HTTP, 1,000 through Ray. `--full`: 10,000,
+10,000 and 2,000. `--quick`: 600, 600 and 200.
 """
 
 import asyncio
@@ -20,6 +23,7 @@ from random import Random
 from time import monotonic
 
 from benchmarks.fault_parts.faulty_line import faulty_line
+from rollart.cli.bench import Effort
 from rollart.cluster.ray_rewards import RayInvoker
 from rollart.cluster.ray_session import connected
 from rollart.control.autoscaling import Scaling
@@ -53,8 +57,11 @@ _FAULTS = {
     "http": ("hang", "raise", "crash", "500", "drop", "duplicate"),
     "ray": ("hang", "raise", "crash", "worker", "duplicate"),
 }
-_COUNTS = {"local": 10_000, "http": 10_000, "ray": 2_000}
-_QUICK = {"local": 600, "http": 600, "ray": 200}
+_COUNTS: dict[Effort, dict[str, int]] = {
+    "quick": {"local": 600, "http": 600, "ray": 200},
+    "plain": {"local": 5_000, "http": 5_000, "ray": 1_000},
+    "full": {"local": 10_000, "http": 10_000, "ray": 2_000},
+}
 _ON_THE_LINE = {"500", "drop", "duplicate"}
 _TOKEN = "benchmark"
 
@@ -264,8 +271,8 @@ async def _measure(kind: str, count: int, directory: Path) -> tuple[dict[str, ob
     return {**told, **stats}, is_same
 
 
-def run(*, quick: bool) -> dict[str, object]:
-    counts = _QUICK if quick else _COUNTS
+def run(*, effort: Effort) -> dict[str, object]:
+    counts = _COUNTS[effort]
     os.environ["ROLLART_FUNCTION_TOKEN"] = _TOKEN
     details: dict[str, dict[str, object]] = {}
     same: list[bool] = []

@@ -8,6 +8,8 @@ started for it, every trajectory is scored, and when nothing is left to score th
 - `scored`, `failed`: of the burst's calls
 - `first_score_s`: from the first call to its score, the first node's start included
 - `scaled_down_s`: from the last score until no node is left
+
+Plain: a burst of 64 calls. `--full`: 256. `--quick`: 16.
 """
 
 import asyncio
@@ -17,6 +19,7 @@ from random import Random
 
 from benchmarks.fault_parts.autoscaling import autoscaled
 from benchmarks.rewardfaults import make_trajectory
+from rollart.cli.bench import Effort
 from rollart.cluster.ray_rewards import RayInvoker
 from rollart.cluster.ray_session import connected, nodes
 from rollart.control.autoscaling import Scaling
@@ -92,9 +95,9 @@ async def measure(calls: int) -> dict[str, object]:
     }
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, effort: Effort) -> dict[str, object]:
     with (
         autoscaled(node_cpus=CALLS_PER_NODE, most_nodes=NODES, idle_s=6.0) as address,
         connected(address),
     ):
-        return asyncio.run(measure(16 if quick else 64))
+        return asyncio.run(measure({"quick": 16, "plain": 64, "full": 256}[effort]))

@@ -1,4 +1,4 @@
-"""Sandbox benchmark: what a start costs, and 1,000 hostile programs against one host.
+"""Sandbox benchmark: what a start costs, and hundreds of hostile programs against one host.
 
 Starts: programs that print a line run one after another, cold and warm cells and plain processes
 taking turns; cold and warm again several at once for the rates. Warm cells are started beforehand
@@ -26,6 +26,8 @@ sandboxes and reads their answers, counts among what slows the work.
 - `longest_overrun_s`: the most that a program was seen past its wall limit
 - `escapes`, `left_processes`, `host_slowdown`, `host_slowdown_all_cores`
 - `by_kind`: attacks, escapes and ends of each kind
+
+Plain: 540 hostile programs. `--full`: 1,040. `--quick`: 76, and fewer starts.
 """
 
 import asyncio
@@ -37,9 +39,11 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from ctypes import c_ulong
+from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
+from rollart.cli.bench import Effort
 from rollart.errors import SandboxError
 from rollart.ports import Sandbox
 from rollart.sandbox.bubblewrap import BubblewrapSandbox
@@ -59,11 +63,31 @@ STUCK_S = 120.0
 HELLO = Program(argv=("python3", "-c", "print('hello')"))
 
 
-def run(*, quick: bool) -> dict[str, Any]:
-    result = asyncio.run(measure_starts(repeats=8 if quick else 40))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edition:
+    """How much is measured."""
+
+    repeats: int
+    """Starts of each kind, one after another."""
+    attacks: int
+    """Hostile programs beside work on half of the cores."""
+    attacks_all_cores: int
+    """Hostile programs beside work on every core."""
+
+
+EDITIONS: dict[Effort, Edition] = {
+    "quick": Edition(repeats=8, attacks=60, attacks_all_cores=16),
+    "plain": Edition(repeats=40, attacks=500, attacks_all_cores=40),
+    "full": Edition(repeats=40, attacks=1000, attacks_all_cores=40),
+}
+
+
+def run(*, effort: Effort) -> dict[str, Any]:
+    edition = EDITIONS[effort]
+    result = asyncio.run(measure_starts(repeats=edition.repeats))
     cores = os.cpu_count() or 1
-    few = asyncio.run(measure_attacks(count=16 if quick else 40, workers=cores))
-    result |= asyncio.run(measure_attacks(count=60 if quick else 1000, workers=max(1, cores // 2)))
+    few = asyncio.run(measure_attacks(count=edition.attacks_all_cores, workers=cores))
+    result |= asyncio.run(measure_attacks(count=edition.attacks, workers=max(1, cores // 2)))
     result["host_slowdown_all_cores"] = few["host_slowdown"]
     result["escapes"] += few["escapes"]
     result["programs"] += few["programs"]

@@ -3,15 +3,21 @@
 Each side is a process of its own that prints one JSON line. Both are first tried in every setting:
 TRL with one thread, with two that sleep when idle, with two that spin a while first, as two
 processes, and with each rollout; ours with the same threads for its engine, its trainer keeping
-one. A setting's rate is its best of several trials, taken in turns, so that a busy neighbour does
-not choose. The fastest settings meet in rounds that alternate the sides, so that it hurts both
-alike. Ratios are medians over rounds.
+one. A setting's rate is its best trial; where there are several they are taken in turns, so that a
+busy neighbour does not choose. The fastest settings meet in rounds that alternate the sides, so
+that it hurts both alike. Ratios are medians over rounds.
 
 Without latency both sides make the same steps from the same checkpoint and the same ones count:
 neither is measured better trained, with shorter games, than the other. With 200 ms a call a step of
 TRL takes many seconds and few are made; ours makes more, because work in flight at the ends must
 not count much. `zero_advantage` is the share of counted trajectories whose group earned all the
 same: our trainer skips their passes (`training.skip_zero_advantage`), TRL computes them.
+
+Plain: one trial of a setting; threads that spin are tried for `rollout_func` alone, and
+`environment_factory` is tried with 50 ms a call. 2 rounds of 100 steps without latency, whose first
+gives the reward curves; 1 round with latency, in which TRL makes 2 steps. `--full`: 3 trials of
+every setting, with 200 ms; 5 rounds of 120 steps and 2 with latency, of 4 steps; reward curves of
+300 steps. `--quick`: as plain with 1 round of 30 steps.
 """
 
 import importlib.util
@@ -27,6 +33,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.live_runs.timed import say
+from rollart.cli.bench import Effort
 from rollart.errors import UserError
 
 NAME = "trl"
@@ -77,23 +84,56 @@ ROLLART = (_OURS, replace(_OURS, threads=2), replace(_OURS, threads=2, spins=Tru
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """How long to measure; the last two are steps of TRL's and of our side."""
+class Edition:
+    """How much is measured; pairs of steps are TRL's and ours."""
 
-    rounds: int
+    rounds_0ms: int
+    rounds_200ms: int
     trials: int
     trial_steps: int
-    learning_steps: int
+    trial_latency_s: float
+    """Latency with which TRL's slower side is tried: less takes less time and ranks alike."""
     steps_0ms: int
     steps_200ms: tuple[int, int]
+    learning_steps: int = 0
+    """Steps of the runs whose reward curves are compared; 0 compares those of the first round."""
+    ours: tuple[Setting, ...] = ROLLART[:2]
+    slow: tuple[Setting, ...] = (ENVIRONMENT_FACTORY[0], ENVIRONMENT_FACTORY[-1])
+    """Settings of our side and of TRL's `environment_factory` that are tried."""
 
 
-QUICK = Effort(
-    rounds=1, trials=1, trial_steps=8, learning_steps=60, steps_0ms=30, steps_200ms=(2, 12)
-)
-FULL = Effort(
-    rounds=5, trials=3, trial_steps=25, learning_steps=300, steps_0ms=120, steps_200ms=(4, 24)
-)
+EDITIONS: dict[Effort, Edition] = {
+    "quick": Edition(
+        rounds_0ms=1,
+        rounds_200ms=1,
+        trials=1,
+        trial_steps=8,
+        trial_latency_s=LATENCY_S / 4,
+        steps_0ms=30,
+        steps_200ms=(2, 12),
+    ),
+    "plain": Edition(
+        rounds_0ms=2,
+        rounds_200ms=1,
+        trials=1,
+        trial_steps=8,
+        trial_latency_s=LATENCY_S / 4,
+        steps_0ms=100,
+        steps_200ms=(2, 12),
+    ),
+    "full": Edition(
+        rounds_0ms=5,
+        rounds_200ms=2,
+        trials=3,
+        trial_steps=25,
+        trial_latency_s=LATENCY_S,
+        steps_0ms=120,
+        steps_200ms=(4, 24),
+        learning_steps=300,
+        ours=ROLLART,
+        slow=ENVIRONMENT_FACTORY,
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,34 +153,35 @@ class Duel:
     pairs: tuple[tuple[Report, Report], ...]
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, effort: Effort) -> dict[str, object]:
     """Measure both products; see the module's docstring."""
     if importlib.util.find_spec("trl") is None:
         raise UserError("bench trl needs trl 1.16: pip install 'rollart[bench]'")
-    effort = QUICK if quick else FULL
+    edition = EDITIONS[effort]
     with tempfile.TemporaryDirectory(prefix="rollart-bench-trl-") as scratch:
         start = Path(scratch)
         _call(["-m", "benchmarks.trl_sides.start", str(start)], Setting(side="start"))
-        trials = {"trials": effort.trials, "steps": effort.trial_steps}
-        ours = _try(ROLLART, start, **trials, latency_s=0.0)
+        trials = {"trials": edition.trials, "steps": edition.trial_steps}
+        ours = _try(edition.ours, start, **trials, latency_s=0.0)
         fast = _try(ROLLOUT_FUNC, start, **trials, latency_s=0.0)
-        slow = _try(ENVIRONMENT_FACTORY, start, trials=1, steps=1, latency_s=LATENCY_S)
+        slow = _try(edition.slow, start, trials=1, steps=1, latency_s=edition.trial_latency_s)
+        steps_0ms = (edition.steps_0ms, edition.steps_0ms)
         at_0 = [
-            _meet(ours.best, fast.best, start, (effort.steps_0ms, effort.steps_0ms), 0.0, seed)
-            for seed in range(effort.rounds)
+            _meet(ours.best, fast.best, start, steps_0ms, 0.0, seed)
+            for seed in range(edition.rounds_0ms)
         ]
         at_200 = [
-            _meet(ours.best, slow.best, start, effort.steps_200ms, LATENCY_S, seed)
-            for seed in range(max(1, effort.rounds // 2))
+            _meet(ours.best, slow.best, start, edition.steps_200ms, LATENCY_S, seed)
+            for seed in range(edition.rounds_200ms)
         ]
-        curves = [
-            _measure(setting, start, effort.learning_steps, 0.0, 0)
-            for setting in (ours.best, fast.best)
-        ]
+        curves = at_0[0]
+        if edition.learning_steps:
+            learning_steps = (edition.learning_steps, edition.learning_steps)
+            curves = _meet(ours.best, fast.best, start, learning_steps, 0.0, 0)
     return report(
         Duel(ours=ours, theirs=fast, pairs=tuple(at_0)),
         Duel(ours=ours, theirs=slow, pairs=tuple(at_200)),
-        curves=(curves[0], curves[1]),
+        curves=curves,
     )
 
 

@@ -12,6 +12,9 @@ on the other, beside a store, a torch engine decodes all the time. Two orders, i
 is reported beside: `stopped_over_naive` counts it on the overlapped side alone.
 
 Without the link: shared memory against memcpy, see `weight_links/copying.py`.
+
+Plain: 3 rounds a store, 15 copies. `--full`: 9 rounds, 31 copies. `--quick`: 1 round with a smaller
+model, 3 copies.
 """
 
 import json
@@ -34,6 +37,7 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from benchmarks.weight_links.copying import compare
 from benchmarks.weight_links.link import Link, shaped_link
 from benchmarks.weight_links.places import STORES, Openings, open_places
+from rollart.cli.bench import Effort
 from rollart.errors import InvariantError, UserError
 
 NAME = "weights"
@@ -55,16 +59,16 @@ SMALL = {**MODEL, "vocab_size": 4096, "num_hidden_layers": 4}
 SIZES = {"100MB": 100 * 10**6, "1GB": 10**9}
 
 
-def run(*, quick: bool) -> dict[str, object]:
+def run(*, effort: Effort) -> dict[str, object]:
     """Measure every store over the link, then shared memory without it."""
-    model = SMALL if quick else MODEL
+    is_quick = effort == "quick"
+    model = SMALL if is_quick else MODEL
+    rounds, copies_each = {"quick": (1, 3), "plain": (3, 15), "full": (9, 31)}[effort]
     signal.signal(signal.SIGTERM, _end)
     with shaped_link(rate_mbit=RATE_MBIT) as link:
-        stores = {
-            store: measure(store, link, model=model, rounds=1 if quick else 5) for store in STORES
-        }
-    sizes = {"100MB": SIZES["100MB"]} if quick else SIZES
-    copies = {name: compare(size, rounds=3 if quick else 15) for name, size in sizes.items()}
+        stores = {store: measure(store, link, model=model, rounds=rounds) for store in STORES}
+    sizes = {"100MB": SIZES["100MB"]} if is_quick else SIZES
+    copies = {name: compare(size, rounds=copies_each) for name, size in sizes.items()}
 
     def by_store(name: str) -> dict[str, float]:
         return {store: round(figures[name], 4) for store, figures in stores.items()}

@@ -1,15 +1,55 @@
 #!/usr/bin/env bash
-# Debian's packages without which some tests are skipped; installs those that are missing.
-# The sandbox wants bubblewrap and a Python any user may read, Mooncake its libraries, weights over
-# links network namespaces. Where it cannot install, it says so: the tests say what they skip.
+# Install the Debian packages that are missing. Never fails: prints one line if some stay missing.
+#   debian_packages.sh test   what some tests need and are skipped without (the default)
+#   debian_packages.sh venv   what `python3 -m venv` needs
 set -uo pipefail
-wanted=(bubblewrap iproute2 libcurl4 libgoogle-glog0v6 libibverbs1 libjsoncpp25 libnuma1
-  librdmacm1 libunwind8 liburing2 linux-libc-dev python3)
-missing=()
-for package in "${wanted[@]}"; do
-  dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
-done
+
+case "${1:-test}" in
+test)
+  # bubblewrap and a Python that every user can read: the sandbox. iproute2: weights over links.
+  # The libraries: Mooncake.
+  wanted=(bubblewrap iproute2 libcurl4 libgoogle-glog0v6 libibverbs1 libjsoncpp25 libnuma1
+    librdmacm1 libunwind8 liburing2 linux-libc-dev python3)
+  others="bubblewrap, iproute2 and the libraries of Mooncake"
+  effect="some tests are skipped"
+  ;;
+venv)
+  wanted=(python3-venv)
+  others="Python's venv and ensurepip"
+  effect="no virtual environment can be made"
+  ;;
+*)
+  echo "usage: $0 [test|venv]" >&2
+  exit 2
+  ;;
+esac
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  echo "this is not Debian: install $others yourself, without them $effect" >&2
+  exit 0
+fi
+
+find_missing() {
+  missing=()
+  for package in "${wanted[@]}"; do
+    dpkg-query -W -f '${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
+      missing+=("$package")
+  done
+}
+
+install() { timeout 240 apt-get install -qq -y --no-install-recommends "$@" >/dev/null 2>&1; }
+
+find_missing
 [ ${#missing[@]} -eq 0 ] && exit 0
-export DEBIAN_FRONTEND=noninteractive
-install() { timeout 120 apt-get update -qq && timeout 240 apt-get install -qq -y --no-install-recommends "${missing[@]}"; }
-install >/dev/null || echo "not installed, so that some tests are skipped: ${missing[*]}" >&2
+if [ "$(id -u)" -eq 0 ]; then
+  echo "installing Debian packages: ${missing[*]}" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  timeout 120 apt-get update -qq >/dev/null 2>&1
+  if ! install "${missing[@]}"; then
+    # One name that this release does not have fails all: install the others.
+    for package in "${missing[@]}"; do install "$package"; done
+  fi
+  find_missing
+  [ ${#missing[@]} -eq 0 ] && exit 0
+fi
+echo "Debian packages are missing, so $effect: sudo apt-get install ${missing[*]}" >&2

@@ -26,7 +26,6 @@ from rollart.pipelines.agentic import train
 from rollart.pipelines.start_model import prepare_model
 
 ROOT = Path(__file__).resolve().parents[2]
-_WARM_UP_STEPS = 2
 
 
 def say(text: str) -> None:
@@ -64,17 +63,15 @@ class Timed:
     records: tuple[Record, ...]
     proof: dict[str, Any]
 
-    def trained_per_s(self, *, left_out: int) -> float:
-        """Return trained trajectories a second between the first steps and the last `left_out`.
+    def trained_per_s(self, *, warm_up: int, left_out: int) -> float:
+        """Return trained trajectories a second without `warm_up` first and `left_out` last steps.
 
         What is in flight when the count begins was started before it, so as much must be in flight
         when it ends: leave out the steps for which nothing new is started.
         """
         ends = self._ends_s
-        last = len(ends) - 1 - left_out
-        return sum(self._batches[_WARM_UP_STEPS + 1 : last + 1]) / (
-            ends[last] - ends[_WARM_UP_STEPS]
-        )
+        last = len(ends) - left_out
+        return sum(self._batches[warm_up:last]) / (ends[last - 1] - ends[warm_up - 1])
 
     @property
     def trained_per_s_of_all(self) -> float:

@@ -18,4 +18,4 @@ def test_a_rate_counts_neither_the_first_steps_nor_those_left_out():
         for number, time_s in enumerate(ends_s)
     )
 
-    assert Timed(records=records, proof={}).trained_per_s(left_out=2) == 1.0
+    assert Timed(records=records, proof={}).trained_per_s(warm_up=3, left_out=2) == 1.0

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks import control, engine, faults, fidelity, modes, trl
+from benchmarks import control, engine, faults, fidelity, log, modes, trl
 from benchmarks.live_runs.timed import Timed
 from rollart.events import Launch, StepFinished, Train, TrajectoryCancelled, TrajectoryFailed
 from rollart.observe.log import Record
@@ -187,4 +187,16 @@ def test_control_reports_wall_clock_and_processor_time():
         "growth_1k_to_100k": 4.0,
         "events_per_s_by_trajectories": {"1000": 100, "10000": 50, "100000": 25},
         "events_per_processor_s_by_trajectories": {"1000": 200, "10000": 200, "100000": 200},
+    }
+
+
+def test_log_reports_rates_and_how_they_compare_with_the_log_before():
+    now = [log.Took(write_s=1.0, read_s=2.0), log.Took(write_s=3.0, read_s=6.0)]
+    before = [log.Took(write_s=4.0, read_s=2.0), log.Took(write_s=6.0, read_s=3.0)]
+
+    assert log.report(100, now=now, before=before) == {
+        "write_per_s": 50,
+        "read_per_s": 25,
+        "over_before_write": 3.0,
+        "over_before_read": 0.75,
     }

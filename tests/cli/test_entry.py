@@ -412,24 +412,6 @@ def test_doctor_knows_a_package_of_every_extra():
     assert named == project["optional-dependencies"].keys() - {"dev"}
 
 
-def test_a_benchmark_prints_one_json_object_last(lines, tmp_path, monkeypatch):
-    folder = tmp_path / "benchmarks"
-    folder.mkdir()
-    (folder / "toy.py").write_text(
-        '"""A toy."""\nNAME = "toy"\n'
-        "def run(*, quick):\n    print('working')\n    return {'quick': quick}\n"
-    )
-    monkeypatch.setattr("rollart.cli.bench.find_benchmarks", lambda: folder)
-    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
-    code, out, err = lines("bench", "toy", "--json", "--quick")
-    assert (code, out) == (0, '{"quick": true}\n')
-    assert "working" in err
-    _, listed, _ = lines("bench")
-    assert "toy  A toy." in listed
-    monkeypatch.delitem(sys.modules, "benchmarks", raising=False)
-
-
 def raise_in_command(monkeypatch, error: BaseException) -> None:
     def fail(arguments: object) -> int:
         raise error

@@ -26,8 +26,8 @@ from rollart.events import (
     Drop,
     Launch,
     StepFinished,
+    StopRequested,
     Train,
-    TrajectoryBorn,
     TrajectoryFailed,
 )
 from rollart.inference.scripted import ScriptedEngine
@@ -162,23 +162,38 @@ def test_surplus_work_is_cancelled_not_waited_for(mode, tmp_path):
 @pytest.mark.parametrize("mode", MODE_NAMES)
 @pytest.mark.parametrize("steps", [0, 2])
 def test_a_run_that_is_stopped_ends_in_order(mode, steps, tmp_path):
-    def watch(live: Live, event: object) -> None:
-        begun = sum(isinstance(each, StepFinished) for each, _ in live.seen)
-        if begun >= steps and isinstance(event, TrajectoryBorn) and not stopped:
-            stopped.append(event)
-            live.controller.stop()
+    def finished_steps() -> int:
+        return sum(isinstance(event, StepFinished) for event, _ in live.seen)
 
-    stopped: list[object] = []
+    class Stopping(AsyncCountdown):
+        """Stops the run in a turn that then lasts until it is cancelled."""
+
+        async def step(self, action):
+            if not stopping and finished_steps() >= steps:
+                stopping.append(self)
+                live.controller.stop()
+                await asyncio.Event().wait()
+            return await super().step(action)
+
+    stopping: list[Stopping] = []
     live = Live(
         rules=rules(mode, steps=50),
         directory=tmp_path,
-        make=lambda _slot: Countdown(turns=3),
-        watch=watch,
-    ).run()
+        make=lambda _slot: Stopping(turns=3),
+        setup={"timeouts": Timeouts(reset_s=60.0, step_s=60.0, episode_s=60.0)},
+    )
+    live.run()
     proof = prove(live)
-    assert len(batches(live)) <= steps + 1
+    events = [event for event, _ in live.seen]
+    stopped = events.index(StopRequested())
+    assert not any(
+        isinstance(command, Launch | Train)
+        for _, commands in live.seen[stopped:]
+        for command in commands
+    )
+    assert steps <= len(batches(live)) == finished_steps()
     assert live.controller.scheduler.ending == "interrupted"
-    assert proof["ended"].get("cancelled", 0) + proof["open"] >= 1
+    assert proof["ended"]["cancelled"] >= 1
     assert len(live.buffer) == proof["open"]
 
 

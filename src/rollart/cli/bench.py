@@ -1,7 +1,9 @@
 """`rollart bench`: the benchmarks of the source checkout, by name.
 
-A benchmark is a module `benchmarks/NAME.py` with `NAME: str` and `run(*, quick: bool) -> dict`.
-What it prints goes to standard error; standard output has the result alone.
+A benchmark is a module `benchmarks/NAME.py` with `NAME: str` and `run(*, effort: Effort) -> dict`.
+`plain` ends within five minutes on two quiet cores; `full` repeats more; `quick` is the smallest
+edition, for tests. What a benchmark prints goes to standard error; standard output has the result
+alone.
 """
 
 import ast
@@ -13,11 +15,14 @@ import time
 from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import rollart
 from rollart.cli.output import BOLD, paint, say, say_table
 from rollart.errors import UserError
+
+Effort: TypeAlias = Literal["quick", "plain", "full"]
+"""How much a benchmark repeats."""
 
 
 def run(arguments: Namespace) -> int:
@@ -30,7 +35,7 @@ def run(arguments: Namespace) -> int:
         return 0
     if arguments.name not in names:
         raise UserError(f"no benchmark {arguments.name!r}; there is {', '.join(names)}")
-    result = _measure(directory, arguments.name, quick=arguments.quick)
+    result = _measure(directory, arguments.name, effort=arguments.effort)
     if arguments.json:
         say(json.dumps(result))
     else:
@@ -49,13 +54,14 @@ def find_benchmarks() -> Path:
     )
 
 
-def _measure(directory: Path, name: str, *, quick: bool) -> Mapping[str, Any]:
+def _measure(directory: Path, name: str, *, effort: Effort) -> Mapping[str, Any]:
     root = str(directory.parent)
     if root not in sys.path:
         sys.path.append(root)
     start = time.monotonic()
     with contextlib.redirect_stdout(sys.stderr):
-        result: Mapping[str, Any] = importlib.import_module(f"benchmarks.{name}").run(quick=quick)
+        benchmark = importlib.import_module(f"benchmarks.{name}")
+        result: Mapping[str, Any] = benchmark.run(effort=effort)
     sys.stderr.write(f"{name}: {time.monotonic() - start:.1f} s\n")
     return result
 

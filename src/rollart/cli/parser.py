@@ -324,5 +324,12 @@ def _add_bench(commands: "Commands") -> None:
     bench = commands.add_parser("bench", description=about)
     bench.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
     bench.add_argument("--json", action="store_true", help="last line is one JSON object")
-    bench.add_argument("--quick", action="store_true", help="a short run, figures less exact")
-    bench.set_defaults(module="bench")
+    effort = bench.add_mutually_exclusive_group()
+    for name, about in (
+        ("quick", "the smallest edition, figures less exact"),
+        ("full", "repeat more; may take longer than five minutes"),
+    ):
+        effort.add_argument(
+            f"--{name}", dest="effort", action="store_const", const=name, help=about
+        )
+    bench.set_defaults(module="bench", effort="plain")
