@@ -9,7 +9,6 @@ from live_parts import (
     CRASHED,
     AsyncCountdown,
     Countdown,
-    CountingTrainer,
     Crashing,
     Hung,
     InlineCountdown,
@@ -242,13 +241,6 @@ def test_rollout_goes_on_while_the_trainer_steps(tmp_path):
     assert during.count("TrajectoryFinished") > 4
 
 
-class BrokenTrainer(CountingTrainer):
-    def step(self, batch):
-        if self._version == 1:
-            raise StorageError("the trainer's disk is full")
-        return super().step(batch)
-
-
 @pytest.mark.parametrize("mode", ["sync", "rollart"])
 def test_a_trainer_that_fails_ends_the_run_with_its_own_error(mode, tmp_path):
     live = Live(
@@ -256,7 +248,7 @@ def test_a_trainer_that_fails_ends_the_run_with_its_own_error(mode, tmp_path):
         directory=tmp_path,
         make=lambda slot: Hung() if slot == 0 else Countdown(),
         slots=8,
-        trainer="test_controller:BrokenTrainer",
+        trainer="live_parts:BrokenTrainer",
         setup={"timeouts": Timeouts(reset_s=5.0, step_s=0.2, episode_s=5.0)},
     )
     started = time.monotonic()

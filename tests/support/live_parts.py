@@ -19,6 +19,7 @@ from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import encode_rules
+from rollart.errors import StorageError
 from rollart.events import Command, Event
 from rollart.inference.driver import EngineDriver
 from rollart.inference.scripted import ScriptedEngine
@@ -270,3 +271,12 @@ class Live:
     def _note(self, _now: float, event: Event, commands: list[Command]) -> None:
         self.seen.append((event, commands))
         self.watch(self, event)
+
+
+class BrokenTrainer(CountingTrainer):
+    """A trainer whose second step fails."""
+
+    def step(self, batch):
+        if self._version == 1:
+            raise StorageError("the trainer's disk is full")
+        return super().step(batch)
