@@ -9,7 +9,7 @@ from live_parts import AsyncCountdown, Countdown, InlineCountdown
 from rollart.control.episode import StepOutcome
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot, close_all
-from rollart.rollout.env_threads import EnvLoop
+from rollart.rollout.env_threads import EnvThreads
 from rollart.types import Failure
 
 LONG_S = 20.0
@@ -229,14 +229,14 @@ def test_whatever_an_environment_raises_is_a_failure_with_its_words(kind, error)
     if not isinstance(error, TimeoutError | StopIteration | asyncio.CancelledError):
         line = Raising.step.__code__.co_firstlineno + 1
         raised = f"{type(error).__name__}: {error}"
-        assert failure.message == f"game: step raised {raised} (test_seat.py:{line})"
+        assert failure.message == f"game: step raised {raised} (test_env_slot.py:{line})"
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure():
     def make(_slot):
         raise OSError("no display")
 
-    where = f"(test_seat.py:{make.__code__.co_firstlineno + 1})"
+    where = f"(test_env_slot.py:{make.__code__.co_firstlineno + 1})"
     assert failure_of(make, calls="") == Failure(
         kind="env_error", message=f"game: opening it raised OSError: no display {where}"
     )
@@ -248,7 +248,7 @@ def test_the_line_named_is_the_environments_own_however_deep_the_error_lies():
             return json.loads("no json")
 
     line = Parsing.step.__code__.co_firstlineno + 1
-    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_seat.py:{line})")
+    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_env_slot.py:{line})")
 
 
 @pytest.mark.parametrize(
@@ -392,9 +392,9 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
             raise OSError("cannot close")
 
     async def run(kind):
-        loop, told = EnvLoop(), list[str]()
-        loop.listen(told.append)
-        seats = [EnvSlot(number, loop=loop) for number in range(2)]
+        threads, told = EnvThreads(), list[str]()
+        threads.listen(told.append)
+        seats = [EnvSlot(number, threads=threads) for number in range(2)]
         for seat in seats:
             await seat.open("game", lambda _slot: kind(), timeout_s=LONG_S)
         EnvSlot(0).close()
@@ -403,7 +403,7 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
 
     for kind in (Stubborn, StubbornAsync):
         [told] = asyncio.run(run(kind))
-        assert told.startswith("game: close raised OSError: cannot close (test_seat.py:")
+        assert told.startswith("game: close raised OSError: cannot close (test_env_slot.py:")
 
 
 def test_a_close_that_raises_is_told_of_its_own_task():
@@ -412,9 +412,9 @@ def test_a_close_that_raises_is_told_of_its_own_task():
             raise OSError("cannot close")
 
     async def run():
-        loop, told = EnvLoop(), list[str]()
-        loop.listen(told.append)
-        seat = EnvSlot(0, loop=loop)
+        threads, told = EnvThreads(), list[str]()
+        threads.listen(told.append)
+        seat = EnvSlot(0, threads=threads)
         await seat.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
         await seat.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
         await close_all([seat])
