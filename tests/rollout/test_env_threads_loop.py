@@ -211,7 +211,8 @@ def test_one_that_blocks_in_a_task_or_callback_of_its_own_is_to_blame(release):
     assert asyncio.run(run(InCallback))[0] == "env_timeout"
 
 
-def test_what_ran_on_a_loop_left_behind_is_closed_there_when_it_answers_again(release):
+def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release, monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_threads._LINGER_S", 1.0)
     threads, closed = EnvThreads(), list[tuple[str, bool]]()
 
     class Closing(AsyncCountdown):

@@ -20,16 +20,9 @@ def release():
     event.set()
 
 
-async def made(threads: EnvThreads, env: object = "env") -> EnvThread:
-    call = threads.make(lambda: env, keeps_thread=lambda _env: True, unwanted=lambda _made: None)
-    (same, thread), error = await call.future
-    assert (same, error) == (env, None)
-    return thread
-
-
-def test_the_thread_that_made_an_environment_runs_its_calls_in_order():
+def test_the_calls_of_an_environment_run_in_order_in_one_thread():
     async def main():
-        thread = await made(EnvThreads())
+        thread = EnvThread(EnvThreads())
         error = StopIteration("over")
 
         def fail():
@@ -53,24 +46,23 @@ def test_what_arrives_when_nobody_waits_is_given_away():
             go.wait(LONG_S)
             return "made late"
 
-        call = threads.make(late, keeps_thread=lambda _env: False, unwanted=got.put_nowait)
-        threads.expire(call)
+        threads.expire(EnvThread(threads).submit(late, unwanted=got.put_nowait))
         go.set()
         return await got.get()
 
-    assert asyncio.run(main()) == ("made late", None)
+    assert asyncio.run(main()) == "made late"
 
 
 def test_a_late_error_is_given_to_nobody():
     async def main():
         threads, got = EnvThreads(), list[object]()
+        thread = EnvThread(threads)
 
         def fail():
             raise ValueError
 
-        call = threads.make(fail, keeps_thread=lambda _env: False, unwanted=got.append)
-        threads.give_up(call)
-        await threads.submit(lambda: None).future
+        threads.give_up(thread.submit(fail, unwanted=got.append))
+        await thread.submit(lambda: None).future
         return got
 
     assert asyncio.run(main()) == []
@@ -79,26 +71,36 @@ def test_a_late_error_is_given_to_nobody():
 def test_a_released_thread_serves_others_after_its_calls():
     async def main():
         threads = EnvThreads()
-        thread = await made(threads)
-        before = count()
+        thread = EnvThread(threads)
         inside = thread.submit(threading.get_ident)
         thread.release()
-        return await inside.future, await threads.submit(threading.get_ident).future, before
+        return await inside.future, await threads.submit(threading.get_ident).future
 
-    inside, after, _ = asyncio.run(main())
+    inside, after = asyncio.run(main())
     assert inside == after
 
 
-def test_calls_that_do_not_block_share_one_thread():
+def test_environments_that_keep_a_thread_leave_one_for_others_at_once():
+    async def main():
+        threads = EnvThreads()
+        kept = [EnvThread(threads) for _ in range(50)]
+        calls = [thread.submit(threading.get_ident) for thread in kept]
+        where = {await call.future for call in calls}
+        for thread in kept:
+            thread.release()
+        return len(where)
+
+    assert asyncio.run(main()) == 50
+
+
+def test_calls_that_do_not_block_share_a_few_threads():
     async def main():
         threads, before = EnvThreads(), count()
         calls = [threads.submit(threading.get_ident) for _ in range(500)]
-        where = {await call.future for call in calls}
-        return len(where), count() - before
+        await asyncio.gather(*[call.future for call in calls])
+        return count() - before
 
-    used, started = asyncio.run(main())
-    assert used <= 4, "more threads than a slow machine would start"
-    assert started <= 4
+    assert asyncio.run(main()) <= 10, "one, unless the machine is busy"
 
 
 def test_a_call_that_hangs_costs_its_thread_and_nobody_else(release):
@@ -113,21 +115,6 @@ def test_a_call_that_hangs_costs_its_thread_and_nobody_else(release):
     asyncio.run(main())
 
 
-def test_shared_threads_end_when_they_are_idle(monkeypatch):
-    monkeypatch.setattr("rollart.rollout.env_threads._IDLE_S", 0.05)
-
-    async def main():
-        threads = EnvThreads()
-        ends = time.monotonic() + LONG_S
-        worker, _ = await threads.submit(threading.current_thread).future
-        while worker.is_alive():
-            assert time.monotonic() < ends
-            await asyncio.sleep(0.01)
-        return await threads.submit(lambda: "another thread").future
-
-    assert asyncio.run(main()) == ("another thread", None)
-
-
 def test_an_answer_for_a_closed_loop_ends_nothing():
     threads, go, after = EnvThreads(), threading.Event(), threading.Event()
 
@@ -138,19 +125,3 @@ def test_an_answer_for_a_closed_loop_ends_nothing():
     asyncio.run(main())
     go.set()
     assert after.wait(timeout=10)
-
-
-def test_a_thread_whose_environment_was_made_for_a_closed_loop_serves_others():
-    threads, go = EnvThreads(), threading.Event()
-
-    async def first():
-        threads.make(
-            lambda: go.wait(LONG_S), keeps_thread=lambda _env: True, unwanted=lambda _made: None
-        )
-
-    async def second():
-        return await threads.submit(lambda: "answered").future
-
-    asyncio.run(first())
-    go.set()
-    assert asyncio.run(second()) == ("answered", None)

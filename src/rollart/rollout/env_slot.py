@@ -67,8 +67,6 @@ class EnvSlot:
         """The thread of a synchronous environment."""
         self._home: LoopThread | None = None
         """The loop an asynchronous environment began on: what it holds belongs there."""
-        self._inline_calls: set[Call] = set()
-        """Held until they end: an event loop holds its tasks only weakly."""
         self._doomed: set[asyncio.Task[None]] = set()
         """Environments that close after a call that may never return."""
         self.closing: set[asyncio.Task[None]] = set()
@@ -80,11 +78,19 @@ class EnvSlot:
             return
         self.close()
         self._kind = kind
-        call = self.threads.make(
-            lambda: make(self._slot), keeps_thread=_keeps_thread, unwanted=self._close_late
-        )
-        self._env, self._thread = await self._result(call, timeout_s, "opening it")
+        thread = self._thread = EnvThread(self.threads)
+
+        def run() -> Env:
+            env = make(self._slot)
+            if not _keeps_thread(env):
+                thread.release()
+            return env
+
+        call = thread.submit(run, unwanted=self._close_late)
+        self._env = await self._result(call, timeout_s, "opening it")
         self._is_inline = _is_inline(self._env)
+        if not _keeps_thread(self._env):
+            self._thread = None
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
@@ -135,23 +141,19 @@ class EnvSlot:
         tasks = self._doomed if self._is_homeless else tasks
         self._env = self._thread = self._home = None
         if hasattr(env, "close"):
-            self._begin_close(env, thread, home, tasks)
-            return
+            self._begin_close(env, tasks, thread=thread, home=home)
         if thread is not None:
             thread.release()
-        if home is not None:
-            home.leave()
 
     def _begin_close(
         self,
         env: Any,
-        thread: EnvThread | None,
-        home: LoopThread | None,
         tasks: "set[asyncio.Task[None]]",
+        *,
+        thread: EnvThread | None = None,
+        home: LoopThread | None = None,
     ) -> None:
         call = (thread or self.threads).submit(env.close)
-        if thread is not None:
-            thread.release()
         task = asyncio.create_task(self._finish_close(env, call, home, kind=self._kind))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
@@ -160,29 +162,22 @@ class EnvSlot:
         self, env: object, call: Call, home: LoopThread | None, *, kind: str
     ) -> None:
         """Await what `close` returned where the environment ran; warn of what it raised."""
-        try:
-            value, error = await call.future
-            if inspect.isawaitable(value):
-                if _is_inline(env):
-                    call = self._begin_inline(value)
-                else:
-                    loop = home or self.threads.loop
-                    call = loop.submit(lambda: value, name=f"{kind}: close")
-                _, error = await call.future
-        finally:
-            if home is not None:
-                home.leave()
+        value, error = await call.future
+        if inspect.isawaitable(value):
+            if _is_inline(env):
+                call = _begin_inline(value)
+            else:
+                loop = self.threads.loop if home is None or home.is_over else home
+                call = loop.submit(lambda: value, name=f"{kind}: close")
+            _, error = await call.future
         if error is not None and not isinstance(error, HeldUpError):
             said = f"{describe_error(error)}{where_raised(error, env)}"
             self.threads.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
 
-    def _close_late(self, made: tuple[Any, EnvThread | None]) -> None:
+    def _close_late(self, env: Any) -> None:
         """Close an environment that was made when nobody waited for it any more."""
-        env, thread = made
         if hasattr(env, "close"):
-            self._begin_close(env, thread, None, self._doomed)
-        elif thread is not None:
-            thread.release()
+            self._begin_close(env, self._doomed)
 
     @property
     def _is_homeless(self) -> bool:
@@ -206,7 +201,7 @@ class EnvSlot:
             return value
         # A plain method may return an awaitable: a wrapper around an asynchronous environment.
         if self._is_inline:
-            return await self._result(self._begin_inline(value), timeout_s, what)
+            return await self._result(_begin_inline(value), timeout_s, what)
         if self._is_homeless:
             if inspect.iscoroutine(value):
                 value.close()
@@ -218,16 +213,8 @@ class EnvSlot:
     ) -> object:
         if self._home is None:
             self._home = self.threads.loop
-            self._home.enter()
         call = self._home.submit(make, name=f"{self._kind}: {what}")
         return await self._result(call, timeout_s, what)
-
-    def _begin_inline(self, value: Awaitable[Any]) -> Call:
-        call = Call(lambda: value)
-        task = call.begin(asyncio.get_running_loop())
-        self._inline_calls.add(call)
-        task.add_done_callback(lambda _task: self._inline_calls.discard(call))
-        return call
 
     def _submit(self, run: Callable[[], object]) -> Call:
         return (self._thread or self.threads).submit(run)
@@ -302,3 +289,9 @@ def _keeps_thread(env: object) -> bool:
     """Say whether calls of an environment run in a thread, not on an event loop."""
     methods = (getattr(env, name, None) for name in ("reset", "step"))
     return not _is_inline(env) and not all(map(inspect.iscoroutinefunction, methods))
+
+
+def _begin_inline(value: Awaitable[Any]) -> Call:
+    call = Call(lambda: value)
+    call.begin(asyncio.get_running_loop())
+    return call

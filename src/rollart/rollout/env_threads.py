@@ -1,17 +1,17 @@
 """EnvThreads: the threads of one process that run the code of environments.
 
-Nothing an environment does can hold up anyone else, because its code never runs where others
-wait: every call runs in a daemon thread, and its answer arrives as a value in a future of the
-event loop that asked. A call that does not return in time costs the thread it is in, which nobody
-joins, not even the end of the process.
+Nothing an environment does holds up anyone else, because its code never runs where others wait:
+every call runs in a daemon thread, and its answer arrives as a value in a future of the event loop
+that asked. A call that does not return in time costs the thread it is in, which nobody joins, not
+even the end of the process.
 
-- Short calls (making an environment, closing it, a parser) share a few threads. While calls wait,
-  the number of threads doubles every `_GROW_S`, so a call that hangs delays others that long.
-- A synchronous environment keeps the thread that made it (`EnvThread`): what it holds may belong
-  to that thread, as a connection to SQLite does. Closed, it gives the thread back.
+- Shared threads make and close environments and run parsers. While calls wait, more threads start,
+  so a call that hangs delays others by `_GROW_S`; calls that do not block need one thread.
+- A synchronous environment keeps the thread that made it until it is closed: what it holds may
+  belong to that thread, as a connection to SQLite does.
 - Asynchronous environments share one event loop (`LoopThread`), so that they may share a client.
-  One that blocks the loop beyond the limit of a call fails; another loop replaces the blocked one,
-  and the other calls there end in `HeldUpError`, so that their attempts are retried uncounted.
+  If one blocks the loop until the time of a call is up, another loop replaces it: the blocker
+  fails, and the other calls there end in `HeldUpError`, so their attempts are retried uncounted.
 
 Environments that declare themselves `inline` run on the loop of the driver and need no thread.
 """
@@ -28,17 +28,21 @@ from weakref import WeakKeyDictionary
 from rollart.clock import SystemClock
 
 _GROW_S = 0.02
-"""A call that waits this long for a shared thread starts another one."""
-_IDLE_S = 10.0
-"""A shared thread that has had no call for so long ends."""
+"""While calls wait, so often more threads start: one, then two, then four."""
 _BEAT_S = 0.25
 _STILL_S = 1.0
 """An event loop that has not run its heartbeat for so long is blocked."""
+_LINGER_S = 60.0
+"""How long a replaced loop serves on, once it runs again, so that environments close there."""
 RAISED = (Exception, SystemExit, asyncio.CancelledError)
 """What an environment may raise; a cancellation from inside it does not cancel the attempt."""
 
 Answer = tuple[Any, BaseException | None]
 """What a call returned, or what it raised; as a value, because futures refuse StopIteration."""
+
+
+_begun: "set[Call]" = set()
+"""Holds asynchronous calls until they end: an event loop holds its tasks only weakly."""
 
 
 class ExpiredError(Exception):
@@ -75,18 +79,16 @@ class Call:
         self._unwanted = unwanted
 
     def begin(self, loop: asyncio.AbstractEventLoop) -> "asyncio.Task[Answer]":
-        """Run an asynchronous call as a task of a loop, from there; this holds the task."""
+        """Run an asynchronous call as a task of a loop, from there."""
         self.task = loop.create_task(_answer(cast("Callable[[], Awaitable[object]]", self.run)))
         self.task.add_done_callback(self._reply_of)
+        _begun.add(self)
         return self.task
 
-    def reply(self, answer: Answer) -> bool:
-        """Send the answer, from any thread; False if the loop that asked was closed."""
-        try:
+    def reply(self, answer: Answer) -> None:
+        """Send the answer, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop that asked was closed
             self.future.get_loop().call_soon_threadsafe(self.settle, answer)
-        except RuntimeError:
-            return False
-        return True
 
     def settle(self, answer: Answer) -> None:
         """Give the answer, on the loop that asked."""
@@ -112,6 +114,7 @@ class Call:
             self.task.cancel()
 
     def _reply_of(self, task: "asyncio.Task[Answer]") -> None:
+        _begun.discard(self)
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         self.reply(task.result() if error is None else (None, error))
 
@@ -123,23 +126,26 @@ async def _answer(run: Callable[[], Awaitable[object]]) -> Answer:
         return None, error
 
 
-def _run(run: Callable[[], object]) -> Answer:
-    try:
-        return run(), None
-    except BaseException as error:
-        return None, error
-
-
 class EnvThread:
-    """The thread that made an environment: it runs the calls of that one until it is released."""
+    """A thread for the calls of one environment, in order; borrowed from the first to the release.
 
-    def __init__(self) -> None:
+    Example: `thread = EnvThread(SHARED); call = thread.submit(make); thread.release()`
+    """
+
+    def __init__(self, threads: "EnvThreads") -> None:
+        self._threads = threads
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
+        self._is_borrowed = False
 
-    def submit(self, run: Callable[[], object]) -> Call:
+    def submit(
+        self, run: Callable[[], object], *, unwanted: Callable[[Any], None] | None = None
+    ) -> Call:
         """Run a call after those before it."""
-        call = Call(run)
+        call = Call(run, unwanted=unwanted)
         self._calls.put(call)
+        if not self._is_borrowed:
+            self._is_borrowed = True
+            self._threads.lend(self)
         return call
 
     def release(self) -> None:
@@ -147,17 +153,22 @@ class EnvThread:
         self._calls.put(None)
 
     def serve(self) -> None:
-        """Run calls until the release, in the thread itself."""
-        while _serve_next(self._calls):
-            pass
+        """Run calls until the release; in the thread itself."""
+        while self._serve_next():
+            if self._calls.empty():
+                self._threads.start_if_needed()  # this one stays with its environment
 
-
-def _serve_next(calls: "queue.SimpleQueue[Call | None]") -> bool:
-    # A function of its own, so that an idle thread holds neither a call nor its environment.
-    call = calls.get()
-    if call is not None:
-        call.reply(_run(call.run))
-    return call is not None
+    def _serve_next(self) -> bool:
+        # A function of its own, so that an idle thread holds neither a call nor its environment.
+        call = self._calls.get()
+        if call is None:
+            return False
+        try:
+            answer = call.run(), None
+        except BaseException as error:
+            answer = None, error
+        call.reply(answer)
+        return True
 
 
 class LoopThread:
@@ -167,14 +178,15 @@ class LoopThread:
         self.calls: set[Call] = set()
         """Calls that have not ended, begun or not."""
         self.is_replaced = False
-        self._residents = 0
+        """Whether it blocked: environments that began here are closed here, not used again."""
+        self.is_over = False
+        """Whether it runs nothing any more."""
         self._clock = SystemClock()
         self._beat_s = self._clock.now()
         self._loop = asyncio.new_event_loop()
         self._loop.set_task_factory(self._make_task)
         self._call_of: WeakKeyDictionary[asyncio.Task[Any], Call] = WeakKeyDictionary()
         """The call that each task belongs to, also tasks that a call started itself."""
-        self._is_over = False
         threading.Thread(target=self._serve, daemon=True, name="async-envs").start()
 
     @property
@@ -201,21 +213,12 @@ class LoopThread:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nothing runs there
             self._loop.call_soon_threadsafe(callback)
 
-    def enter(self) -> None:
-        """Count an environment that lives on this loop, which then outlives it."""
-        self._residents += 1
-
-    def leave(self) -> None:
-        """Count out an environment that is closed."""
-        self._residents -= 1
-        self.post(self._stop_if_unused)
-
     def replace(self) -> None:
-        """Cancel all calls and end the thread when nothing lives here any more, if ever."""
+        """Cancel all calls and end the thread a while after the loop runs again, if ever."""
         self.is_replaced = True
         for call in list(self.calls):
             call.cancel()
-        self.post(self._stop_if_unused)
+        self.post(lambda: self._loop.call_later(_LINGER_S, self._stop))
 
     async def rest(self) -> None:
         """Return, on this loop, when all other calls have ended."""
@@ -229,21 +232,16 @@ class LoopThread:
             return
         task = call.begin(self._loop)
         self._call_of[task] = call
-        task.add_done_callback(lambda _task: self._finish(call))
+        task.add_done_callback(lambda _task: self.calls.discard(call))
 
-    def _finish(self, call: Call) -> None:
-        self.calls.discard(call)
-        self._stop_if_unused()
-
-    def _stop_if_unused(self) -> None:
-        if self.is_replaced and not self._residents and not self.calls:
-            self._is_over = True
-            self._loop.stop()
+    def _stop(self) -> None:
+        self.is_over = True
+        self._loop.stop()
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)
         self._beat()
-        while not self._is_over:
+        while not self.is_over:
             with contextlib.suppress(BaseException):  # a task called sys.exit: asyncio passes it on
                 self._loop.run_forever()
         self._loop.close()
@@ -267,12 +265,10 @@ class EnvThreads:
     """The shared threads and the event loop of environments; replaces those that hang."""
 
     def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        self._lock = threading.Lock()
-        self._count = 0
-        """Threads that take calls of any environment, or are in such a call."""
+        self._waiting: queue.SimpleQueue[EnvThread] = queue.SimpleQueue()
         self._growing: asyncio.AbstractEventLoop | None = None
         """The loop whose timer starts more threads while calls wait."""
+        self._is_started = False
         self._loop: LoopThread | None = None
         self._warned: set[str] = set()
         self._warn = _print
@@ -285,47 +281,29 @@ class EnvThreads:
         return self._loop
 
     def submit(self, run: Callable[[], object]) -> Call:
-        """Run a short call in a shared thread."""
-        call = Call(run)
-        self.put(lambda: call.reply(_run(call.run)))
+        """Run a call in any thread."""
+        thread = EnvThread(self)
+        call = thread.submit(run)
+        thread.release()
         return call
 
-    def make(
-        self,
-        make: Callable[[], object],
-        *,
-        keeps_thread: Callable[[object], bool],
-        unwanted: Callable[[tuple[Any, EnvThread | None]], None],
-    ) -> Call:
-        """Make an environment; the answer is the environment and the thread it keeps, if any."""
-
-        def made() -> tuple[object, EnvThread | None]:
-            env = make()
-            return env, EnvThread() if keeps_thread(env) else None
-
-        def work() -> None:
-            answer = _run(call.run)
-            is_sent = call.reply(answer)
-            thread = None if answer[0] is None else answer[0][1]
-            del answer  # the thread must not keep a closed environment alive
-            if thread is not None and is_sent:
-                self._lend(thread)
-
-        call = Call(made, unwanted=unwanted)
-        self.put(work)
-        return call
-
-    def put(self, work: Callable[[], object]) -> None:
-        """Have a shared thread do some work that raises nothing."""
-        self._waiting.put(work)
-        with self._lock:
-            is_first = self._count == 0
-        if is_first:
-            self._start_threads(1)
+    def lend(self, thread: EnvThread) -> None:
+        """Let the first thread that is free serve the calls of an environment."""
+        self._waiting.put(thread)
+        if not self._is_started:
+            self.start_if_needed()
         loop = asyncio.get_running_loop()
         if self._growing is not loop:
             self._growing = loop
             loop.call_later(_GROW_S, self._grow, loop, 1)
+
+    def start_if_needed(self, most: int = 1) -> bool:
+        """Start threads, at most so many, if calls wait for one; from any thread."""
+        needed = min(self._waiting.qsize(), most)
+        for _ in range(needed):
+            self._is_started = True
+            threading.Thread(target=self._serve, daemon=True, name="env").start()
+        return needed > 0
 
     def expire(self, call: Call) -> None:
         """End a call whose time is up, and find out why: itself, or who blocks its loop."""
@@ -395,47 +373,15 @@ class EnvThreads:
             return ExpiredError()
         return BlockedError() if blocker is accused else HeldUpError()
 
-    def _grow(self, loop: asyncio.AbstractEventLoop, more: int) -> None:
-        """Start threads while calls wait: those there are all busy."""
-        waiting = self._waiting.qsize()
-        if waiting == 0:
+    def _grow(self, loop: asyncio.AbstractEventLoop, most: int) -> None:
+        if self.start_if_needed(most):
+            loop.call_later(_GROW_S, self._grow, loop, 2 * most)
+        else:
             self._growing = None
-            return
-        self._start_threads(min(waiting, more))
-        loop.call_later(_GROW_S, self._grow, loop, 2 * more)
-
-    def _start_threads(self, count: int) -> None:
-        with self._lock:
-            self._count += count
-        for _ in range(count):
-            threading.Thread(target=self._serve, daemon=True, name="env").start()
-
-    def _lend(self, thread: EnvThread) -> None:
-        """Serve one environment, in the thread itself; another takes the calls that wait."""
-        with self._lock:
-            self._count -= 1
-            is_missed = self._count == 0 and not self._waiting.empty()
-        if is_missed:
-            self._start_threads(1)
-        thread.serve()
-        with self._lock:
-            self._count += 1
 
     def _serve(self) -> None:
-        while self._serve_next():
-            pass
-
-    def _serve_next(self) -> bool:
-        try:
-            work = self._waiting.get(timeout=_IDLE_S)
-        except queue.Empty:
-            with self._lock:  # `put` looks at the count after it put: one of the two sees the other
-                if self._waiting.empty():
-                    self._count -= 1
-                    return False
-            return True
-        work()
-        return True
+        while True:
+            self._waiting.get().serve()
 
 
 def _print(text: str) -> None:
