@@ -170,7 +170,7 @@ class EnvSlot:
                 loop = self.threads.loop if home is None or home.is_over else home
                 call = loop.submit(lambda: value, name=f"{kind}: close")
             _, error = await call.future
-        if error is not None and not isinstance(error, HeldUpError):
+        if error is not None and not isinstance(error, BlockedError | HeldUpError):
             said = f"{describe_error(error)}{where_raised(error, env)}"
             self.threads.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
 
