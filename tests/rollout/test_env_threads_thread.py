@@ -115,6 +115,19 @@ def test_a_call_that_hangs_costs_its_thread_and_nobody_else(release):
     asyncio.run(main())
 
 
+def test_shared_threads_end_when_they_are_idle_and_start_again(monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_threads._IDLE_S", 0.05)
+
+    async def main():
+        threads = EnvThreads()
+        worker, _ = await threads.submit(threading.current_thread).future
+        await asyncio.to_thread(worker.join, LONG_S)
+        assert not worker.is_alive()
+        return await threads.submit(lambda: "another thread").future
+
+    assert asyncio.run(main()) == ("another thread", None)
+
+
 def test_an_answer_for_a_closed_loop_ends_nothing():
     threads, go, after = EnvThreads(), threading.Event(), threading.Event()
 

@@ -29,6 +29,8 @@ from rollart.clock import SystemClock
 
 _GROW_S = 0.02
 """While calls wait, so often more threads start: one, then two, then four."""
+_IDLE_S = 10.0
+"""A shared thread that served nothing for so long ends."""
 _BEAT_S = 0.25
 _STILL_S = 1.0
 """An event loop that has not run its heartbeat for so long is blocked."""
@@ -380,8 +382,10 @@ class EnvThreads:
             self._growing = None
 
     def _serve(self) -> None:
-        while True:
-            self._waiting.get().serve()
+        # A call that arrives as the last thread ends waits for the timer, which starts another.
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._waiting.get(timeout=_IDLE_S).serve()
 
 
 def _print(text: str) -> None:
