@@ -135,6 +135,49 @@ def test_a_synchronous_environment_runs_in_one_thread_that_is_not_the_loops():
     assert threading.get_ident() not in env[0].threads
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(InlineCountdown, 0), (AsyncCountdown, 0), (Countdown, 40)]
+)
+def test_only_synchronous_environments_keep_a_thread(kind, kept):
+    async def run():
+        before = set(threading.enumerate())
+        threads = EnvThreads()
+        slots = [EnvSlot(number, threads=threads) for number in range(40)]
+        await asyncio.gather(
+            *[slot.open("game", lambda _slot: kind(), timeout_s=LONG_S) for slot in slots]
+        )
+        for slot in slots:
+            await slot.reset(1, {}, timeout_s=LONG_S)
+        started = [each for each in threading.enumerate() if each not in before]
+        await close_all(slots)
+        return sum(each.name == "env" for each in started)
+
+    few = 15  # shared ones, more than one where the machine is busy
+    assert kept <= asyncio.run(run()) <= kept + few
+
+
+def test_one_that_hangs_while_it_is_made_holds_up_no_other_slot():
+    release = threading.Event()
+
+    async def run():
+        threads = EnvThreads()
+        hung, other = EnvSlot(0, threads=threads), EnvSlot(1, threads=threads)
+        opening = asyncio.create_task(
+            hung.open("game", lambda _slot: release.wait(60), timeout_s=60)
+        )
+        await asyncio.sleep(0)
+        await asyncio.wait_for(other.open("game", lambda _slot: Countdown(), timeout_s=60), LONG_S)
+        assert not opening.done()
+        opening.cancel()
+        await asyncio.wait({opening})
+        other.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
 def test_a_thread_that_hangs_is_left_behind_and_never_awaited():
     release = threading.Event()
 
