@@ -9,7 +9,7 @@ from live_parts import AsyncCountdown, Countdown, InlineCountdown
 from rollart.control.episode import StepOutcome
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot, close_all
-from rollart.rollout.env_threads import EnvLoop
+from rollart.rollout.env_threads import EnvThreads
 from rollart.types import Failure
 
 LONG_S = 20.0
@@ -135,6 +135,49 @@ def test_a_synchronous_environment_runs_in_one_thread_that_is_not_the_loops():
     assert threading.get_ident() not in env[0].threads
 
 
+@pytest.mark.parametrize(
+    ("kind", "kept"), [(InlineCountdown, 0), (AsyncCountdown, 0), (Countdown, 40)]
+)
+def test_only_synchronous_environments_keep_a_thread(kind, kept):
+    async def run():
+        before = set(threading.enumerate())
+        threads = EnvThreads()
+        slots = [EnvSlot(number, threads=threads) for number in range(40)]
+        await asyncio.gather(
+            *[slot.open("game", lambda _slot: kind(), timeout_s=LONG_S) for slot in slots]
+        )
+        for slot in slots:
+            await slot.reset(1, {}, timeout_s=LONG_S)
+        started = [each for each in threading.enumerate() if each not in before]
+        await close_all(slots)
+        return sum(each.name == "env" for each in started)
+
+    few = 15  # shared ones, more than one where the machine is busy
+    assert kept <= asyncio.run(run()) <= kept + few
+
+
+def test_one_that_hangs_while_it_is_made_holds_up_no_other_slot():
+    release = threading.Event()
+
+    async def run():
+        threads = EnvThreads()
+        hung, other = EnvSlot(0, threads=threads), EnvSlot(1, threads=threads)
+        opening = asyncio.create_task(
+            hung.open("game", lambda _slot: release.wait(60), timeout_s=60)
+        )
+        await asyncio.sleep(0)
+        await asyncio.wait_for(other.open("game", lambda _slot: Countdown(), timeout_s=60), LONG_S)
+        assert not opening.done()
+        opening.cancel()
+        await asyncio.wait({opening})
+        other.close()
+
+    try:
+        asyncio.run(run())
+    finally:
+        release.set()
+
+
 def test_a_thread_that_hangs_is_left_behind_and_never_awaited():
     release = threading.Event()
 
@@ -229,14 +272,14 @@ def test_whatever_an_environment_raises_is_a_failure_with_its_words(kind, error)
     if not isinstance(error, TimeoutError | StopIteration | asyncio.CancelledError):
         line = Raising.step.__code__.co_firstlineno + 1
         raised = f"{type(error).__name__}: {error}"
-        assert failure.message == f"game: step raised {raised} (test_seat.py:{line})"
+        assert failure.message == f"game: step raised {raised} (test_env_slot.py:{line})"
 
 
 def test_an_environment_that_cannot_be_made_is_a_failure():
     def make(_slot):
         raise OSError("no display")
 
-    where = f"(test_seat.py:{make.__code__.co_firstlineno + 1})"
+    where = f"(test_env_slot.py:{make.__code__.co_firstlineno + 1})"
     assert failure_of(make, calls="") == Failure(
         kind="env_error", message=f"game: opening it raised OSError: no display {where}"
     )
@@ -248,7 +291,7 @@ def test_the_line_named_is_the_environments_own_however_deep_the_error_lies():
             return json.loads("no json")
 
     line = Parsing.step.__code__.co_firstlineno + 1
-    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_seat.py:{line})")
+    assert failure_of(lambda _slot: Parsing()).message.endswith(f"(test_env_slot.py:{line})")
 
 
 @pytest.mark.parametrize(
@@ -392,9 +435,9 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
             raise OSError("cannot close")
 
     async def run(kind):
-        loop, told = EnvLoop(), list[str]()
-        loop.listen(told.append)
-        seats = [EnvSlot(number, loop=loop) for number in range(2)]
+        threads, told = EnvThreads(), list[str]()
+        threads.listen(told.append)
+        seats = [EnvSlot(number, threads=threads) for number in range(2)]
         for seat in seats:
             await seat.open("game", lambda _slot: kind(), timeout_s=LONG_S)
         EnvSlot(0).close()
@@ -403,7 +446,7 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
 
     for kind in (Stubborn, StubbornAsync):
         [told] = asyncio.run(run(kind))
-        assert told.startswith("game: close raised OSError: cannot close (test_seat.py:")
+        assert told.startswith("game: close raised OSError: cannot close (test_env_slot.py:")
 
 
 def test_a_close_that_raises_is_told_of_its_own_task():
@@ -412,9 +455,9 @@ def test_a_close_that_raises_is_told_of_its_own_task():
             raise OSError("cannot close")
 
     async def run():
-        loop, told = EnvLoop(), list[str]()
-        loop.listen(told.append)
-        seat = EnvSlot(0, loop=loop)
+        threads, told = EnvThreads(), list[str]()
+        threads.listen(told.append)
+        seat = EnvSlot(0, threads=threads)
         await seat.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
         await seat.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
         await close_all([seat])

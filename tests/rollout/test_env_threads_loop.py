@@ -9,7 +9,7 @@ from live_parts import AsyncCountdown
 
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot, close_all
-from rollart.rollout.env_threads import EnvLoop
+from rollart.rollout.env_threads import EnvThreads
 
 LONG_S = 20.0
 LIMIT_S = 1.5
@@ -36,8 +36,8 @@ def release():
     event.set()
 
 
-async def opened(make, loop: EnvLoop) -> EnvSlot:
-    seat = EnvSlot(0, loop=loop)
+async def opened(make, threads: EnvThreads) -> EnvSlot:
+    seat = EnvSlot(0, threads=threads)
     await seat.open("game", make, timeout_s=LONG_S)
     await seat.reset(1, {}, timeout_s=LONG_S)
     return seat
@@ -54,13 +54,13 @@ def loop_threads() -> int:
 
 
 def test_one_that_blocks_fails_and_those_it_holds_up_are_made_again_uncounted(release):
-    loop, warnings = EnvLoop(), list[str]()
-    loop.listen(warnings.append)
+    threads, warnings = EnvThreads(), list[str]()
+    threads.listen(warnings.append)
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), loop)
-        waiting = await opened(lambda _slot: AsyncCountdown(), loop)
-        thinking = await opened(lambda _slot: AsyncCountdown(), loop)
+        blocking = await opened(lambda _slot: Blocking(release), threads)
+        waiting = await opened(lambda _slot: AsyncCountdown(), threads)
+        thinking = await opened(lambda _slot: AsyncCountdown(), threads)
         start_s = time.monotonic()
         blocked = asyncio.create_task(fate(blocking.step("go", timeout_s=LIMIT_S)))
         await asyncio.sleep(0.05)
@@ -79,11 +79,11 @@ def test_one_that_blocks_fails_and_those_it_holds_up_are_made_again_uncounted(re
 
 
 def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), loop)
-        others = [await opened(lambda _slot: AsyncCountdown(), loop) for _ in range(5)]
+        blocking = await opened(lambda _slot: Blocking(release), threads)
+        others = [await opened(lambda _slot: AsyncCountdown(), threads) for _ in range(5)]
         return await asyncio.gather(
             *[fate(seat.step("go", timeout_s=LIMIT_S)) for seat in (blocking, *others)]
         )
@@ -93,7 +93,7 @@ def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
 
 
 def test_a_pause_within_the_time_of_a_call_costs_nothing():
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     class Pausing(AsyncCountdown):
         async def step(self, action):
@@ -101,8 +101,8 @@ def test_a_pause_within_the_time_of_a_call_costs_nothing():
             return await super().step(action)
 
     async def run():
-        seat = await opened(lambda _slot: Pausing(), loop)
-        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        seat = await opened(lambda _slot: Pausing(), threads)
+        other = await opened(lambda _slot: AsyncCountdown(), threads)
         outcomes = await asyncio.gather(
             seat.step("go", timeout_s=LONG_S), other.step("go", timeout_s=LONG_S)
         )
@@ -112,15 +112,15 @@ def test_a_pause_within_the_time_of_a_call_costs_nothing():
 
 
 def test_one_that_hangs_without_blocking_holds_up_nobody():
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     class Hung(AsyncCountdown):
         async def step(self, action):
             await asyncio.Event().wait()
 
     async def run():
-        hung = await opened(lambda _slot: Hung(), loop)
-        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        hung = await opened(lambda _slot: Hung(), threads)
+        other = await opened(lambda _slot: AsyncCountdown(), threads)
         kind, _ = await fate(hung.step("go", timeout_s=0.05))
         return kind, (await other.step("go", timeout_s=LONG_S)).observation
 
@@ -128,7 +128,7 @@ def test_one_that_hangs_without_blocking_holds_up_nobody():
 
 
 def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean_up():
-    loop, order = EnvLoop(), list[str]()
+    threads, order = EnvThreads(), list[str]()
 
     class Careful(AsyncCountdown):
         async def step(self, action):
@@ -143,7 +143,7 @@ def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean
             order.append("closed")
 
     async def run():
-        seat = await opened(lambda _slot: Careful(), loop)
+        seat = await opened(lambda _slot: Careful(), threads)
         await fate(seat.step("go", timeout_s=0.05))
         await close_all([seat])
 
@@ -152,25 +152,25 @@ def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean
 
 
 def test_an_inline_environment_is_closed_where_it_ran():
-    loop, threads = EnvLoop(), list[int]()
+    threads, idents = EnvThreads(), list[int]()
 
     class Inline(AsyncCountdown):
         inline = True
 
         async def step(self, action):
-            threads.append(threading.get_ident())
+            idents.append(threading.get_ident())
             return await super().step(action)
 
         async def close(self):
-            threads.append(threading.get_ident())
+            idents.append(threading.get_ident())
 
     async def run():
-        seat = await opened(lambda _slot: Inline(), loop)
+        seat = await opened(lambda _slot: Inline(), threads)
         await seat.step("go", timeout_s=LONG_S)
         await close_all([seat])
 
     asyncio.run(run())
-    assert threads == [threading.get_ident()] * 2
+    assert idents == [threading.get_ident()] * 2
 
 
 class Waiting(AsyncCountdown):
@@ -181,11 +181,11 @@ class Waiting(AsyncCountdown):
 
 
 def test_one_that_blocks_is_to_blame_also_when_the_time_of_another_is_up_first(release):
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     async def run():
-        waiting = await opened(lambda _slot: Waiting(), loop)
-        blocking = await opened(lambda _slot: Blocking(release), loop)
+        waiting = await opened(lambda _slot: Waiting(), threads)
+        blocking = await opened(lambda _slot: Blocking(release), threads)
         first = asyncio.create_task(fate(waiting.step("go", timeout_s=LIMIT_S)))
         await asyncio.sleep(0.05)
         return [(await fate(blocking.step("go", timeout_s=LONG_S)))[0], (await first)[0]]
@@ -204,15 +204,16 @@ def test_one_that_blocks_in_a_task_or_callback_of_its_own_is_to_blame(release):
             await asyncio.sleep(LONG_S)
 
     async def run(kind):
-        seat = await opened(lambda _slot: kind(release), EnvLoop())
+        seat = await opened(lambda _slot: kind(release), EnvThreads())
         return await fate(seat.step("go", timeout_s=LIMIT_S))
 
     assert asyncio.run(run(InTask)) == ("env_timeout", BLOCKED)
     assert asyncio.run(run(InCallback))[0] == "env_timeout"
 
 
-def test_what_ran_on_a_loop_left_behind_is_closed_there_when_it_answers_again(release):
-    loop, closed = EnvLoop(), list[tuple[str, bool]]()
+def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release, monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_threads._LINGER_S", 1.0)
+    threads, closed = EnvThreads(), list[tuple[str, bool]]()
 
     class Closing(AsyncCountdown):
         async def reset(self, seed, task):
@@ -235,8 +236,10 @@ def test_what_ran_on_a_loop_left_behind_is_closed_there_when_it_answers_again(re
             closed.append(("plain", True))
 
     async def run():
-        culprit = await opened(lambda _slot: Culprit(), loop)
-        others = [await opened(lambda _slot, kind=each: kind(), loop) for each in (Closing, Plain)]
+        culprit = await opened(lambda _slot: Culprit(), threads)
+        others = [
+            await opened(lambda _slot, kind=each: kind(), threads) for each in (Closing, Plain)
+        ]
         await fate(culprit.step("go", timeout_s=LIMIT_S))
         release.set()
         for each in others:
@@ -251,7 +254,7 @@ def test_what_ran_on_a_loop_left_behind_is_closed_there_when_it_answers_again(re
 
 
 def test_an_exit_in_a_task_of_an_environment_ends_only_its_attempt():
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     class Exiting(AsyncCountdown):
         async def step(self, action):
@@ -261,32 +264,32 @@ def test_an_exit_in_a_task_of_an_environment_ends_only_its_attempt():
             await asyncio.wait_for(leave(), LONG_S)
 
     async def run():
-        exiting = await opened(lambda _slot: Exiting(), loop)
-        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        exiting = await opened(lambda _slot: Exiting(), threads)
+        other = await opened(lambda _slot: AsyncCountdown(), threads)
         kind, message = await fate(exiting.step("go", timeout_s=LONG_S))
         return kind, message, (await other.step("go", timeout_s=LONG_S)).observation
 
     kind, message, observation = asyncio.run(run())
     assert (kind, observation) == ("env_error", "1 left")
-    assert message.startswith("game: step raised SystemExit: 3 (test_env_loop.py:")
+    assert message.startswith("game: step raised SystemExit: 3 (test_env_threads_loop.py:")
 
 
 def test_a_blocked_loop_is_left_behind_also_when_the_attempt_is_cancelled(release):
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), loop)
+        blocking = await opened(lambda _slot: Blocking(release), threads)
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(LIMIT_S):
                 await blocking.step("go", timeout_s=LONG_S)
-        other = await opened(lambda _slot: AsyncCountdown(), loop)
+        other = await opened(lambda _slot: AsyncCountdown(), threads)
         return (await other.step("go", timeout_s=LONG_S)).observation
 
     assert asyncio.run(run()) == "1 left"
 
 
 def test_a_plain_function_that_makes_an_awaitable_does_not_go_on_on_another_loop(release):
-    loop = EnvLoop()
+    threads = EnvThreads()
     left = threading.Event()
 
     class Wrapped(AsyncCountdown):
@@ -298,8 +301,8 @@ def test_a_plain_function_that_makes_an_awaitable_does_not_go_on_on_another_loop
             return super().step(action)
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), loop)
-        wrapped = await opened(lambda _slot: Wrapped(), loop)
+        blocking = await opened(lambda _slot: Blocking(release), threads)
+        wrapped = await opened(lambda _slot: Wrapped(), threads)
         step = asyncio.create_task(fate(wrapped.step("go", timeout_s=LONG_S)))
         await fate(blocking.step("go", timeout_s=LIMIT_S))
         left.set()
@@ -310,23 +313,23 @@ def test_a_plain_function_that_makes_an_awaitable_does_not_go_on_on_another_loop
 
 
 def test_each_environment_that_blocks_is_told_once(release):
-    loop, warnings = EnvLoop(), list[str]()
-    undo = loop.listen(warnings.append)
+    threads, warnings = EnvThreads(), list[str]()
+    undo = threads.listen(warnings.append)
 
     async def run():
         for _ in range(2):
-            seat = await opened(lambda _slot: Blocking(release), loop)
+            seat = await opened(lambda _slot: Blocking(release), threads)
             await fate(seat.step("go", timeout_s=LIMIT_S))
 
     asyncio.run(run())
     assert len(warnings) == 1
     undo()
-    loop.warn_once("game: step blocks", "told to another")
+    threads.warn_once("game: step blocks", "told to another")
     assert len(warnings) == 1
 
 
 def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile():
-    loop = EnvLoop()
+    threads = EnvThreads()
 
     class Pausing(AsyncCountdown):
         async def step(self, action):
@@ -334,8 +337,8 @@ def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile():
             return await super().step(action)
 
     async def run():
-        pausing = await opened(lambda _slot: Pausing(), loop)
-        cancelled = await opened(lambda _slot: Waiting(), loop)
+        pausing = await opened(lambda _slot: Pausing(), threads)
+        cancelled = await opened(lambda _slot: Waiting(), threads)
         waiting = asyncio.create_task(cancelled.step("go", timeout_s=LONG_S))
         pause = asyncio.create_task(pausing.step("go", timeout_s=LONG_S))
         await asyncio.sleep(1.3)
@@ -354,7 +357,7 @@ def test_whatever_a_call_raises_is_answered():
             raise Panic("rust")
 
     async def run():
-        seat = await opened(lambda _slot: Panicking(), EnvLoop())
+        seat = await opened(lambda _slot: Panicking(), EnvThreads())
         return await fate(seat.step("go", timeout_s=LONG_S))
 
     kind, message = asyncio.run(run())

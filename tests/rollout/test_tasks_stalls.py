@@ -18,10 +18,10 @@ def watched(block_s: float) -> list[str]:
     return warnings
 
 
-def test_a_loop_that_stood_still_is_told_with_the_likely_cause():
+def test_a_loop_that_was_blocked_is_reported_with_the_likely_cause():
     [warning] = watched(0.5)
-    assert warning.startswith("everything stood still for ")
-    assert "an environment that is `inline` blocks?" in warning
+    assert warning.startswith("the event loop was blocked for ")
+    assert "does an environment that declares `inline = True` block?" in warning
 
 
 def test_a_loop_that_runs_is_not():

@@ -13,20 +13,20 @@ from types import SimpleNamespace
 from unittest import mock
 
 from scorers import in_thread
-from virtual_time import InlineThread, VirtualClock, VirtualLoop, run
+from virtual_time import VirtualClock, VirtualLoop, run
 
 from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
 from rollart.events import Command, Event, Launch
-from rollart.rollout import env_slot as seat
 from rollart.rollout.barrier import LockStepBarrier, NoBarrier
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_slot import Timeouts
+from rollart.rollout.env_threads import EnvThread, EnvThreads
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import FleetMember
@@ -181,8 +181,13 @@ def _entry(now: float, event: Event, commands: Sequence[Command]):
 
 def live(case: Case) -> History:
     """Make the run with the live controller, in virtual time."""
-    with mock.patch.object(seat, "EnvThread", InlineThread):
+    with mock.patch.object(EnvThreads, "lend", _serve_soon):
         return run(lambda loop: _live(case, loop))
+
+
+def _serve_soon(_threads: EnvThreads, thread: EnvThread) -> None:
+    """Run the calls of an environment on the virtual loop: a thread would not know its time."""
+    asyncio.get_running_loop().call_soon(thread.serve)
 
 
 async def _live(case: Case, loop: VirtualLoop) -> History:

@@ -98,23 +98,6 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-class InlineThread:
-    """Stands in for a slot's thread: runs each call where it is submitted."""
-
-    def submit(self, call: Callable[[], object], unwanted: object = None) -> "asyncio.Future[Any]":
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        try:
-            answer = call(), None
-        except BaseException as error:
-            answer = None, error
-        loop.call_soon(lambda: future.done() or future.set_result(answer))
-        return future
-
-    def abandon(self) -> None:
-        pass
-
-
 def run(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
     """Run a coroutine on a virtual loop of its own."""
     loop = VirtualLoop()

@@ -1,8 +1,10 @@
-"""Playing under watch: an environment that hangs is left behind, with the thread it hangs in.
+"""Trial: games without a model, in one thread under a watch; one that hangs is an error in time.
 
-Games without a model are many and their calls short, so they all run in one thread; whoever waits
-for it knows which call is under way, and since when. Making and closing are calls like the others,
-but what was played is not lost by an environment that cannot close, whatever its close does.
+Such games are many and their calls take microseconds, so they all run in one thread (a thread hop
+for each call, as in `rollout.env_threads`, would cost more than the games). The caller waits and
+sees in the `Watch` which call is in progress and since when. A call over its limit raises an
+EnvError and the daemon thread is abandoned. Making and closing are calls like the others, except
+that an environment that cannot close loses no game that was played.
 """
 
 import asyncio
@@ -21,7 +23,7 @@ from rollart.types import Json
 
 T = TypeVar("T")
 _CLOSE_S = 10.0
-"""Longest an environment is waited for to close, if a step may take as long."""
+"""Longest to wait for an environment to close; less if a step may take less."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,10 +37,13 @@ class _Call:
 
 
 class Watch:
-    """Which call of an environment is under way, for another thread to see."""
+    """Which call of an environment is in progress, for another thread to see.
+
+    Example: `watch = Watch(reset_s=30.0, step_s=5.0)`, then `with watch.over("step"): ...`
+    """
 
     def __init__(self, *, reset_s: float, step_s: float) -> None:
-        """Take the longest that making or a reset may take, and anything else."""
+        """Take the limit of making and of a reset, and that of any other call."""
         self.clock = SystemClock()
         self.call: _Call | None = None
         self.left_open = ""
@@ -57,7 +62,7 @@ class Watch:
 
     @property
     def shortest_s(self) -> float:
-        """Return how long no call that begins now can be overdue."""
+        """Return the shortest limit: no call that begins now is overdue before."""
         return min(self._step_s, *self._limits_s.values())
 
 
@@ -103,7 +108,7 @@ def run_watched(
 
 
 def _wait(watch: Watch, ended: threading.Event) -> _Call | None:
-    """Wait for the end; return a call that takes too long, if there is one."""
+    """Wait for the end; return the call that took too long, if one did."""
     while True:
         call, most_s = watch.call, watch.shortest_s
         left_s = inf if call is None else call.since_s + call.limit_s - watch.clock.now()
@@ -114,7 +119,7 @@ def _wait(watch: Watch, ended: threading.Event) -> _Call | None:
 
 
 def try_env(name: str, *, options: Mapping[str, Json], limit_s: float) -> Env:
-    """Make an environment and close it, to see that it can be made; return what it was."""
+    """Make an environment and close it, to see that it can be made; return it."""
     load_env_class(name)  # here and not in a thread, where some modules cannot be imported
 
     async def look(env: Env) -> Env:

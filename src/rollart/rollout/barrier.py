@@ -1,7 +1,7 @@
-"""Gate: where episodes wait for their turn. Open in every mode but `sync`.
+"""Barrier: where episodes wait for each other before every turn. Only mode `sync` has one.
 
-`LockStepGate` is the live side of `control.lockstep`: it turns the ids that may go on into
-awakened episodes, in id order, so that a lock-step run is the same every time.
+`LockStepBarrier` is the live side of `control.lockstep`: that decides which episodes may pass, and
+this wakes them in the order of their ids, so that a lock-step run is the same every time.
 """
 
 import asyncio
@@ -12,14 +12,17 @@ from rollart.types import TrajectoryId
 
 
 class Barrier(Protocol):
-    """Lets episodes go on."""
+    """Lets episodes pass, together or each by itself.
+
+    Example: `barrier.join([7, 8]); await barrier.arrive(7); barrier.leave(7)`
+    """
 
     def join(self, ids: list[TrajectoryId]) -> None:
         """Count episodes in."""
         ...
 
     async def arrive(self, episode: TrajectoryId) -> None:
-        """Return when the episode may go on."""
+        """Return when the episode may pass."""
         ...
 
     def leave(self, episode: TrajectoryId) -> None:
@@ -28,7 +31,7 @@ class Barrier(Protocol):
 
 
 class NoBarrier:
-    """Every episode goes on at once."""
+    """Every episode passes at once."""
 
     def join(self, ids: list[TrajectoryId]) -> None:
         """Count nobody."""
@@ -41,7 +44,7 @@ class NoBarrier:
 
 
 class LockStepBarrier:
-    """Episodes go on together."""
+    """Episodes pass together: when every running one has arrived."""
 
     def __init__(self) -> None:
         self._barrier = LockStep()
@@ -65,7 +68,7 @@ class LockStepBarrier:
         self._wake(self._barrier.leave(episode))
 
     def _wake(self, released: tuple[TrajectoryId, ...]) -> None:
-        # Not at once: the last to arrive must wait like the others, or it would go on first.
+        # Not at once: the last to arrive must wait like the others, or it would pass first.
         if released:
             asyncio.get_running_loop().call_soon(self._open, released)
 
@@ -77,5 +80,5 @@ class LockStepBarrier:
 
 
 def barrier_for(is_lockstep: bool) -> Barrier:
-    """Return the gate of a mode."""
+    """Return the barrier of a mode."""
     return LockStepBarrier() if is_lockstep else NoBarrier()

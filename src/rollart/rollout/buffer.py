@@ -12,7 +12,10 @@ from rollart.types import Trajectory, TrajectoryId, Version
 
 
 class Buffer:
-    """Trajectories by id; each is put once and leaves once."""
+    """Trajectories by id; each is put once and leaves once.
+
+    Example: `buffer.put(trajectory); [[first, second]] = buffer.take([[7, 8]])`
+    """
 
     def __init__(self, is_fresh: Callable[[Version], bool]) -> None:
         self._is_fresh = is_fresh
@@ -25,7 +28,7 @@ class Buffer:
         self._held[trajectory.id] = trajectory
 
     def get(self, trajectory: TrajectoryId) -> Trajectory:
-        """Return a trajectory and go on holding it."""
+        """Return a trajectory and keep it."""
         return self._held[trajectory]
 
     def score(self, trajectory: TrajectoryId, reward: float) -> None:

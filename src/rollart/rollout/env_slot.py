@@ -1,11 +1,10 @@
-"""Seat: one environment slot's hold on its environments, with a time limit on every call.
+"""EnvSlot: one environment slot; it runs one environment at a time and replaces one that fails.
 
-A synchronous environment runs in the seat's own thread, an asynchronous one on a loop that all of
-them share apart from the driver's (`env_loop`), one that declares itself `inline` on the driver's.
-A call that does not answer in time, fails or is cancelled is abandoned, never awaited: its thread
-and its environment are left behind, to be closed where it ran if the call ever returns, and the
-next attempt gets new ones. Every way an environment can fail becomes an `AttemptError` here only.
-When a run ends, environments that are closing have a while for it (`close_all`).
+Every call has a time limit, and a call that does not return in time, raises or is cancelled is
+abandoned, never awaited (`env_threads` says where it runs and why it holds up nobody). The next
+attempt gets a new environment; the old one is closed where it ran, if its call ever returns.
+Every way an environment can fail becomes an `AttemptError` here and nowhere else. When a run ends,
+environments that are closing get a few seconds for it (`close_all`).
 """
 
 import asyncio
@@ -22,11 +21,13 @@ from rollart.rollout.env_threads import (
     RAISED,
     SHARED,
     Answer,
-    EnvLoop,
+    BlockedError,
+    Call,
     EnvThread,
+    EnvThreads,
+    ExpiredError,
+    HeldUpError,
     LoopThread,
-    Make,
-    answer,
 )
 from rollart.types import Json
 
@@ -34,12 +35,15 @@ T = TypeVar("T")
 _CLOSING_S = 4.0
 """Longest the end of a run waits for environments to close."""
 _SETTLING_S = 2.0
-"""Longest it waits for what asynchronous environments do when a call of theirs is cancelled."""
+"""Longest it waits for cancelled calls of asynchronous environments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Longest an environment may take, in seconds."""
+    """Longest an environment may take, in seconds.
+
+    Example: `Timeouts(reset_s=30.0, step_s=5.0, episode_s=600.0)`
+    """
 
     reset_s: float = 30.0
     step_s: float = 30.0
@@ -47,35 +51,46 @@ class Timeouts:
 
 
 class EnvSlot:
-    """Runs one environment at a time and replaces it when it misbehaves."""
+    """Runs one environment at a time and replaces it when it fails.
 
-    def __init__(self, slot: int, *, loop: EnvLoop = SHARED) -> None:
-        """Take the number of the slot, and where asynchronous environments run."""
+    Example: `slot = EnvSlot(3); await slot.open("lake", make, timeout_s=30.0)`
+    """
+
+    def __init__(self, slot: int, *, threads: EnvThreads = SHARED) -> None:
+        """Take the number of the slot and the threads its environments run in."""
         self._slot = slot
-        self.loop = loop
-        self._home: LoopThread | None = None
-        """Where an asynchronous environment began: what it holds belongs to that loop."""
+        self.threads = threads
+        self._kind = ""
         self._env: Env | None = None
         self._is_inline = False
-        self._kind = ""
         self._thread: EnvThread | None = None
-        self._abandoned: set[asyncio.Future[Answer]] = set()
-        self.closing: set[asyncio.Future[Answer]] = set()
-        """Environments that were left behind and may be expected to close."""
+        """The thread of a synchronous environment."""
+        self._home: LoopThread | None = None
+        """The loop an asynchronous environment began on: what it holds belongs there."""
+        self._doomed: set[asyncio.Task[None]] = set()
+        """Environments that close after a call that may never return."""
+        self.closing: set[asyncio.Task[None]] = set()
+        """Environments that can be expected to close."""
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
-        """Have an environment of this kind, the one of the attempt before if it is fit."""
-        if self._env is None or self._kind != kind or self._is_homeless:
-            self.close()
-            self._kind = kind
-            try:
-                made = await self._ask_thread(
-                    lambda: make(self._slot), timeout_s, unwanted=self._close_late
-                )
-            except TimeoutError:
-                raise self._hung("opening it", timeout_s) from None
-            self._env = cast("Env", self._unwrap("opening it", made))
-            self._is_inline = bool(getattr(self._env, "inline", False))
+        """Have an environment of this kind; the one of the attempt before if it is fit."""
+        if self._env is not None and self._kind == kind and not self._is_homeless:
+            return
+        self.close()
+        self._kind = kind
+        thread = self._thread = EnvThread(self.threads)
+
+        def run() -> Env:
+            env = make(self._slot)
+            if not _keeps_thread(env):
+                thread.release()
+            return env
+
+        call = thread.submit(run, unwanted=self._close_late)
+        self._env = await self._result(call, timeout_s, "opening it")
+        self._is_inline = _is_inline(self._env)
+        if not _keeps_thread(self._env):
+            self._thread = None
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
@@ -100,79 +115,127 @@ class EnvSlot:
         )
 
     async def parse(self, parse: Callable[[str], str], text: str, *, timeout_s: float) -> str:
-        """Have the user's parser find the action, where it can hang nothing but this seat."""
-        limit = f"took more than {timeout_s:g} s"
-        try:
-            action, error = await self._ask_thread(lambda: parse(text), timeout_s)
-        except TimeoutError:
-            self._leave_behind(self._abandoned)
-            raise AttemptError("parser", f"{self._kind}: the parser {limit} on {text!r}") from None
-        if error is not None:
+        """Let the user's parser find the action, in a thread: it may hang like an environment."""
+        action, error = await self._answer(self._submit(lambda: parse(text)), timeout_s)
+        if isinstance(error, ExpiredError):
+            self._abandon()
+            problem = f"the parser took more than {timeout_s:g} s on {text!r}"
+        elif error is not None:
             problem = f"the parser raised {describe_error(error)} on {text!r}"
-            raise AttemptError("parser", f"{self._kind}: {problem}") from error
-        if not isinstance(action, str):
+        elif not isinstance(action, str):
             problem = f"the parser must return a str; on {text!r} it returned {action!r}"
-            raise AttemptError("parser", f"{self._kind}: {problem}")
-        return action
+        else:
+            return action
+        raise AttemptError("parser", f"{self._kind}: {problem}") from error
 
     def close(self) -> None:
-        """Leave the environment behind, to close itself when what it is doing ends, if ever."""
-        self._leave_behind(self.closing)
+        """Close the environment in the background, after the call it is in."""
+        self._part_with_env(self.closing)
 
-    def _leave_behind(self, kept: "set[asyncio.Future[Answer]]") -> None:
-        """Have the environment closed after what its thread is doing, which is then done with."""
-        is_homeless = self._is_homeless
-        home, self._home = self._home, None
-        env, self._env = self._env, None
-        thread, self._thread = self._thread, None
+    def _abandon(self) -> None:
+        """Close the environment too, but expect nothing: the call it is in may never return."""
+        self._part_with_env(self._doomed)
+
+    def _part_with_env(self, tasks: "set[asyncio.Task[None]]") -> None:
+        env, thread, home = self._env, self._thread, self._home
+        tasks = self._doomed if self._is_homeless else tasks
+        self._env = self._thread = self._home = None
         if hasattr(env, "close"):
-            closing = self._close(env, thread or EnvThread(), home)
-            self._keep(closing, self._abandoned if is_homeless else kept)
-        else:
-            if thread is not None:
-                thread.abandon()
-            if home is not None:
-                home.leave()
+            self._begin_close(env, tasks, thread=thread, home=home)
+        if thread is not None:
+            thread.release()
+
+    def _begin_close(
+        self,
+        env: Any,
+        tasks: "set[asyncio.Task[None]]",
+        *,
+        thread: EnvThread | None = None,
+        home: LoopThread | None = None,
+    ) -> None:
+        call = (thread or self.threads).submit(env.close)
+        task = asyncio.create_task(self._finish_close(env, call, home, kind=self._kind))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def _finish_close(
+        self, env: object, call: Call, home: LoopThread | None, *, kind: str
+    ) -> None:
+        """Await what `close` returned where the environment ran; warn of what it raised."""
+        value, error = await call.future
+        if inspect.isawaitable(value):
+            if _is_inline(env):
+                call = _begin_inline(value)
+            else:
+                loop = self.threads.loop if home is None or home.is_over else home
+                call = loop.submit(lambda: value, name=f"{kind}: close")
+            _, error = await call.future
+        if error is not None and not isinstance(error, BlockedError | HeldUpError):
+            said = f"{describe_error(error)}{where_raised(error, env)}"
+            self.threads.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
+
+    def _close_late(self, env: Any) -> None:
+        """Close an environment that was made when nobody waited for it any more."""
+        if hasattr(env, "close"):
+            self._begin_close(env, self._doomed)
 
     @property
     def _is_homeless(self) -> bool:
-        return self._home is not None and self.loop.is_left(self._home)
+        """Whether the loop of the environment was replaced: it can only be closed there."""
+        return self._home is not None and self._home.is_replaced
 
-    def _close(
-        self, env: Any, thread: EnvThread, home: LoopThread | None = None
-    ) -> "asyncio.Future[Answer]":
-        called = thread.submit(env.close)
-        thread.abandon()
-        return asyncio.ensure_future(self._closed(env, called, home, kind=self._kind))
+    async def _call(self, run: Callable[[], object], timeout_s: float, what: str) -> object:
+        """Run a call where its environment belongs."""
+        if self._is_homeless:
+            raise self._failed(what, HeldUpError(), timeout_s)
+        if self._is_inline:
+            try:
+                value = run()
+            except RAISED as error:
+                raise self._failed(what, error, timeout_s) from error
+        elif inspect.iscoroutinefunction(getattr(self._env, what)):
+            return await self._on_loop(cast("Callable[[], Awaitable[Any]]", run), timeout_s, what)
+        else:
+            value = await self._result(self._submit(run), timeout_s, what)
+        if not inspect.isawaitable(value):
+            return value
+        # A plain method may return an awaitable: a wrapper around an asynchronous environment.
+        if self._is_inline:
+            return await self._result(_begin_inline(value), timeout_s, what)
+        if self._is_homeless:
+            if inspect.iscoroutine(value):
+                value.close()
+            raise self._failed(what, HeldUpError(), timeout_s)
+        return await self._on_loop(lambda: value, timeout_s, what)
 
-    async def _closed(
-        self, env: object, called: "asyncio.Future[Answer]", home: LoopThread | None, *, kind: str
-    ) -> Answer:
-        """Return what came of a call of `close`, awaited where the environment ran if need be."""
-        try:
-            value, error = await called
-            if inspect.isawaitable(value):
-                awaited = cast("Awaitable[object]", value)
-                value, error = await self._begin_close(env, lambda: awaited, home, f"{kind}: close")
-        finally:
-            if home is not None:
-                home.leave()
+    async def _on_loop(
+        self, make: Callable[[], Awaitable[Any]], timeout_s: float, what: str
+    ) -> object:
+        if self._home is None:
+            self._home = self.threads.loop
+        call = self._home.submit(make, name=f"{self._kind}: {what}")
+        return await self._result(call, timeout_s, what)
+
+    def _submit(self, run: Callable[[], object]) -> Call:
+        return (self._thread or self.threads).submit(run)
+
+    async def _result(self, call: Call, timeout_s: float, what: str) -> Any:
+        value, error = await self._answer(call, timeout_s)
         if error is not None:
-            said = f"{describe_error(error)}{where_raised(error, env)}"
-            self.loop.warn_once(f"{kind}.close", f"{kind}: close raised {said}")
-        return value, error
+            raise self._failed(what, error, timeout_s) from error
+        return value
 
-    def _begin_close(
-        self, env: object, make: Make, home: LoopThread | None, name: str
-    ) -> "asyncio.Future[Answer]":
-        if getattr(env, "inline", False):
-            return asyncio.ensure_future(answer(make))
-        return (home or self.loop.thread).begin(make, name=name).future
-
-    def _close_late(self, env: object) -> None:
-        """Close an environment that was made when nobody waited for it any more."""
-        if hasattr(env, "close"):
-            self._keep(self._close(env, EnvThread()), self._abandoned)
+    async def _answer(self, call: Call, timeout_s: float) -> Answer:
+        """Wait for a call until its time is up; the answer says what came of it."""
+        timer = asyncio.get_running_loop().call_later(timeout_s, self.threads.expire, call)
+        try:
+            return await call.future
+        except asyncio.CancelledError:
+            self.threads.give_up(call)
+            self.close()
+            raise
+        finally:
+            timer.cancel()
 
     def _checked(self, check: Callable[[object], T], value: object) -> T:
         try:
@@ -181,148 +244,54 @@ class EnvSlot:
             self.close()
             raise AttemptError("env_contract", f"{self._kind}: {error}") from None
 
-    async def _call(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
-        method = getattr(self._env, what)
-        if self._is_homeless:
-            raise self._held_up(what)
-        if self._is_inline:
-            try:
-                value = call()
-            except RAISED as error:
-                raise self._broken(what, error) from error
-        elif inspect.iscoroutinefunction(method):
-            return await self._on_loop(cast("Make", call), timeout_s, what)
-        else:
-            value = await self._in_thread(call, timeout_s, what)
-        if not inspect.isawaitable(value):
-            return value
-        if self._is_inline:  # what a plain function made, such as a wrapper's
-            task = asyncio.ensure_future(answer(lambda: value))
-            return await self._in_task(task, timeout_s, what)
-        if self._is_homeless:
-            if inspect.iscoroutine(value):
-                value.close()
-            raise self._held_up(what)
-        return await self._on_loop(lambda: value, timeout_s, what)
-
-    async def _on_loop(self, make: Make, timeout_s: float, what: str) -> object:
-        if self._home is None:
-            self._home = self.loop.thread
-            self._home.enter()
-        task = self.loop.submit(make, name=f"{self._kind}: {what}")
-        return await self._in_task(task, timeout_s, what)
-
-    async def _in_task(self, task: "asyncio.Future[Answer]", timeout_s: float, what: str) -> object:
-        try:
-            done, _ = await asyncio.wait({task}, timeout=timeout_s)
-        except asyncio.CancelledError:
-            self._leave(task, is_overdue=False)
-            self.close()
-            raise
-        if not done:
-            self._leave(task, is_overdue=True)
-        if self.loop.is_held_up(task):
-            raise self._held_up(what)
-        if self.loop.blocks(task):
-            raise self._blocking(what)
-        if not done:
-            raise self._hung(what, timeout_s)
-        return self._unwrap(what, task.result())
-
-    def _leave(self, task: "asyncio.Future[Answer]", *, is_overdue: bool) -> None:
-        """Cancel a call that is not waited for any more."""
-        if self._home is not None:
-            self.loop.leave_if_blocked(task, is_overdue=is_overdue)
-        self.loop.cancel(task)
-        self._keep(task, self._abandoned)
-
-    async def _in_thread(self, call: Callable[[], object], timeout_s: float, what: str) -> object:
-        try:
-            answer = await self._ask_thread(call, timeout_s)
-        except TimeoutError:
-            raise self._hung(what, timeout_s) from None
-        return self._unwrap(what, answer)
-
-    async def _ask_thread(
-        self,
-        call: Callable[[], object],
-        timeout_s: float,
-        *,
-        unwanted: Callable[[object], None] | None = None,
-    ) -> Answer:
-        """Run a call in the seat's thread; raises TimeoutError when it does not answer.
-
-        `unwanted` is given what it returns later than that.
-        """
-        if self._thread is None:
-            self._thread = EnvThread()
-        future = self._thread.submit(call, unwanted)
-        timer = asyncio.get_running_loop().call_later(timeout_s, _expire, future)
-        try:
-            return await future
-        except asyncio.CancelledError:
-            if unwanted is not None and _is_answered(future):
-                value, error = future.result()  # it came a moment before
-                if error is None:
-                    unwanted(value)
-            self.close()
-            raise
-        finally:
-            timer.cancel()
-
-    def _unwrap(self, what: str, answer: Answer) -> object:
-        result, error = answer
-        if error is not None:
-            raise self._broken(what, error) from error
-        return result
-
-    def _keep(self, task: "asyncio.Future[Answer]", kept: "set[asyncio.Future[Answer]]") -> None:
-        """Hold a task that nobody awaits until it ends."""
-        kept.add(task)
-        task.add_done_callback(kept.discard)
-
-    def _held_up(self, what: str) -> AttemptError:
-        self.close()
-        message = f"{self._kind}: {what}: another environment blocked their event loop"
-        return AttemptError("worker", message)
-
-    def _blocking(self, what: str) -> AttemptError:
-        self._leave_behind(self._abandoned)  # its close may never come
-        message = f"{self._kind}: {what} blocked its event loop instead of awaiting"
-        return AttemptError("env_timeout", message)
-
-    def _hung(self, what: str, timeout_s: float) -> AttemptError:
-        self._leave_behind(self._abandoned)  # its close may never come
-        field = f"tasks.{self._kind}.{'step' if what == 'step' else 'reset'}_timeout_s"
-        message = f"{self._kind}: {what} took more than {timeout_s:g} s ({field})"
-        return AttemptError("env_timeout", message)
-
-    def _broken(self, what: str, error: BaseException) -> AttemptError:
-        where = where_raised(error, self._env)
-        self.close()
-        said = f"{describe_error(error)}{where}"
-        return AttemptError("env_error", f"{self._kind}: {what} raised {said}")
+    def _failed(self, what: str, error: BaseException, timeout_s: float) -> AttemptError:
+        """Part with the environment and say what its failure was."""
+        match error:
+            case ExpiredError():
+                field = f"tasks.{self._kind}.{'step' if what == 'step' else 'reset'}_timeout_s"
+                problem = f"{what} took more than {timeout_s:g} s ({field})"
+                self._abandon()
+                return AttemptError("env_timeout", f"{self._kind}: {problem}")
+            case BlockedError():
+                problem = f"{what} blocked its event loop instead of awaiting"
+                self._abandon()
+                return AttemptError("env_timeout", f"{self._kind}: {problem}")
+            case HeldUpError():
+                self.close()
+                problem = f"{what}: another environment blocked their event loop"
+                return AttemptError("worker", f"{self._kind}: {problem}")
+            case _:
+                said = f"{describe_error(error)}{where_raised(error, self._env)}"
+                self.close()
+                return AttemptError("env_error", f"{self._kind}: {what} raised {said}")
 
 
-async def close_all(seats: Iterable[EnvSlot], *, grace_s: float = _CLOSING_S) -> None:
-    """Close the environments of all seats, and give them a while for it."""
-    closing: set[asyncio.Future[Answer]] = set()
-    loops: set[EnvLoop] = set()
-    for seat in seats:
-        loops.add(seat.loop)
-        seat.close()
-        closing |= seat.closing
+async def close_all(slots: Iterable[EnvSlot], *, grace_s: float = _CLOSING_S) -> None:
+    """Close the environments of all slots and give them a while for it."""
+    closing: set[asyncio.Task[None]] = set()
+    threads: set[EnvThreads] = set()
+    for slot in slots:
+        threads.add(slot.threads)
+        slot.close()
+        closing |= slot.closing
     if closing:
         for late in (await asyncio.wait(closing, timeout=grace_s))[1]:
             late.cancel()
-    for loop in loops:
-        await loop.settle(min(grace_s, _SETTLING_S))
+    for each in threads:
+        await each.settle(min(grace_s, _SETTLING_S))
 
 
-def _is_answered(future: "asyncio.Future[Answer]") -> bool:
-    return future.done() and not future.cancelled() and future.exception() is None
+def _is_inline(env: object) -> bool:
+    return bool(getattr(env, "inline", False))
 
 
-def _expire(future: "asyncio.Future[Answer]") -> None:
-    if not future.done():
-        future.set_exception(TimeoutError())
+def _keeps_thread(env: object) -> bool:
+    """Say whether calls of an environment run in a thread, not on an event loop."""
+    methods = (getattr(env, name, None) for name in ("reset", "step"))
+    return not _is_inline(env) and not all(map(inspect.iscoroutinefunction, methods))
+
+
+def _begin_inline(value: Awaitable[Any]) -> Call:
+    call = Call(lambda: value)
+    call.begin(asyncio.get_running_loop())
+    return call

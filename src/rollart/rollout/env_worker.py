@@ -1,7 +1,8 @@
-"""EnvWorker: hosts many EnvManagers, one per environment slot, and reports how each one ended.
+"""EnvWorker: runs attempts, one per environment slot, and reports how each one ended.
 
-Every launch is answered by exactly one event. A cancelled or failed attempt frees its slot at
-once, whatever its environment is still doing.
+Every launch is answered by exactly one event: the task of an attempt posts it at its end, or a
+callback does if the task was cancelled before it first ran. A cancelled or failed attempt frees
+its slot at once, whatever its environment is still doing, because a slot awaits no environment.
 """
 
 import asyncio
@@ -28,10 +29,15 @@ from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, Traj
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ends:
-    """Where a worker's results go."""
+    """Where a worker's results go.
+
+    Example: `Ends(put=buffer.put, post=controller.post)`
+    """
 
     put: Callable[[Trajectory], None]
+    """Takes a finished trajectory, before the event that reports it."""
     post: Callable[[Event], None]
+    """Takes the event of each attempt that ended."""
 
     def cut(self, id_: TrajectoryId, cost: int) -> None:
         """Report a turn that ended with its attempt."""
@@ -39,7 +45,10 @@ class Ends:
 
 
 class Tasks(Protocol):
-    """What attempts run in, such as a task group."""
+    """What attempts run in.
+
+    Example: `async with asyncio.TaskGroup() as group: worker.launch(launches, group)`
+    """
 
     def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start an attempt."""
@@ -47,7 +56,10 @@ class Tasks(Protocol):
 
 
 class EnvWorker:
-    """Runs attempts in environment slots."""
+    """Runs attempts in environment slots.
+
+    Example: `EnvWorker(setups={"lake": setup}, access=access, tasks=stream.task, ends=ends)`
+    """
 
     def __init__(
         self,
@@ -63,7 +75,7 @@ class EnvWorker:
         self._tasks = tasks
         self._ends = ends
         self._score_elsewhere = score_elsewhere
-        self._seats: dict[SlotId, EnvSlot] = {}
+        self._slots: dict[SlotId, EnvSlot] = {}
         self._running: dict[TrajectoryId, asyncio.Task[None]] = {}
 
     def launch(self, launches: Sequence[Launch], group: Tasks) -> None:
@@ -81,9 +93,9 @@ class EnvWorker:
             task.cancel()
 
     def settle(self, event: Event) -> None:
-        """Let the others go on without an attempt that ended, once its successor has joined them.
+        """Take an attempt that ended out of the barrier, once its successor has joined it.
 
-        Earlier, who goes on together would depend on which environment answered last.
+        Earlier, which episodes pass together would depend on which environment answered last.
         """
         match event:
             case TrajectoryFinished():
@@ -94,7 +106,7 @@ class EnvWorker:
                 pass
 
     def leave(self, trajectory: TrajectoryId) -> None:
-        """Let the others go on without an attempt."""
+        """Take an attempt out of the barrier."""
         self._access.gate.leave(trajectory)
 
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
@@ -107,7 +119,7 @@ class EnvWorker:
 
     async def close(self) -> None:
         """Close every environment, and give them a while for it."""
-        await close_all(self._seats.values())
+        await close_all(self._slots.values())
 
     async def _run(self, launch: Launch) -> None:
         task = self._tasks(launch.task)
@@ -121,10 +133,10 @@ class EnvWorker:
             sampling=setup.sampling,
             seed=launch.seed,
         )
-        if launch.slot not in self._seats:
-            self._seats[launch.slot] = EnvSlot(launch.slot)
-        seat = self._seats[launch.slot]
-        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        if launch.slot not in self._slots:
+            self._slots[launch.slot] = EnvSlot(launch.slot)
+        slot = self._slots[launch.slot]
+        manager = EnvManager(spec, setup=setup, seat=slot, access=self._access)
         event = await self._outcome(manager)
         del self._running[launch.id]
         self._ends.post(event)

@@ -1,13 +1,12 @@
-"""Together: work that begins at once and is of use only if all of it succeeds.
+"""Tasks: run asyncio tasks so that none outlives its use and none keeps the process alive.
 
-Ending: an event loop that no task can keep from ending.
-
-`asyncio.run` waits for every task it cancels; an environment that swallows its cancellation, or
-never returns from its `close`, would hold the process for ever. Here they have a while to end in
-order; what is left then is left behind with the loop, as are threads that do not return. Ctrl-C
-cancels the main task, unless that handles the signal itself, and ends the waiting after it.
-
-Stalls: says that something blocked the event loop, which everything in this process shares.
+- `together` runs coroutines that are of use only if all succeed: when one fails, the others have
+  ended before its error is raised, so none runs on while what it uses is being closed.
+- `run` is `asyncio.run` with a time limit at the end. `asyncio.run` waits for every task that it
+  cancels; one that swallows its cancellation would keep the process for ever. Here tasks get
+  `grace_s` to end; after that the loop is closed without them. Ctrl-C cancels the main task,
+  unless that handles the signal itself.
+- `watch_stalls` warns when something blocks the event loop that everything in this process shares.
 """
 
 import asyncio
@@ -22,10 +21,7 @@ T = TypeVar("T")
 
 
 async def together(works: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Do all at once; when one fails, or nobody waits any more, end the others before it is told.
-
-    So none goes on while what it stands on is being closed.
-    """
+    """Run all at once; when one fails or this is cancelled, end the others before raising."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         return await asyncio.gather(*tasks)
@@ -72,7 +68,7 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = GRACE_S) -> T:
 
 
 async def _end_tasks(grace_s: float) -> None:
-    """Cancel all other tasks; those that go on in spite of it are not mentioned again."""
+    """Cancel all other tasks; say nothing of those that ignore it, then or later."""
     loop, this = asyncio.get_running_loop(), asyncio.current_task()
     others = {task for task in asyncio.all_tasks(loop) if task is not this}
     for task in others:
@@ -92,7 +88,7 @@ STALL_S = 5.0
 async def watch_stalls(
     warn: Callable[[str], None], *, every_s: float = EVERY_S, stall_s: float = STALL_S
 ) -> None:
-    """Warn once, if the loop stands still for longer than it ever should."""
+    """Warn once, if the loop is blocked for longer than it ever should be."""
     clock = SystemClock()
     while True:
         slept_s = clock.now()
@@ -100,6 +96,6 @@ async def watch_stalls(
         late_s = clock.now() - slept_s - every_s
         if late_s > stall_s:
             return warn(
-                f"everything stood still for {late_s:.0f} s: an environment that is `inline` "
-                "blocks? Without that it has a thread"
+                f"the event loop was blocked for {late_s:.0f} s, and everything with it: does an "
+                "environment that declares `inline = True` block? Without that it gets a thread"
             )
