@@ -20,6 +20,7 @@ from rollart.types import (
     Request,
     Reward,
     ScoreCall,
+    StepReport,
     TrajectoryId,
     Version,
 )
@@ -164,6 +165,80 @@ class Generator(Protocol):
 
     def forget(self, session: TrajectoryId) -> None:
         """Drop what is cached for a session that ended."""
+        ...
+
+
+class Trainer(Protocol):
+    """Holds the policy's weights and makes optimizer steps; blocking, one call at a time.
+
+    Every `step` advances the version by exactly one, whatever the batch held. Its callers, which
+    live in other processes, see it as a `RemoteTrainer`.
+
+    Example:
+        >>> report = trainer.step(encode(groups))
+        >>> report.version, report.metrics["updates"]
+        (8, 1.0)
+        >>> trainer.publish()
+        8
+
+    """
+
+    def step(self, batch: Mapping[str, Array]) -> StepReport:
+        """Make one optimizer step on a batch (`training.batch.encode`)."""
+        ...
+
+    def publish(self) -> Version:
+        """Put the current weights into the weight store; return their version."""
+        ...
+
+    def save(self, directory: str) -> None:
+        """Write a checkpoint: weights, optimizer, schedule and RNG state."""
+        ...
+
+    def load(self, directory: str) -> Version:
+        """Restore what `save` wrote; return the version."""
+        ...
+
+    def export(self, directory: str) -> None:
+        """Write a Hugging Face model directory."""
+        ...
+
+    def adapter(self) -> dict[str, Array]:
+        """Return the tensors of the adapters alone."""
+        ...
+
+    def close(self) -> None:
+        """Release what the trainer holds."""
+        ...
+
+
+class RemoteTrainer(Protocol):
+    """A trainer as the rest of the program sees it: the same methods, awaited.
+
+    Example:
+        >>> report = await trainer.step(batch)
+        >>> version = await trainer.publish()
+
+    """
+
+    async def step(self, batch: Mapping[str, Array]) -> StepReport:
+        """Make one optimizer step on a batch."""
+        ...
+
+    async def publish(self) -> Version:
+        """Put the current weights into the weight store; return their version."""
+        ...
+
+    async def save(self, directory: str) -> None:
+        """Write a checkpoint."""
+        ...
+
+    async def load(self, directory: str) -> Version:
+        """Restore what `save` wrote; return the version."""
+        ...
+
+    async def close(self) -> None:
+        """End the trainer."""
         ...
 
 
