@@ -8,8 +8,9 @@ here by the buffer they are.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
+from rollart.token_arrays import Floats, Indices, LossTerms, Needs, TokenBatch, TokenLosses
 from rollart.types import (
     ArraySpec,
     Completion,
@@ -239,6 +240,70 @@ class RemoteTrainer(Protocol):
 
     async def close(self) -> None:
         """End the trainer."""
+        ...
+
+
+@runtime_checkable
+class Algorithm(Protocol):
+    """Turns rewards into a gradient: a frozen dataclass whose fields are the keys of `[algorithm]`.
+
+    It is stateless. The trainer asks for advantages once a step and for token weights once a
+    minibatch, on every rank for the whole batch, so all statistics are the same at any number of
+    ranks and micro-batches; the loss is asked for micro-batch by micro-batch.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class BestOnly:  # [algorithm] type = "best.py:BestOnly"
+        ...     above: float = 0.5
+        ...     needs = Needs()
+        ...
+        ...     def advantages(self, batch):
+        ...         return (batch.rewards > self.above)[batch.owners].astype("float64")
+        ...
+        ...     def token_weights(self, counts, groups):
+        ...         return counts * 0 + 1 / counts.sum()
+        ...
+        ...     def loss(self, terms):
+        ...         return TokenLosses(losses=-terms.advantages * terms.logprobs)
+
+    """
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of groups and of the trainer."""
+        ...
+
+    def advantages(self, batch: TokenBatch) -> Floats:
+        """Return [T] advantages of all tokens; those of tokens not sampled are ignored."""
+        ...
+
+    def token_weights(self, counts: Indices, groups: Indices) -> Floats:
+        """Return what one token of each sequence of a minibatch weighs in the loss.
+
+        Given are each sequence's number of sampled tokens and its group. One without a sampled
+        token counts as a sequence.
+        """
+        ...
+
+    def loss(self, terms: LossTerms) -> TokenLosses:
+        """Return the losses of a micro-batch's sampled tokens."""
+        ...
+
+
+@runtime_checkable
+class TokenColumns(Protocol):
+    """What an algorithm adds whose loss needs more of each token than its advantage.
+
+    For selections over the whole batch, such as the tokens of largest covariance.
+
+    Example:
+        >>> def columns(self, batch, advantages):
+        ...     return {"is_first_turn": (batch.turns == 0).astype("float64")}
+
+    """
+
+    def columns(self, batch: TokenBatch, advantages: Floats) -> Mapping[str, Floats]:
+        """Return [T] values by name; the loss finds them in `LossTerms.columns`."""
         ...
 
 
