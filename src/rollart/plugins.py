@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -27,7 +27,12 @@ Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
 """What can be added by one file and a name."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
-    "algorithm": {},
+    "algorithm": {
+        "grpo": "rollart.training.algorithms.grpo:Grpo",
+        "dr_grpo": "rollart.training.algorithms.dr_grpo:DrGrpo",
+        "rloo": "rollart.training.algorithms.rloo:Rloo",
+        "reinforce": "rollart.training.algorithms.reinforce:Reinforce",
+    },
     "engine": {},
     "env": {
         "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
@@ -74,6 +79,8 @@ HARDWARE_TABLES = "rollart.hardware"
 COMMANDS = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
+_FILE_PREFIX = "rollart_file_"
+"""What the modules of files named by their path are called, before the file's own name."""
 _running = threading.RLock()
 """Held while a file is run."""
 
@@ -118,6 +125,33 @@ def find(kind: Kind, name: str, *, field: str) -> Any:
     if found is None:
         raise ConfigError(field, name, f"{module_name} has no {wanted}")
     return found
+
+
+def name_of(kind: Kind, found: type) -> str:
+    """Return the name under which `find` finds a class, in any process.
+
+    Example:
+        >>> name_of("env", FrozenLake)
+        'frozen_lake'
+        >>> name_of("algorithm", Toy)  # the class of a file that was named by its path
+        '/home/me/toy.py:Toy'
+
+    """
+    target = f"{found.__module__}:{found.__qualname__}"
+    installed = {entry.name: entry.value for entry in entry_points(group=f"rollart.{kind}s")}
+    for name, value in {**installed, **BUILT_IN[kind]}.items():
+        if value == target:
+            return name
+    file = getattr(sys.modules.get(found.__module__), "__file__", None)
+    is_file = found.__module__ == "__main__" or found.__module__.startswith(_FILE_PREFIX)
+    return f"{Path(file).resolve()}:{found.__qualname__}" if file and is_file else target
+
+
+def add_paths(directories: Iterable[str]) -> None:
+    """Let modules in these directories be imported by name, the first one first."""
+    for directory in reversed(tuple(directories)):
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
 
 
 def describe_unknown(kind: Kind, name: str, *, own: str) -> str:
@@ -167,7 +201,7 @@ def _load_file(name: str, field: str, shown: object) -> ModuleType:
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(field, shown, f"there is no file {path}")
-    key = f"rollart_file_{path.stem}_{crc32(str(path).encode()):x}"
+    key = f"{_FILE_PREFIX}{path.stem}_{crc32(str(path).encode()):x}"
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)

@@ -10,7 +10,7 @@ here by the buffer they are.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from rollart.token_arrays import Floats, Indices, LossTerms, Needs, TokenBatch, TokenLosses
+from rollart.token_arrays import AlgorithmNeeds, Floats, Indices, LossTerms, TokenBatch, TokenLosses
 from rollart.types import (
     ArraySpec,
     Completion,
@@ -255,7 +255,7 @@ class Algorithm(Protocol):
         >>> @dataclass(frozen=True, kw_only=True)
         ... class BestOnly:  # [algorithm] type = "best.py:BestOnly"
         ...     above: float = 0.5
-        ...     needs = Needs()
+        ...     needs = AlgorithmNeeds()
         ...
         ...     def advantages(self, batch):
         ...         return (batch.rewards > self.above)[batch.owners].astype("float64")
@@ -269,7 +269,7 @@ class Algorithm(Protocol):
     """
 
     @property
-    def needs(self) -> Needs:
+    def needs(self) -> AlgorithmNeeds:
         """What it asks of groups and of the trainer."""
         ...
 

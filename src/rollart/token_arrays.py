@@ -22,11 +22,11 @@ else:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
+class AlgorithmNeeds:
     """What an algorithm asks of groups and of the trainer.
 
     Example:
-        >>> Needs(min_group_size=2, reference=True, idle_tokens=True)
+        >>> AlgorithmNeeds(min_group_size=2, reference=True, idle_tokens=True)
 
     """
 
@@ -84,9 +84,9 @@ class TokenBatch:
     ages: Indices
     """[T] How many versions older than the trainer's are the weights that drew it."""
     proximal: Floats | None = None
-    """[T] Log-probs under the weights at the start of the step; None unless `Needs.scores`."""
+    """[T] Log-probs under the weights at the start of the step; None unless `needs.scores`."""
     reference: Floats | None = None
-    """[T] Log-probs under the initial weights; None unless `Needs.scores` and `.reference`."""
+    """[T] Log-probs under the initial weights; None unless `needs.scores` and `.reference`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,10 +109,10 @@ class LossTerms:
     behaviour: Tensor
     """When the tokens were drawn."""
     reference: Tensor | None
-    """Under the initial weights; None unless `Needs.reference`."""
+    """Under the initial weights; None unless `needs.reference`."""
     advantages: Tensor
     entropies: Tensor
-    """Of the distribution each was drawn from, in nats; with gradient if `Needs.entropy`."""
+    """Of the distribution each was drawn from, in nats; with gradient if `needs.entropy`."""
     owners: Tensor
     """The trajectory of each."""
     turns: Tensor

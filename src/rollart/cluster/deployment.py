@@ -10,11 +10,10 @@ The parts a controller drives, made from a config and, for a resumed run, from a
 
 import asyncio
 import collections.abc
-import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -49,6 +48,7 @@ from rollart.rollout.evaluation import Evaluator
 from rollart.seeds import derive_seed
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
+from rollart.training.options import trainer_arguments
 from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.prefetch import open_source
@@ -168,8 +168,10 @@ async def open_trainer(
     host = EmbeddedHost(env=thread_env(config.training.threads))
     options: dict[str, Json] = {
         "model": str(model),
-        "options": json.loads(json.dumps(asdict(config.training))),
         "store": store,
+        **trainer_arguments(
+            config.training, config.algorithm, import_paths=config.run.import_paths
+        ),
     }
     try:
         plan = RankPlan(

@@ -4,12 +4,31 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-_KEY, _MEANT = "key", "meant"
+from rollart.plugins import Kind
+
+_KEY, _MEANT, _CHOSEN = "key", "meant", "chosen"
+TYPE = "type"
+"""The key of a section that says which class the section's other keys are the fields of."""
 
 
 def named(key: str, *, meant: Iterable[str] = ()) -> dict[str, Any]:
     """Return a field's metadata: its key in files, and words that are taken for it by mistake."""
     return {_KEY: key, _MEANT: tuple(meant)}
+
+
+def chosen(kind: Kind) -> dict[str, Any]:
+    """Return the metadata of a field that holds an option class of the user's choice.
+
+    Its section names the class under `type`: what `plugins.find` finds.
+    """
+    return {_CHOSEN: kind}
+
+
+def chosen_kind(cls: Any, key: str) -> Kind | None:
+    """Return what kind of class a key's section chooses; None if it does not."""
+    return next(
+        (e.metadata.get(_CHOSEN) for e in _fields(cls) if e.name == keys_of(cls)[key]), None
+    )
 
 
 def keys_of(cls: Any) -> Mapping[str, str]:

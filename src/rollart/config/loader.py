@@ -15,7 +15,6 @@ import json
 import math
 import re
 import shlex
-import sys
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -25,9 +24,10 @@ from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollart.config.keys import keys_of, meant_by
-from rollart.config.schema import Config
+from rollart.config.keys import TYPE, chosen_kind, keys_of, meant_by
+from rollart.config.schema import MOVED, Config
 from rollart.errors import ConfigError, UserError
+from rollart.plugins import Kind, add_paths, find
 
 Table = dict[str, Any]
 
@@ -195,9 +195,7 @@ def parse_config(text: str) -> Config:
 
 def add_import_paths(config: Config) -> None:
     """Let `module:Class` names in the config find the user's own modules."""
-    for directory in reversed(config.run.import_paths):
-        if directory not in sys.path:
-            sys.path.insert(0, directory)
+    add_paths(config.run.import_paths)
 
 
 class OptionBuilder:
@@ -214,7 +212,12 @@ class OptionBuilder:
         for key, value in table.items():
             if key not in hints:
                 raise self._error(prefix + key, value, unknown_key(cls, prefix, key))
-            values[names[key]] = self._value(hints[key], value, prefix + key)
+            kind = chosen_kind(cls, key)
+            values[names[key]] = (
+                self._value(hints[key], value, prefix + key)
+                if kind is None
+                else self._chosen(kind, _default_of(cls, key), value, prefix + key)
+            )
         for missing in (key for key in _required(cls) if names[key] not in values):
             raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
         try:
@@ -241,6 +244,24 @@ class OptionBuilder:
         if isinstance(checked, float) and not math.isfinite(checked):
             raise self._error(path, value, "must be a finite number")
         return checked
+
+    def _chosen(self, kind: Kind, default: object, value: object, path: str) -> Any:
+        """Make the option class that a section names under `type`."""
+        table = dict(self._table(value, path))
+        name = table.pop(TYPE, None)
+        if name is None:
+            return self.build(type(default), table, path)
+        where = f"{path}.{TYPE}"
+        name = self._value(str, name, where)
+        add_paths(_import_paths(self._layered.table))
+        try:
+            found = find(kind, name, field=where)
+        except ConfigError as error:
+            raise self._error(where, error.value, error.fix) from error
+        if not (isinstance(found, type) and dataclasses.is_dataclass(found)):
+            fix = "must be a frozen dataclass: its fields are the keys of the section"
+            raise self._error(where, name, fix)
+        return self.build(found, table, path)
 
     def _wrong_type(self, hint: Any, value: object, path: str) -> str:
         wanted = describe_type(hint)
@@ -310,6 +331,19 @@ def describe_type(hint: Any) -> str:
     return simple.get(hint, str(hint))
 
 
+def _default_of(cls: type, key: str) -> object:
+    """Return the default of a field that makes its own."""
+    entry = next(each for each in dataclasses.fields(cls) if each.name == keys_of(cls)[key])
+    assert entry.default_factory is not dataclasses.MISSING
+    return entry.default_factory()
+
+
+def _import_paths(table: Table) -> list[str]:
+    run = table.get("run")
+    paths = cast("Table", run).get("import_paths") if isinstance(run, dict) else None
+    return [str(each) for each in cast("list[Any]", paths)] if isinstance(paths, list) else []
+
+
 def _required(cls: type) -> list[str]:
     missing = dataclasses.MISSING
     return [
@@ -321,16 +355,20 @@ def _required(cls: type) -> list[str]:
 
 def _places(key: str) -> list[str]:
     """Return where in a config's sections there is such a key."""
-    return [
-        f"{section}.{key}"
-        for section, hint in field_types(Config).items()
-        if option_class(hint) is hint and key in field_types(hint)
-    ]
+    sections: dict[str, type] = {}
+    for section, hint in field_types(Config).items():
+        if chosen_kind(Config, section):
+            sections[section] = type(_default_of(Config, section))
+        elif option_class(hint) is hint:
+            sections[section] = hint
+    return [f"{section}.{key}" for section, cls in sections.items() if key in field_types(cls)]
 
 
 def unknown_key(cls: type, prefix: str, key: str) -> str:
     """Say that a class has no such key, and which was meant or which there are."""
     hints = field_types(cls)
+    if new := MOVED.get(prefix + key):
+        return f"unknown key; did you mean {new}?"
     if prefix and key in field_types(Config):
         return f"unknown key; did you mean the section [{key}]?"
     if not prefix and (places := _places(key)):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rollart.config.affinity import LENT, LOCAL, AffinityOptions, Preferences, RoutingOptions
-from rollart.config.keys import named
+from rollart.config.keys import chosen, named
 from rollart.config.pools import PoolOptions, ProfileOptions
 from rollart.config.ray import RayOptions
 from rollart.config.rewards import RewardPart, check_parts
@@ -34,10 +34,29 @@ from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
 from rollart.inference.torch.options import TorchEngineOptions
 from rollart.models.options import ModelOptions
+from rollart.plugins import name_of
+from rollart.ports import Algorithm
 from rollart.rewards.invoke.options import InvokerOptions
 from rollart.sandbox.options import SandboxOptions
-from rollart.training.options import TrainingOptions
+from rollart.training.algorithms.grpo import Grpo
+from rollart.training.options import TrainingOptions, check_algorithm
 from rollart.types import Sampling
+
+_OF_THE_LOSS = (
+    "aggregation",
+    "constant_tokens",
+    "clip_low",
+    "clip_high",
+    "correction",
+    "correction_cap",
+    "kl_coefficient",
+    "entropy_coefficient",
+)
+MOVED: Mapping[str, str] = {
+    "training.advantage": "algorithm.type",
+    **{f"training.{name}": f"algorithm.{name}" for name in _OF_THE_LOSS},
+}
+"""Keys of earlier versions, and what they are called now."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +196,9 @@ class Config:
     engine: EngineOptions = field(default_factory=EngineOptions)
     """Which inference engine samples the tokens."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
-    """The loss and the optimizer."""
+    """How a batch becomes an optimizer step."""
+    algorithm: Algorithm = field(default_factory=Grpo, metadata=chosen("algorithm"))
+    """How rewards become a gradient: advantages and loss; its type says which keys there are."""
     batching: Batching = field(default_factory=Batching)
     """Sizes of groups and batches."""
     staleness: Staleness = field(default_factory=Staleness)
@@ -269,8 +290,11 @@ class Config:
 
     def _check_groups(self) -> None:
         size = self.batching.group_size
-        if size == 1 and self.training.advantage != "reinforce":
-            fix = f'advantage "{self.training.advantage}" compares attempts: use at least 2'
+        check_algorithm(self.algorithm)
+        least = self.algorithm.needs.min_group_size
+        if size < least:
+            name = name_of("algorithm", type(self.algorithm))
+            fix = f'algorithm "{name}" compares attempts: use at least {least}'
             raise ConfigError("batching.group_size", size, fix)
         if self.batching.min_members > size:
             fix = f"must be at most batching.group_size ({size})"

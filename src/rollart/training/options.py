@@ -1,19 +1,25 @@
-"""The config section `training`: how a batch becomes an optimizer step.
+"""The options of the trainer: the config section `training`, and an algorithm as plain values.
 
-Standard library only, so that a config is checked without loading torch. The formulas the fields
-choose between are stated where they are computed: `advantage`, `loss`.
+A config is checked without loading torch. What a trainer is made
+with crosses to its process as JSON (`trainer_arguments`) and is read there (`TrainingOptions.read`,
+`read_algorithm`): an algorithm travels as its type and its fields.
 """
 
+import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from rollart.errors import ConfigError
+from pydantic import TypeAdapter
 
-Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
-Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
-Correction = Literal["decoupled", "none"]
+from rollart.errors import ConfigError
+from rollart.plugins import add_paths, find, name_of
+from rollart.ports import Algorithm
+from rollart.types import Json
+
+DEFAULT_ALGORITHM = "grpo"
+_PATHS = "import_paths"
 DType = Literal["float32", "bfloat16"]
 
 
@@ -66,24 +72,6 @@ class TrainingOptions:
     """AdamW's denominator floor."""
     max_grad_norm: float = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
-    advantage: Advantage = "grpo"
-    """How rewards compare within a group: grpo (mean, std), dr_grpo (mean), rloo, reinforce."""
-    aggregation: Aggregation = "token_mean"
-    """What a token weighs: 1/tokens, 1/(sequences·its length), or 1/(sequences·constant_tokens)."""
-    constant_tokens: int = 128
-    """The constant length that aggregation = "dr_grpo" divides by."""
-    clip_low: float = 0.2
-    """The policy ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 0.28
-    """The policy ratio is clipped above at 1 + clip_high."""
-    correction: Correction = "decoupled"
-    """decoupled: ratio to the step's first weights, stale tokens reweighted; none: plain PPO."""
-    correction_cap: float = 2.0
-    """Importance weights of stale tokens are truncated at this."""
-    kl_coefficient: float = 0.0
-    """Weight of the k3 divergence from the initial weights; 0 keeps no reference model."""
-    entropy_coefficient: float = 0.0
-    """Weight of the entropy bonus."""
     epochs: int = 1
     """Passes over the batch per step."""
     minibatches: int = 1
@@ -117,7 +105,13 @@ class TrainingOptions:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        self._check_choices()
+        if self.dtype not in get_args(DType):
+            fix = f"must be one of {', '.join(get_args(DType))}"
+            raise ConfigError("training.dtype", self.dtype, fix)
+        if not self.device:
+            raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
         self._check_numbers()
 
     @classmethod
@@ -135,48 +129,16 @@ class TrainingOptions:
         """Whether weights live as shares of ranks, if only of one."""
         return self.ranks > 1 or self.offload or self.mixed_precision
 
-    def _check_choices(self) -> None:
-        for name, choices in (
-            ("advantage", Advantage),
-            ("aggregation", Aggregation),
-            ("correction", Correction),
-            ("dtype", DType),
-        ):
-            value = getattr(self, name)
-            if value not in get_args(choices):
-                raise ConfigError(
-                    f"training.{name}", value, f"must be one of {', '.join(get_args(choices))}"
-                )
-        if not self.device:
-            raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
-
     def _check_numbers(self) -> None:
         for name in ("learning_rate", "eps", "timeout_s"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value > 0):
                 raise ConfigError(f"training.{name}", value, "must be a finite number above 0")
-        if not (math.isfinite(self.correction_cap) and self.correction_cap >= 1):
-            fix = "must be at least 1, the weight of what is on policy"
-            raise ConfigError("training.correction_cap", self.correction_cap, fix)
-        for name in (
-            "weight_decay",
-            "max_grad_norm",
-            "clip_low",
-            "clip_high",
-            "kl_coefficient",
-            "entropy_coefficient",
-        ):
+        for name in ("weight_decay", "max_grad_norm"):
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"training.{name}", value, "must be a finite number, at least 0")
-        for name in (
-            "constant_tokens",
-            "epochs",
-            "minibatches",
-            "micro_batch_tokens",
-            "threads",
-            "ranks",
-        ):
+        for name in ("epochs", "minibatches", "micro_batch_tokens", "threads", "ranks"):
             value = getattr(self, name)
             if value < 1:
                 raise ConfigError(f"training.{name}", value, "must be at least 1")
@@ -184,10 +146,59 @@ class TrainingOptions:
             value = getattr(self, name)
             if value < 0:
                 raise ConfigError(f"training.{name}", value, "must be at least 0")
-        if self.clip_low > 1:
-            raise ConfigError("training.clip_low", self.clip_low, "must be at most 1")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
+
+
+def trainer_arguments(
+    options: TrainingOptions, algorithm: Algorithm, *, import_paths: Sequence[str] = ()
+) -> dict[str, Json]:
+    """Return what a trainer is made with as JSON values, for a process of its own.
+
+    Example:
+        >>> trainer_arguments(TrainingOptions(), Rloo())["algorithm"]["type"]
+        'rloo'
+
+    """
+    named = {"type": name_of("algorithm", type(algorithm)), _PATHS: list(import_paths)}
+    return {"options": _plain(options), "algorithm": {**named, **_plain(algorithm)}}
+
+
+def read_algorithm(values: Mapping[str, Any]) -> Algorithm:
+    """Make an algorithm from its type and fields as JSON values.
+
+    `import_paths` among them are directories in which its module may be.
+
+    Example:
+        >>> read_algorithm({"type": "rloo", "clip_low": 0.1})
+        Rloo(aggregation='token_mean', …, clip_low=0.1, …)
+
+    """
+    add_paths(values.get(_PATHS, ()))
+    found = find("algorithm", values.get("type", DEFAULT_ALGORITHM), field="algorithm.type")
+    own = {key: value for key, value in values.items() if key not in ("type", _PATHS)}
+    _check_names("algorithm.", own, found)
+    adapter: TypeAdapter[Any] = TypeAdapter(found)
+    algorithm = adapter.validate_python(own)
+    check_algorithm(algorithm)
+    return algorithm
+
+
+def check_algorithm(algorithm: object) -> None:
+    """Refuse an object that is no algorithm, naming what it lacks.
+
+    Example:
+        >>> check_algorithm(Grpo())
+
+    """
+    wanted = ("needs", "advantages", "token_weights", "loss")
+    missing = [name for name in wanted if not hasattr(algorithm, name)]
+    if missing:
+        kind = type(algorithm)
+        fix = f"{kind.__name__} has no {', '.join(missing)}; see rollart.ports.Algorithm"
+        raise ConfigError("algorithm.type", name_of("algorithm", kind), fix)
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    return json.loads(json.dumps(asdict(options)))
 
 
 def _check_names(prefix: str, values: Mapping[str, Any], options: type) -> None:
