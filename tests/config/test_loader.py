@@ -146,7 +146,7 @@ def test_environment_options_may_be_nested(write):
         ("[engine.torch]\nrows = 0\n", "engine.torch.rows = 0: must be at least 1 (run.toml:4)"),
         ("[sampling]\ntemperature = 0\n", "training needs random draws"),
         ("[sampling]\ntop_p = 1.5\n", "sampling.top_p = 1.5: must be in (0, 1] (run.toml:4)"),
-        ("[batching]\ngroup_size = 1\n", 'advantage "grpo" compares attempts: use at least 2'),
+        ("[batching]\ngroup_size = 1\n", 'algorithm "grpo" compares attempts: use at least 2'),
         ("[batching]\nmin_members = 9\n", "must be at most batching.group_size (8) (run.toml:4)"),
         (
             "[engine]\nnam = 'torch'\n",
