@@ -173,7 +173,7 @@ def test_environment_options_may_be_nested(write):
         ("[ray]\nenvironment_workers = -1\n", "environment_workers = -1: must be at least 0"),
         (
             "[zzz]\nx = 1\n",
-            "zzz = {'x': 1}: unknown key; a config has affinity, batching, dispatch",
+            "zzz = {'x': 1}: unknown key; a config has affinity, algorithm, batching, dispatch",
         ),
     ],
 )
@@ -289,7 +289,7 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
     for key, said in (
         ("run.stepz", "run.stepz: unknown key; did you mean run.steps?"),
         ("staleness.alhpa", "staleness.alhpa: unknown key; did you mean staleness.alpha?"),
-        ("xyzzy", "xyzzy: unknown key; a config has affinity, batching"),
+        ("xyzzy", "xyzzy: unknown key; a config has affinity, algorithm, batching"),
         ("tasks.lake.envv", "tasks.envv: unknown key; did you mean tasks.env?"),
         ("run.steps.x", "run.steps.x: no such key; run.steps is a whole number"),
     ):
