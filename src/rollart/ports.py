@@ -10,7 +10,6 @@ here by the buffer they are.
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from rollart.token_arrays import AlgorithmNeeds, Floats, Indices, LossTerms, TokenBatch, TokenLosses
 from rollart.types import (
     ArraySpec,
     Completion,
@@ -24,6 +23,14 @@ from rollart.types import (
     StepReport,
     TrajectoryId,
     Version,
+)
+from rollart.types.token_arrays import (
+    AlgorithmNeeds,
+    Floats,
+    Indices,
+    LossTerms,
+    TokenBatch,
+    TokenLosses,
 )
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ LAKE = '[tasks.lake]\nenv = "frozen_lake"\n'
 TOY = '''
 from dataclasses import dataclass
 
-from rollart.token_arrays import AlgorithmNeeds, TokenLosses
+from rollart.types import AlgorithmNeeds, TokenLosses
 
 
 @dataclass(frozen=True, kw_only=True)

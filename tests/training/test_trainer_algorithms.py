@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from rollart.token_arrays import AlgorithmNeeds, TokenLosses
+from rollart.types import AlgorithmNeeds, TokenLosses
 
 
 @dataclass(frozen=True, kw_only=True)

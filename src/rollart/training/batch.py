@@ -39,9 +39,9 @@ from numpy.typing import NDArray
 
 from rollart.errors import InvariantError
 from rollart.seeds import derive_seed
-from rollart.token_arrays import Floats, TokenBatch
 from rollart.training.options import TrainingOptions
 from rollart.types import Trajectory, Turn
+from rollart.types.token_arrays import Floats, TokenBatch
 
 _DTYPES: dict[str, type] = {
     "tokens": np.int32,

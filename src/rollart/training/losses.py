@@ -15,11 +15,11 @@ from torch import Tensor
 
 from rollart.errors import InvariantError
 from rollart.ports import Algorithm, TokenColumns
-from rollart.token_arrays import Floats, LossTerms, TokenBatch
 from rollart.training.batch import Batch
 from rollart.training.metrics import Measures
 from rollart.training.model import Model, score
 from rollart.training.packing import MicroBatch
+from rollart.types.token_arrays import Floats, LossTerms, TokenBatch
 
 
 @dataclass(slots=True, kw_only=True)

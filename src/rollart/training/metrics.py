@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rollart.token_arrays import Floats
 from rollart.training.batch import Batch
 from rollart.training.distributed.process_group import ProcessGroup
+from rollart.types.token_arrays import Floats
 
 USUAL = (
     "loss",

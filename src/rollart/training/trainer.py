@@ -34,7 +34,6 @@ from rollart.clock import SystemClock
 from rollart.errors import ConfigError, InvariantError
 from rollart.ports import Algorithm, Array, WeightStore
 from rollart.seeds import derive_seed
-from rollart.token_arrays import Floats
 from rollart.training.batch import Batch, RankShare, deal_minibatches, decode, find_moving
 from rollart.training.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from rollart.training.distributed.process_group import ProcessGroup, RankInfo, join
@@ -54,6 +53,7 @@ from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import Policy, divide, load_policy
 from rollart.types import Json, StepReport, Version
+from rollart.types.token_arrays import Floats
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:

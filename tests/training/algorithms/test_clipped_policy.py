@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from rollart.errors import ConfigError
-from rollart.token_arrays import AlgorithmNeeds, LossTerms
 from rollart.training.algorithms.clipped_policy import (
     ClippedPolicy,
     importance_weights,
     k3_divergence,
     weigh_tokens,
 )
+from rollart.types.token_arrays import AlgorithmNeeds, LossTerms
 
 RANDOM = np.random.default_rng(0)
 COUNT = 200

@@ -6,7 +6,7 @@ All are per trajectory. A group with nothing to compare (one member, or equal re
 
 import numpy as np
 
-from rollart.token_arrays import Flags, Floats, Indices
+from rollart.types.token_arrays import Flags, Floats, Indices
 
 
 def centre_on_group(rewards: Floats, groups: Indices) -> Floats:

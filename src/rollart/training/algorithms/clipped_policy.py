@@ -23,7 +23,14 @@ from typing import ClassVar, Literal, get_args
 import numpy as np
 
 from rollart.errors import ConfigError
-from rollart.token_arrays import AlgorithmNeeds, Floats, Indices, LossTerms, Tensor, TokenLosses
+from rollart.types.token_arrays import (
+    AlgorithmNeeds,
+    Floats,
+    Indices,
+    LossTerms,
+    Tensor,
+    TokenLosses,
+)
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 Correction = Literal["decoupled", "none"]

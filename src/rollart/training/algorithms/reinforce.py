@@ -5,8 +5,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from rollart.token_arrays import Floats, TokenBatch
 from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.types.token_arrays import Floats, TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
