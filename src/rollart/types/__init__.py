@@ -1,7 +1,8 @@
 """The values of the project, by what they are about; all are re-exported here.
 
 `core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
-have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs; `token_arrays` are what an algorithm trains on.
+have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs;
+`token_arrays` are what an algorithm trains on.
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
