@@ -138,10 +138,12 @@ def name_of(kind: Kind, found: type) -> str:
 
     """
     target = f"{found.__module__}:{found.__qualname__}"
-    installed = {entry.name: entry.value for entry in entry_points(group=f"rollart.{kind}s")}
-    for name, value in {**installed, **BUILT_IN[kind]}.items():
-        if value == target:
-            return name
+    shipped = next((name for name, value in BUILT_IN[kind].items() if value == target), None)
+    if shipped is not None:
+        return shipped
+    for entry in entry_points(group=f"rollart.{kind}s"):
+        if entry.value == target:
+            return entry.name
     file = getattr(sys.modules.get(found.__module__), "__file__", None)
     is_file = found.__module__ == "__main__" or found.__module__.startswith(_FILE_PREFIX)
     return f"{Path(file).resolve()}:{found.__qualname__}" if file and is_file else target
