@@ -90,12 +90,11 @@ def _default(entry: "dataclasses.Field[Any]") -> object:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    found = {key: getattr(value, name) for key, name in keys_of(value).items()}
-    kinds = {key: chosen_kind(value, key) for key in found}
-    return {
-        key: each if (kind := kinds[key]) is None else _Typed(name_of(kind, type(each)), each)
-        for key, each in found.items()
-    }
+    found: dict[str, Any] = {}
+    for key, name in keys_of(value).items():
+        each, kind = getattr(value, name), chosen_kind(value, key)
+        found[key] = each if kind is None else _Typed(name_of(kind, type(each)), each)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

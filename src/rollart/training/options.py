@@ -158,8 +158,12 @@ def trainer_arguments(
         'rloo'
 
     """
-    named = {"type": name_of("algorithm", type(algorithm)), _PATHS: list(import_paths)}
-    return {"options": _plain(options), "algorithm": {**named, **_plain(algorithm)}}
+    described: dict[str, Json] = {
+        "type": name_of("algorithm", type(algorithm)),
+        _PATHS: list(import_paths),
+        **_plain(algorithm),
+    }
+    return {"options": _plain(options), "algorithm": described}
 
 
 def read_algorithm(values: Mapping[str, Any]) -> Algorithm:
@@ -197,7 +201,7 @@ def check_algorithm(algorithm: object) -> None:
         raise ConfigError("algorithm.type", name_of("algorithm", kind), fix)
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def _plain(options: Any) -> dict[str, Json]:
     return json.loads(json.dumps(asdict(options)))
 
 
