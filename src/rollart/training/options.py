@@ -25,7 +25,12 @@ DType = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraOptions:
-    """Low-rank adapters: what is trained instead of the weights themselves."""
+    """Low-rank adapters: what is trained instead of the weights themselves.
+
+    Example:
+        >>> LoraOptions(rank=16, targets=("q_proj", "v_proj"))
+
+    """
 
     rank: int = 0
     """Inner dimension of the adapters; 0 trains all weights and has none."""
@@ -58,7 +63,12 @@ class LoraOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How a batch becomes an optimizer step."""
+    """How a batch becomes an optimizer step.
+
+    Example:
+        >>> TrainingOptions(learning_rate=3e-4, warmup_steps=5, minibatches=2)
+
+    """
 
     learning_rate: float = 1e-4
     """AdamW's step size after the warm-up."""

@@ -112,7 +112,7 @@ class TorchTrainer:
         world_size: int = 1,
         address: str = LOOPBACK,
     ) -> None:
-        """Load the model; a rank of several then waits to be told where to `join` the others."""
+        """Load the model; one of several ranks then waits for `join`."""
         self._options = options = _read_options(options)
         if algorithm is None or isinstance(algorithm, Mapping):
             algorithm = read_algorithm(algorithm or {})
