@@ -1,15 +1,28 @@
-"""Explaining: what a key means, from the words written under its field."""
+"""Explanations: what a key means, from the text written under its field.
 
-import ast
+Type, limits and default come from the same annotations that the loader checks, so they cannot
+disagree with what it accepts.
+"""
+
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from textwrap import indent
 from typing import Any, get_origin
 
-from rollart.config.keys import TYPE, chosen_kind, keys_of
-from rollart.config.loader import describe_type, field_types, option_class, unknown_key
+from rollart.config.fields import (
+    TYPE,
+    chosen_kind,
+    constraints_of,
+    describe_type,
+    field_docs,
+    field_types,
+    keys_of,
+    make_default,
+    option_class,
+    option_fields,
+)
+from rollart.config.loader import unknown_key
 from rollart.config.schema import Config
 from rollart.config.writer import toml_value
 from rollart.errors import UserError
@@ -38,51 +51,23 @@ def explain(key: str, config: Config | None = None) -> str:
         within = option_class(hint)
         kind = chosen_kind(cls, part)
         if kind is not None:
-            usual = type(_made(cls, part))
+            usual = type(make_default(cls, part))
             within = usual if value is None else type(value)
             if parts[depth + 1 :] == [TYPE]:
                 now = None if value is None else name_of(kind, within)
                 default = toml_value(name_of(kind, usual))
-                return _explain_field(key, describe_choice(kind), "text", default, now)
+                return _explain_field(key, describe_choice(kind), "text", [], default, now)
             text = f"{text}\n\n{inspect.getdoc(within)}"
         if within is None:
             if parts[depth + 1 :]:
                 above = ".".join(parts[: depth + 1])
                 raise UserError(f"{key}: no such key; {above} is {describe_type(hint)}")
-            return _explain_field(key, text, describe_type(hint), default, value)
+            limits = [each.fix for each in constraints_of(cls, part)]
+            return _explain_field(key, text, describe_type(hint), limits, default, value)
         cls = within
         if get_origin(hint) is Mapping and depth + 1 < len(parts):
             value = _named_task(parts, depth + 1, cls, value)
     return _explain_section(key, text, cls, kind)
-
-
-@cache
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring below each field of an option class."""
-    keys = {name: key for key, name in keys_of(cls).items()}
-    docs = dict.fromkeys(keys.values(), "")
-    for each in reversed([part for part in cls.__mro__ if dataclasses.is_dataclass(part)]):
-        written = _written_below(each)
-        docs.update({keys[name]: text for name, text in written.items() if name in keys})
-    return docs
-
-
-def _written_below(cls: type) -> dict[str, str]:
-    """Return the docstring below each annotated name in the body of a class."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(cls) or cls))
-    docs: dict[str, str] = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            for entry, below in zip(node.body, node.body[1:], strict=False):
-                match entry, below:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
-                        docs[name] = inspect.cleandoc(text)
-                    case _:
-                        pass
-    return docs
 
 
 def describe_choice(kind: Kind) -> str:
@@ -101,8 +86,12 @@ def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
     return None if tasks is None else tasks[name]
 
 
-def _explain_field(key: str, text: str, kind: str, default: str, value: object) -> str:
-    lines = [key, indent(text, "  "), f"  type     {kind}", f"  default  {default}"]
+def _explain_field(
+    key: str, text: str, kind: str, limits: list[str], default: str, value: object
+) -> str:
+    lines = [key, indent(text, "  "), f"  type     {kind}"]
+    lines += [f"  limits   {each}" for each in limits]
+    lines.append(f"  default  {default}")
     if value is not None:
         lines.append(f"  now      {toml_value(value)}")
     return "\n".join(lines)
@@ -120,21 +109,11 @@ def _first_paragraph(text: str) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
-def _made(cls: type, key: str) -> Any:
-    factory = _entry(cls, key).default_factory
-    assert factory is not dataclasses.MISSING
-    return factory()
-
-
-def _entry(cls: type, key: str) -> "dataclasses.Field[Any]":
-    return next(each for each in dataclasses.fields(cls) if each.name == keys_of(cls)[key])
-
-
 def _default(cls: type, name: str) -> str:
-    entry = _entry(cls, name)
+    entry = next(each for each in option_fields(cls) if each.name == keys_of(cls)[name])
     if entry.default is not dataclasses.MISSING:
         return toml_value(entry.default)
     if entry.default_factory is dataclasses.MISSING:
         return "none: required"
-    value = _made(cls, name)
+    value = make_default(cls, name)
     return "its own defaults" if dataclasses.is_dataclass(value) else toml_value(value)
