@@ -140,7 +140,7 @@ def test_a_class_of_one_s_own_has_its_own_keys(load, toy, by_path):
             "your own: module:Object or path/to/file.py:Object (",
         ),
         ("[algorithm]\ntype = 3\n", "algorithm.type = 3: must be text"),
-        ("[algorithm]\nclip_low = 2.0\n", "algorithm.clip_low = 2.0: must be at most 1"),
+        ("[algorithm]\nclip_low = 2.0\n", "algorithm.clip_low = 2.0: must lie between 0 and 1"),
         (
             '[algorithm]\naggregation = "sum"\n',
             "algorithm.aggregation = 'sum': must be \"token_mean\"",
@@ -185,6 +185,7 @@ def test_every_key_of_an_algorithm_is_explained():
         "algorithm.clip_low\n"
         "  The policy ratio is clipped below at 1 - clip_low.\n"
         "  type     a number\n"
+        "  limits   must lie between 0 and 1\n"
         "  default  0.2"
     )
     section = explain("algorithm")

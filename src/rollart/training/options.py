@@ -6,13 +6,13 @@ with crosses to its process as JSON (`trainer_arguments`) and is read there (`Tr
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter
 
+from rollart.constraints import AtLeast, Between, Finite, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
 from rollart.plugins import add_paths, find, name_of
 from rollart.ports import Algorithm
@@ -32,11 +32,11 @@ class LoraOptions:
 
     """
 
-    rank: int = 0
+    rank: Annotated[int, AtLeast(0, "0: no adapter")] = 0
     """Inner dimension of the adapters; 0 trains all weights and has none."""
-    alpha: float = 16.0
+    alpha: Annotated[float, Finite(), MoreThan(0)] = 16.0
     """An adapter's product is scaled by alpha / rank."""
-    targets: tuple[str, ...] = (
+    targets: Annotated[tuple[str, ...], NonEmpty("name at least one linear layer")] = (
         "q_proj",
         "k_proj",
         "v_proj",
@@ -46,19 +46,12 @@ class LoraOptions:
         "down_proj",
     )
     """Names of the linear layers that get an adapter."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Between(0, 1, without="high")] = 0.0
     """Share of an adapter's inputs dropped in training; above 0 the loss is no longer exact."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(self.targets))
-        if self.rank < 0:
-            raise ConfigError("training.lora.rank", self.rank, "must be at least 0 (0: no adapter)")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ConfigError("training.lora.alpha", self.alpha, "must be a finite number above 0")
-        if not self.targets:
-            raise ConfigError("training.lora.targets", [], "name at least one linear layer")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("training.lora.dropout", self.dropout, "must be in [0, 1)")
+        check_fields(self, "training.lora")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,37 +63,37 @@ class TrainingOptions:
 
     """
 
-    learning_rate: float = 1e-4
+    learning_rate: Annotated[float, Finite(), MoreThan(0)] = 1e-4
     """AdamW's step size after the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, AtLeast(0)] = 0
     """Steps over which the learning rate rises linearly from near 0."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """AdamW's decoupled decay, on matrices only (not on norms and biases)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
-    eps: float = 1e-8
+    eps: Annotated[float, Finite(), MoreThan(0)] = 1e-8
     """AdamW's denominator floor."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Finite(), AtLeast(0)] = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
-    epochs: int = 1
+    epochs: Annotated[int, AtLeast(1)] = 1
     """Passes over the batch per step."""
-    minibatches: int = 1
+    minibatches: Annotated[int, AtLeast(1)] = 1
     """Optimizer updates per pass, each on an equal share of the trajectories."""
     skip_zero_advantage: bool = True
     """Do not compute trajectories that cannot move the weights (advantage 0, no KL, no entropy)."""
-    micro_batch_tokens: int = 2048
+    micro_batch_tokens: Annotated[int, AtLeast(1)] = 2048
     """Most tokens, padding included, computed at once; small ones stay in the CPU cache."""
-    row_tokens: int = 0
+    row_tokens: Annotated[int, AtLeast(0)] = 0
     """Length of the rows sequences are packed into; 0 is the longest sequence of the batch."""
-    threads: int = 1
+    threads: Annotated[int, AtLeast(1)] = 1
     """CPU threads of the trainer; one per busy role is best when cores are few."""
     dtype: DType = "float32"
     """Number format of the weights; bfloat16 only where the hardware multiplies it fast."""
-    device: str = "cpu"
+    device: Annotated[str, NonEmpty("must name a torch device: cpu, cuda")] = "cpu"
     """Where torch computes: cpu, cuda, cuda:1 …"""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seeds how trajectories are dealt to minibatches, what adapters start from and drop."""
-    ranks: int = 1
+    ranks: Annotated[int, AtLeast(1)] = 1
     """Processes that train together, each holding a share of weights, gradients and moments."""
     offload: bool = False
     """Keep that share in host memory, moments and optimizer included; for GPUs short of memory."""
@@ -108,21 +101,16 @@ class TrainingOptions:
     """Compute in bfloat16 on weights kept in `dtype`; gradients are summed in float32."""
     recompute: bool = False
     """Compute activations anew in the backward pass instead of keeping them."""
-    timeout_s: float = 600.0
+    timeout_s: Annotated[float, Finite(), MoreThan(0)] = 600.0
     """Longest a rank waits for the others before it gives up."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     """Adapters trained instead of the weights."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        if self.dtype not in get_args(DType):
-            fix = f"must be one of {', '.join(get_args(DType))}"
-            raise ConfigError("training.dtype", self.dtype, fix)
-        if not self.device:
-            raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
+        check_fields(self, "training")
         if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
             raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
-        self._check_numbers()
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "TrainingOptions":
@@ -138,24 +126,6 @@ class TrainingOptions:
     def is_sharded(self) -> bool:
         """Whether weights live as shares of ranks, if only of one."""
         return self.ranks > 1 or self.offload or self.mixed_precision
-
-    def _check_numbers(self) -> None:
-        for name in ("learning_rate", "eps", "timeout_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"training.{name}", value, "must be a finite number above 0")
-        for name in ("weight_decay", "max_grad_norm"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"training.{name}", value, "must be a finite number, at least 0")
-        for name in ("epochs", "minibatches", "micro_batch_tokens", "threads", "ranks"):
-            value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(f"training.{name}", value, "must be at least 1")
-        for name in ("warmup_steps", "row_tokens", "seed"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ConfigError(f"training.{name}", value, "must be at least 0")
 
 
 def trainer_arguments(

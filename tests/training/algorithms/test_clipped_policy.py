@@ -113,11 +113,12 @@ def test_only_a_divergence_needs_a_reference_and_only_a_bonus_gradients_of_entro
     [
         ("aggregation", "sum", "must be one of token_mean, sequence_mean, constant"),
         ("correction", "full", "must be one of decoupled, none"),
-        ("correction_cap", 0.5, "must be at least 1, the weight of what is on policy"),
-        ("clip_high", -0.1, "must be a finite number, at least 0"),
-        ("kl_coefficient", -1.0, "must be a finite number, at least 0"),
-        ("entropy_coefficient", -1.0, "must be a finite number, at least 0"),
-        ("clip_low", 1.5, "must be at most 1"),
+        ("correction_cap", 0.5, "must be at least 1 (what is on policy weighs 1)"),
+        ("clip_high", math.nan, "must be a finite number"),
+        ("clip_high", -0.1, "must be at least 0"),
+        ("kl_coefficient", -1.0, "must be at least 0"),
+        ("entropy_coefficient", -1.0, "must be at least 0"),
+        ("clip_low", 1.5, "must lie between 0 and 1"),
         ("constant_tokens", 0, "must be at least 1"),
     ],
 )

@@ -16,13 +16,12 @@ behaviour policy and w = 1, which is plain PPO.
 Tensors are used through their methods alone, so that a config loads this without torch.
 """
 
-import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal, get_args
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
-from rollart.errors import ConfigError
+from rollart.constraints import AtLeast, Between, Finite, check_fields
 from rollart.types.token_arrays import (
     AlgorithmNeeds,
     Floats,
@@ -49,39 +48,23 @@ class ClippedPolicy:
 
     aggregation: Aggregation = "token_mean"
     """What a token weighs: 1/tokens, 1/(sequences·its length), or 1/(sequences·constant_tokens)."""
-    constant_tokens: int = 128
+    constant_tokens: Annotated[int, AtLeast(1)] = 128
     """The constant length that aggregation = "constant" divides by."""
-    clip_low: float = 0.2
+    clip_low: Annotated[float, Between(0, 1)] = 0.2
     """The policy ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 0.28
+    clip_high: Annotated[float, Finite(), AtLeast(0)] = 0.28
     """The policy ratio is clipped above at 1 + clip_high."""
     correction: Correction = "decoupled"
     """decoupled: ratio to the step's first weights, stale tokens reweighted; none: plain PPO."""
-    correction_cap: float = 2.0
+    correction_cap: Annotated[float, Finite(), AtLeast(1, "what is on policy weighs 1")] = 2.0
     """Importance weights of stale tokens are truncated at this."""
-    kl_coefficient: float = 0.0
+    kl_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """Weight of the k3 divergence from the initial weights; 0 keeps no reference model."""
-    entropy_coefficient: float = 0.0
+    entropy_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """Weight of the entropy bonus."""
 
     def __post_init__(self) -> None:
-        for name, choices in (("aggregation", Aggregation), ("correction", Correction)):
-            if getattr(self, name) not in get_args(choices):
-                fix = f"must be one of {', '.join(get_args(choices))}"
-                raise ConfigError(f"algorithm.{name}", getattr(self, name), fix)
-        for name in ("clip_low", "clip_high", "kl_coefficient", "entropy_coefficient"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"algorithm.{name}", value, "must be a finite number, at least 0")
-        if self.clip_low > 1:
-            raise ConfigError("algorithm.clip_low", self.clip_low, "must be at most 1")
-        if self.constant_tokens < 1:
-            raise ConfigError(
-                "algorithm.constant_tokens", self.constant_tokens, "must be at least 1"
-            )
-        if not (math.isfinite(self.correction_cap) and self.correction_cap >= 1):
-            fix = "must be at least 1, the weight of what is on policy"
-            raise ConfigError("algorithm.correction_cap", self.correction_cap, fix)
+        check_fields(self, "algorithm")
 
     @property
     def needs(self) -> AlgorithmNeeds:
