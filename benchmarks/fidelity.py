@@ -90,7 +90,7 @@ def run(*, effort: Effort) -> dict[str, object]:
     say(f"played {episodes} episodes, {sum(len(t.turns) for t in trajectories)} turns")
     batch = decode(encode([trajectories], temperature=config.sampling.temperature))
     trainer = load_model(str(model), dtype="float32", device="cpu")
-    columns = Columns.of(batch, np.zeros(len(trajectories)), version=0, device="cpu")
+    columns = Columns.of(batch, version=0, device="cpu")
     micros = lay_out(batch, list(range(episodes)), row_tokens=256, micro_batch_tokens=8192)
     with torch.no_grad():
         recomputed = logprobs_of(trainer, micros, columns).numpy()

@@ -13,7 +13,7 @@ import importlib
 import importlib.util
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -27,8 +27,16 @@ Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
 """What can be added by one file and a name."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
-    "algorithm": {},
-    "engine": {},
+    "algorithm": {
+        "grpo": "rollart.training.algorithms.grpo:Grpo",
+        "dr_grpo": "rollart.training.algorithms.dr_grpo:DrGrpo",
+        "rloo": "rollart.training.algorithms.rloo:Rloo",
+        "reinforce": "rollart.training.algorithms.reinforce:Reinforce",
+    },
+    "engine": {
+        "torch": "rollart.inference.torch.engine:TorchEngine",
+        "scripted": "rollart.inference.scripted:ScriptedEngine",
+    },
     "env": {
         "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
         "calculator": "rollart.envs.calculator:Calculator",
@@ -74,6 +82,8 @@ HARDWARE_TABLES = "rollart.hardware"
 COMMANDS = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
+_FILE_PREFIX = "rollart_file_"
+"""What the modules of files named by their path are called, before the file's own name."""
 _running = threading.RLock()
 """Held while a file is run."""
 
@@ -120,9 +130,52 @@ def find(kind: Kind, name: str, *, field: str) -> Any:
     return found
 
 
-def describe_unknown(kind: Kind, name: str, *, own: str) -> str:
+def name_of(kind: Kind, found: type) -> str:
+    """Return the name under which `find` finds a class, in any process.
+
+    Example:
+        >>> name_of("env", FrozenLake)
+        'frozen_lake'
+        >>> name_of("algorithm", Toy)  # the class of a file that was named by its path
+        '/home/me/toy.py:Toy'
+
+    """
+    target = f"{found.__module__}:{found.__qualname__}"
+    shipped = next((name for name, value in BUILT_IN[kind].items() if value == target), None)
+    if shipped is not None:
+        return shipped
+    for entry in entry_points(group=f"rollart.{kind}s"):
+        if entry.value == target:
+            return entry.name
+    file = getattr(sys.modules.get(found.__module__), "__file__", None)
+    is_file = found.__module__ == "__main__" or found.__module__.startswith(_FILE_PREFIX)
+    return f"{Path(file).resolve()}:{found.__qualname__}" if file and is_file else target
+
+
+def add_paths(directories: Iterable[str]) -> None:
+    """Let modules in these directories be imported by name, the first one first."""
+    for directory in reversed(tuple(directories)):
+        if directory not in sys.path:
+            sys.path.insert(0, directory)
+
+
+def check_name(kind: Kind, name: str, *, field: str, more: tuple[str, ...] = ()) -> None:
+    """Refuse a name that is nothing at all, without importing what it stands for.
+
+    `more` are names that are known where the field is read, and not here.
+
+    Example:
+        >>> check_name("engine", "torhc", field="engine.name")
+        ConfigError: engine.name = 'torhc': did you mean torch? shipped: torch, scripted; your own …
+
+    """
+    if name not in more and split_name(resolve(kind, name)) is None:
+        raise ConfigError(field, name, describe_unknown(kind, name, own="Class", more=more))
+
+
+def describe_unknown(kind: Kind, name: str, *, own: str, more: tuple[str, ...] = ()) -> str:
     """Return the fix for a name that is not known: the nearest one, all of them, one's own."""
-    known = known_names(kind)
+    known = (*more, *known_names(kind))
     near = get_close_matches(name, known, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     return f"{guess}shipped: {', '.join(known)}; your own: module:{own} or path/to/file.py:{own}"
@@ -167,7 +220,7 @@ def _load_file(name: str, field: str, shown: object) -> ModuleType:
     path = Path(name).expanduser().resolve()
     if not path.is_file():
         raise ConfigError(field, shown, f"there is no file {path}")
-    key = f"rollart_file_{path.stem}_{crc32(str(path).encode()):x}"
+    key = f"{_FILE_PREFIX}{path.stem}_{crc32(str(path).encode()):x}"
     if key in sys.modules:
         return sys.modules[key]
     spec = importlib.util.spec_from_file_location(key, path)

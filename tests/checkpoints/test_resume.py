@@ -28,10 +28,10 @@ def contents(directory):
 
 
 def test_a_run_whose_tasks_change_keeps_the_model_it_began_with(small, runs, capfd):
-    assert train(small("retasked", "training.kl_coefficient=0.1")) == 0
+    assert train(small("retasked", "algorithm.kl_coefficient=0.1")) == 0
     first = checkpoints(runs / "retasked" / "checkpoints")[-1]
     built = sorted((runs / "cache").iterdir())
-    config = small("retasked", OTHER_TASK, "training.kl_coefficient=0.1", "run.steps=3")
+    config = small("retasked", OTHER_TASK, "algorithm.kl_coefficient=0.1", "run.steps=3")
     capfd.readouterr()
     assert train(config, resume=runs / "retasked") == 0
     assert "building" not in capfd.readouterr().err

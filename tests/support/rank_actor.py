@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from training_samples import trainer_values
+
 from rollart.cluster.worker_group import Worker, register
 from rollart.training.trainer import TorchTrainer
 from rollart.types import StepReport, Version
@@ -27,7 +29,8 @@ class RankActor(Worker):
         self.close()
         self._store = MemoryStore()
         options = {"timeout_s": 20.0, **options, "ranks": self._place["world_size"]}
-        self._trainer = TorchTrainer(model=model, options=options, store=self._store, **self._place)
+        values = trainer_values(options)
+        self._trainer = TorchTrainer(model=model, **values, store=self._store, **self._place)
 
     @register("rank_zero")
     def meeting(self) -> str:

@@ -1,11 +1,15 @@
 """Tiny checkpoints and hand-made trajectories for the trainer's tests."""
 
+from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
 from rollart.types import GroupId, Task, Trajectory, TrajectoryId, Turn, Version, token_trajectory
 
 VOCABULARY = 40
@@ -37,6 +41,15 @@ def write_checkpoint(
     return directory
 
 
+def trainer_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Tell options of the trainer from keys of the algorithm, as the arguments of a trainer."""
+    own = {"type", *(each.name for each in fields(ClippedPolicy))}
+    return {
+        "options": {key: value for key, value in values.items() if key not in own},
+        "algorithm": {key: value for key, value in values.items() if key in own},
+    }
+
+
 def make_trajectory(
     *,
     id: int,  # noqa: A002
@@ -57,7 +70,12 @@ def make_trajectory(
 
 
 def make_turn(
-    prompt: list[int], tokens: list[int], logprobs: list[float], versions: list[int]
+    prompt: list[int],
+    tokens: list[int],
+    logprobs: list[float],
+    versions: list[int],
+    *,
+    reward: float = 0.0,
 ) -> Turn:
     return Turn(
         prompt_tokens=tuple(prompt),
@@ -66,7 +84,7 @@ def make_turn(
         versions=tuple(Version(version) for version in versions),
         observation="",
         action="",
-        reward=0.0,
+        reward=reward,
     )
 
 

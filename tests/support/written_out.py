@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM
 
+from rollart.training.algorithms.grpo import Grpo
 from rollart.training.batch import Batch, deal_minibatches, decode
 from rollart.training.options import TrainingOptions
 
@@ -46,8 +47,8 @@ class Seen:
 
 
 class WrittenOut:
-    def __init__(self, checkpoint, options: TrainingOptions) -> None:
-        self._options = options
+    def __init__(self, checkpoint, options: TrainingOptions, rules: Grpo) -> None:
+        self._options, self._rules = options, rules
         self._model = _load(checkpoint)
         self._first = _load(checkpoint)
         self._parameters = dict(self._model.named_parameters())
@@ -131,8 +132,8 @@ class WrittenOut:
             weight = {
                 "token_mean": 1 / total,
                 "sequence_mean": 1 / (len(share) * len(tokens[sequence])),
-                "dr_grpo": 1 / (len(share) * self._options.constant_tokens),
-            }[self._options.aggregation]
+                "constant": 1 / (len(share) * self._rules.constant_tokens),
+            }[self._rules.aggregation]
             logits = _logits(self._model, batch, sequence)
             rows = logits.tolist()
             slopes = [[0.0] * len(row) for row in rows]
@@ -147,7 +148,7 @@ class WrittenOut:
         self, token: Token, row: list[float], temperature: float, weight: float, seen: Seen
     ) -> list[float]:
         """Book one token's terms; return the gradient of the loss with respect to its logits."""
-        options, advantage = self._options, token.advantage
+        options, advantage = self._rules, token.advantage
         logs = _log_softmax(row, temperature)
         logp, entropy = logs[token.id], -sum(math.exp(each) * each for each in logs)
         is_decoupled = options.correction == "decoupled"

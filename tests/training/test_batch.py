@@ -13,8 +13,8 @@ def two_groups():
         reward=1.0,
         success=True,
         turns=[
-            make_turn([5, 6], [7], [-0.5], [2]),
-            make_turn([8], [9, 10], [-1.5, -0.25], [2, 3]),
+            make_turn([5, 6], [7], [-0.5], [2], reward=0.25),
+            make_turn([8], [9, 10], [-1.5, -0.25], [2, 3], reward=0.75),
         ],
     )
     second = make_trajectory(
@@ -30,7 +30,10 @@ def test_turns_are_concatenated_as_they_were_read_and_sampled():
         "sampled": np.array([0, 0, 1, 0, 1, 1, 0, 0, 1], bool),
         "logprobs": np.array([0, 0, -0.5, 0, -1.5, -0.25, 0, 0, -2], np.float32),
         "versions": np.array([-1, -1, 2, -1, 2, 3, -1, -1, 3], np.int32),
+        "turns": np.array([0, 0, 0, 1, 1, 1, 2, 2, 2], np.int32),
         "offsets": np.array([0, 6, 9], np.int64),
+        "turn_rewards": np.array([0.25, 0.75, 0.0]),
+        "turn_offsets": np.array([0, 2, 3], np.int64),
         "groups": np.array([0, 1], np.int64),
         "ids": np.array([7, 9], np.int64),
         "rewards": np.array([1.0, 0.0]),
@@ -49,6 +52,20 @@ def test_decode_returns_the_same_arrays_without_a_copy():
     assert all(getattr(batch, name) is array for name, array in arrays.items())
     assert batch.owners.tolist() == [0] * 6 + [1] * 3
     assert batch.sampled_counts.tolist() == [3, 1]
+
+
+def test_an_algorithm_sees_trajectories_turns_and_tokens():
+    view = decode(encode(two_groups())).view(version=3)
+    found = {name: getattr(view, name) for name in ("turn_owners", "owners", "turns", "ages")}
+    assert {name: each.tolist() for name, each in found.items()} == {
+        "turn_owners": [0, 0, 1],
+        "owners": [0] * 6 + [1] * 3,
+        "turns": [0, 0, 0, 1, 1, 1, 2, 2, 2],
+        "ages": [0, 0, 1, 0, 1, 0, 0, 0, 0],
+    }
+    assert view.turn_rewards[view.turns].tolist() == [0.25] * 3 + [0.75] * 3 + [0.0] * 3
+    assert [view.sampled_counts.tolist(), view.groups.tolist()] == [[3, 1], [0, 1]]
+    assert (view.proximal, view.reference) == (None, None)
 
 
 def test_a_batch_without_trajectories_is_valid():
@@ -80,6 +97,12 @@ def test_a_turn_of_unequal_lengths_is_refused():
         ("versions", lambda a: np.full_like(a, -1), "versions must be at least 0 where sampled"),
         ("versions", np.abs, "versions must be -1 where nothing was sampled"),
         ("groups", lambda a: a * 2, "groups must ascend from 0 without gaps"),
+        ("turns", lambda a: a[::-1].copy(), "turns must be those of the token's trajectory"),
+        ("turns", lambda a: np.array([1, 0, 0, 1, 1, 1, 2, 2, 2], a.dtype), "turns must ascend"),
+        ("turn_rewards", lambda a: a[:-1], "batch.turn_rewards has 2 entries for 3 turns"),
+        ("turn_rewards", lambda a: a * np.nan, "turn_rewards must be finite"),
+        ("turn_offsets", lambda a: a + 1, "batch.turn_offsets must rise from 0"),
+        ("turn_offsets", lambda a: a[:-1], "batch.turn_offsets must rise from 0"),
         ("temperatures", lambda a: a * 0, "temperatures must be finite and above 0"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_samples import random_groups, write_checkpoint
+from training_samples import random_groups, trainer_values, write_checkpoint
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import ModelError, StorageError
@@ -20,17 +20,15 @@ NOBODY = 65534
 
 
 def make_trainer(checkpoint: Path, **options) -> TorchTrainer:
-    return TorchTrainer(
-        model=str(checkpoint),
-        options={
-            "learning_rate": 1e-2,
-            "warmup_steps": 5,
-            "weight_decay": 0.1,
-            "minibatches": 2,
-            "kl_coefficient": 0.01,
-            **options,
-        },
-    )
+    values = {
+        "learning_rate": 1e-2,
+        "warmup_steps": 5,
+        "weight_decay": 0.1,
+        "minibatches": 2,
+        "kl_coefficient": 0.01,
+        **options,
+    }
+    return TorchTrainer(model=str(checkpoint), **trainer_values(values))
 
 
 def train(trainer: TorchTrainer, seeds: range) -> list[dict[str, float]]:

@@ -4,11 +4,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from training_samples import make_trajectory, make_turn, random_groups
+from training_samples import make_trajectory, make_turn, random_groups, trainer_values
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import ConfigError, InvariantError
-from rollart.training.advantage import compute_advantages
+from rollart.training.algorithms.grpo import Grpo
+from rollart.training.algorithms.reinforce import Reinforce
 from rollart.training.batch import Batch, decode, encode
 from rollart.training.options import TrainingOptions
 from rollart.training.trainer import TorchTrainer
@@ -16,12 +17,8 @@ from rollart.weights.memory import MemoryStore
 
 
 def make_trainer(checkpoint, *, store=None, version=0, **options) -> TorchTrainer:
-    return TorchTrainer(
-        model=str(checkpoint),
-        options={"learning_rate": 1e-2, **options},
-        store=store,
-        version=version,
-    )
+    values = trainer_values({"learning_rate": 1e-2, **options})
+    return TorchTrainer(model=str(checkpoint), **values, store=store, version=version)
 
 
 def weights_of(trainer: TorchTrainer) -> dict[str, np.ndarray]:
@@ -44,9 +41,9 @@ def plain_logprobs(checkpoint, batch: Batch) -> tuple[list[list[float]], list[li
     return logprobs, entropies
 
 
-def expected_loss(checkpoint, batch: Batch, options: TrainingOptions) -> float:
+def expected_loss(checkpoint, batch: Batch, options: Grpo) -> float:
     """The whole loss of a first step, written out: ratio 1 (decoupled) or to the behaviour."""
-    advantages = compute_advantages(options.advantage, batch.rewards, batch.groups)
+    advantages = options.advantages(batch.view(version=0))[batch.offsets[:-1]]
     logprobs, entropies = plain_logprobs(checkpoint, batch)
     sequences = len(logprobs)
     tokens = sum(map(len, logprobs))
@@ -57,7 +54,7 @@ def expected_loss(checkpoint, batch: Batch, options: TrainingOptions) -> float:
         share = {
             "token_mean": 1 / tokens,
             "sequence_mean": 1 / (sequences * len(row)),
-            "dr_grpo": 1 / (sequences * options.constant_tokens),
+            "constant": 1 / (sequences * options.constant_tokens),
         }[options.aggregation]
         advantage = advantages[index]
         for logp, old, entropy in zip(row, behaviour, entropies[index], strict=True):
@@ -72,22 +69,19 @@ def expected_loss(checkpoint, batch: Batch, options: TrainingOptions) -> float:
 
 
 @pytest.mark.parametrize("correction", ["decoupled", "none"])
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
 @pytest.mark.parametrize("entropy", [0.0, 0.1])
 def test_the_loss_of_a_step_is_the_written_out_objective(
     checkpoint, correction, aggregation, entropy
 ):
-    options = TrainingOptions(
-        correction=correction,
-        aggregation=aggregation,
-        entropy_coefficient=entropy,
-        micro_batch_tokens=64,
-    )
+    algorithm = Grpo(correction=correction, aggregation=aggregation, entropy_coefficient=entropy)
+    options = TrainingOptions(micro_batch_tokens=64)
     groups = random_groups(5)
     groups[1] = [replace(member, reward=0.3) for member in groups[1]]
     arrays = encode(groups)
-    report = TorchTrainer(model=str(checkpoint), options=options).step(arrays)
-    expected = expected_loss(checkpoint, decode(arrays), options)
+    trainer = TorchTrainer(model=str(checkpoint), options=options, algorithm=algorithm)
+    report = trainer.step(arrays)
+    expected = expected_loss(checkpoint, decode(arrays), algorithm)
     assert report.metrics["loss"] == pytest.approx(expected, abs=1e-5)
     assert report.metrics["kl"] == 0.0
 
@@ -294,7 +288,7 @@ def test_a_non_finite_update_is_skipped_and_weights_stay_as_they_were(checkpoint
     batch = encode(random_groups(11))
     if damage == "loss":
         batch["rewards"][:] = np.linspace(-3e38, 3e38, len(batch["rewards"]))
-        trainer._options = replace(trainer._options, advantage="reinforce")
+        trainer._algorithm = Reinforce()
     else:
         embedding = trainer._model.get_input_embeddings().weight
         embedding.register_hook(lambda gradient: gradient * math.nan)

@@ -8,21 +8,17 @@ import pytest
 from training_samples import make_trajectory, make_turn, random_groups
 from written_out import WrittenOut
 
+from rollart.ports import Algorithm
+from rollart.training.algorithms.grpo import Grpo
 from rollart.training.batch import encode
 from rollart.training.options import TrainingOptions
 from rollart.training.trainer import TorchTrainer
 
 BASE = TrainingOptions(
-    learning_rate=6e-4,
-    eps=1e-3,
-    weight_decay=0.1,
-    max_grad_norm=0.5,
-    clip_low=0.02,
-    clip_high=0.1,
-    correction_cap=1.5,
-    kl_coefficient=0.2,
-    constant_tokens=7,
-    micro_batch_tokens=48,
+    learning_rate=6e-4, eps=1e-3, weight_decay=0.1, max_grad_norm=0.5, micro_batch_tokens=48
+)
+RULES = Grpo(
+    clip_low=0.02, clip_high=0.1, correction_cap=1.5, kl_coefficient=0.2, constant_tokens=7
 )
 UPDATES = 3
 OF_ONE_TOKEN = ("ratio_max", "logprob_difference")
@@ -47,7 +43,7 @@ def make_batch(checkpoint, *, version: int):
     )
     arrays = encode([groups[0], [*groups[1], silent], [alone]], temperature=0.8)
     drawn, random = arrays["sampled"], np.random.default_rng(version)
-    at_first = WrittenOut(checkpoint, BASE).logprobs(arrays)
+    at_first = WrittenOut(checkpoint, BASE, RULES).logprobs(arrays)
     noisy = np.array(at_first) + random.normal(0, 0.5, len(at_first))
     arrays["logprobs"][drawn] = np.minimum(noisy, -1e-3).astype(np.float32)
     if version:
@@ -55,29 +51,30 @@ def make_batch(checkpoint, *, version: int):
     return arrays
 
 
-def in_float64(checkpoint, options: TrainingOptions) -> TorchTrainer:
+def in_float64(checkpoint, options: TrainingOptions, rules: Algorithm) -> TorchTrainer:
     """A trainer whose model computes in float64: only its scores and loss are float32."""
-    trainer = TorchTrainer(model=str(checkpoint), options=options)
+    trainer = TorchTrainer(model=str(checkpoint), options=options, algorithm=rules)
     for model in (trainer._policy.model, trainer._policy.reference):
         if model is not None:
             model.double()
     return trainer
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "dr_grpo"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "sequence_mean", "constant"])
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "ruled"),
     [
-        {"epochs": UPDATES},
-        {"epochs": 2, "minibatches": 2, "entropy_coefficient": 0.05},
-        {"epochs": UPDATES, "correction": "none", "kl_coefficient": 0.05},
-        {"epochs": 1},
+        ({"epochs": UPDATES}, {}),
+        ({"epochs": 2, "minibatches": 2}, {"entropy_coefficient": 0.05}),
+        ({"epochs": UPDATES}, {"correction": "none", "kl_coefficient": 0.05}),
+        ({"epochs": 1}, {}),
     ],
     ids=["decoupled", "minibatches-and-entropy", "plain-ppo", "one-update"],
 )
-def test_two_steps_are_those_written_out(checkpoint, aggregation, changed):
-    options = replace(BASE, aggregation=aggregation, **changed)
-    trainer, expected = in_float64(checkpoint, options), WrittenOut(checkpoint, options)
+def test_two_steps_are_those_written_out(checkpoint, aggregation, changed, ruled):
+    options, rules = replace(BASE, **changed), replace(RULES, aggregation=aggregation, **ruled)
+    trainer = in_float64(checkpoint, options, rules)
+    expected = WrittenOut(checkpoint, options, rules)
     met: Counter[str] = Counter()
     for version in range(2):
         batch = make_batch(checkpoint, version=version)
@@ -87,7 +84,7 @@ def test_two_steps_are_those_written_out(checkpoint, aggregation, changed):
             near = 5e-6 if name in OF_ONE_TOKEN else 1e-6
             assert (name, found[name]) == (name, pytest.approx(value, rel=near, abs=near))
         met += Counter(above=seen.clipped_above, below=seen.clipped_below, between=seen.between)
-        is_decoupled = options.correction == "decoupled"
+        is_decoupled = rules.correction == "decoupled"
         assert (0 < figures["correction_capped_fraction"] < 1) == is_decoupled
         assert figures["kl"] > 0 or (version == 0 and figures["updates"] == 1)
         assert max(seen.grad_norms) > options.max_grad_norm

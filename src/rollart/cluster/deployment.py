@@ -10,11 +10,10 @@ The parts a controller drives, made from a config and, for a resumed run, from a
 
 import asyncio
 import collections.abc
-import json
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -23,18 +22,15 @@ from rollart.checkpoints.validate import blame
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.config import Config
+from rollart.config.checks import engine_options
 from rollart.config.places import TRAINING, local_engines
-from rollart.config.rules import make_rules
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
 from rollart.errors import InvariantError
 from rollart.inference.driver import EngineDriver
+from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
-from rollart.inference.torch.engine import TorchEngine
-from rollart.inference.torch.options import TorchEngineOptions
-from rollart.models.files import load_config
-from rollart.models.loader import load_weights
 from rollart.models.tokenizer import load_tokenizer
 from rollart.observe.log import describe_fault
 from rollart.pipelines.run_record import task_streams
@@ -49,6 +45,7 @@ from rollart.rollout.evaluation import Evaluator
 from rollart.seeds import derive_seed
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
+from rollart.training.options import trainer_arguments
 from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.prefetch import open_source
@@ -111,21 +108,16 @@ async def open_engines(
     Where training hardware is lent, one more stands by for the times its cores are idle.
     """
     renderer = ChatRenderer(load_tokenizer(model))
-    weights: Mapping[str, Array] = load_weights(model)
-    model_config = load_config(model)
     pools = local_engines(config)
-    options = _with_threads(config, engines=len(pools))
+    options, threads = engine_options(config), _threads_each(config, engines=len(pools))
     is_lending = config.lending.enabled and store is not None
-    lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
+    lent = [EngineId(f"{config.engine.label}-lent")] if is_lending else []
     pools |= dict.fromkeys(lent, TRAINING)
     source = None if store is None else open_source(store, wait_s=config.weights.wait_s)
     proxies: dict[EngineId, EngineDriver] = {}
     for id_ in pools:
-        engine = TorchEngine(
-            model_config=model_config,
-            weights=weights,
-            options=options,
-            version=version,
+        engine = open_engine(
+            config.engine.name, options=options, model=model, version=version, threads=threads
         )
         proxies[id_] = EngineDriver(
             engine,
@@ -151,13 +143,10 @@ def _refuse(version: Version) -> Mapping[str, Array]:
     raise InvariantError(f"engines without a weight store were told to load version {version}")
 
 
-def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:
-    """Give the engines the cores the trainer leaves: more threads than cores only fight."""
-    options = config.engine.torch
-    if options.threads or options.device != "cpu":
-        return options
+def _threads_each(config: Config, *, engines: int) -> int:
+    """Return how many threads each engine gets of the cores that the trainer does not use."""
     cores = len(os.sched_getaffinity(0)) - config.training.threads
-    return replace(options, threads=max(1, cores // engines))
+    return max(1, cores // engines)
 
 
 @asynccontextmanager
@@ -168,8 +157,10 @@ async def open_trainer(
     host = EmbeddedHost(env=thread_env(config.training.threads))
     options: dict[str, Json] = {
         "model": str(model),
-        "options": json.loads(json.dumps(asdict(config.training))),
         "store": store,
+        **trainer_arguments(
+            config.training, config.algorithm, import_paths=config.run.import_paths
+        ),
     }
     try:
         plan = RankPlan(
@@ -191,7 +182,7 @@ _EVALUATION = 3
 
 def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     """Return a new scheduler, or one that goes on from a checkpoint."""
-    rules, domain_of = make_rules(config), task_streams(config)[0].domain
+    rules, domain_of = config.rules, task_streams(config)[0].domain
     if saved is None:
         return Scheduler(rules, domain_of=domain_of)
     try:

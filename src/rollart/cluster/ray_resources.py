@@ -42,6 +42,7 @@ from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
 from rollart.ports import Handle
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK, meeting_addresses
+from rollart.training.options import trainer_arguments
 from rollart.types import EngineId, Json, Version
 
 RANK = "trainer-"
@@ -73,7 +74,12 @@ async def spawn_trainer(
     ranks = _RankHost(host, resources, bindings)
     ranks.env = thread_env(config.training.threads)
     plan = RankPlan(
-        options={**options, "options": json.loads(json.dumps(asdict(config.training)))},
+        options={
+            **options,
+            **trainer_arguments(
+                config.training, config.algorithm, import_paths=config.run.import_paths
+            ),
+        },
         addresses=meeting_addresses([known.get(each.node, LOOPBACK) for each in bindings]),
     )
     return await RankGroup.start(ranks, plan)
@@ -234,7 +240,7 @@ class Spawner:
         weight_bytes = sum(file.stat().st_size for file in files)
         self._places = engine_places(self.config, weight_bytes=weight_bytes)
         ranks = range(self.config.training.ranks if self.config.lending.enabled else 0)
-        self._lent = {f"{self.config.engine.name}-lent-{n}": f"{RANK}{n}" for n in ranks}
+        self._lent = {f"{self.config.engine.label}-lent-{n}": f"{RANK}{n}" for n in ranks}
         self._text = dump_toml(self.config)
 
     def berths(self) -> list[EnginePlace]:

@@ -1,6 +1,7 @@
-"""Writing: a `Config` as TOML, complete or without defaults; it loads as the same `Config`.
+"""Writer: a `Config` as TOML, complete or without defaults, and what two configs differ in.
 
-Changes: which values of a config another one has otherwise.
+What is written loads as the same `Config`: keys and their order come from the fields that the
+loader reads.
 """
 
 import dataclasses
@@ -9,10 +10,12 @@ import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
-from rollart.config.keys import keys_of
+from rollart.config.fields import TYPE, chosen_kind, keys_of, option_fields
 from rollart.config.schema import Config
+from rollart.plugins import name_of
 
 Fields = Callable[[Any], dict[str, Any]]
 """What is written of an option class, by key."""
@@ -65,6 +68,8 @@ def _write_table(lines: list[str], table: Mapping[str, Any], path: str, *, field
 
 def _section(value: object, fields: Fields) -> Mapping[str, Any] | None:
     """Return a value as a table of its own: an option class, or option classes by name."""
+    if isinstance(value, _Typed):
+        return {TYPE: value.name, **fields(value.value)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return fields(value)
     if not isinstance(value, Mapping):
@@ -75,8 +80,8 @@ def _section(value: object, fields: Fields) -> Mapping[str, Any] | None:
 
 def _changed_fields(value: Any) -> dict[str, Any]:
     """Return the fields that an option class would not have by itself."""
-    entries = zip(_fields(value).items(), dataclasses.fields(value), strict=True)
-    return {key: each for (key, each), entry in entries if each != _default(entry)}
+    entries = zip(_fields(value).items(), option_fields(value), strict=True)
+    return {key: each for (key, each), entry in entries if _plain(each) != _default(entry)}
 
 
 def _default(entry: "dataclasses.Field[Any]") -> object:
@@ -86,7 +91,23 @@ def _default(entry: "dataclasses.Field[Any]") -> object:
 
 
 def _fields(value: Any) -> dict[str, Any]:
-    return {key: getattr(value, name) for key, name in keys_of(value).items()}
+    found: dict[str, Any] = {}
+    for key, name in keys_of(value).items():
+        each, kind = getattr(value, name), chosen_kind(value, key)
+        found[key] = each if kind is None else _Typed(name_of(kind, type(each)), each)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Typed:
+    """An option class that its section must name."""
+
+    name: str
+    value: object
+
+
+def _plain(value: object) -> object:
+    return value.value if isinstance(value, _Typed) else value
 
 
 def _key(key: str) -> str:

@@ -79,7 +79,8 @@ def check_model(directory: Path, *, named: str) -> None:
 def check_devices(config: Config) -> None:
     """Refuse devices that this machine has not, where it is the one to have them."""
     if not config.ray.address:
-        find_device(config.engine.torch.device, field="engine.torch.device")
+        if config.engine.is_torch:
+            find_device(config.engine.torch.device, field="engine.torch.device")
         find_device(config.training.device, field="training.device")
 
 
@@ -129,7 +130,7 @@ def _corpus(config: Config) -> list[str]:
 
 
 def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demonstration]:
-    player = NoisyPlayer(noise=config.model.noise)
+    player = NoisyPlayer(noise=config.model.warm_start_noise)
     shares = _shares(config.tasks, config.model.warm_start_episodes)
     shown: list[Demonstration] = []
     for position, (name, task) in enumerate(config.tasks.items()):

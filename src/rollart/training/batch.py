@@ -1,33 +1,32 @@
-"""The batch as flat arrays: what crosses from the buffer to the trainer.
+"""The batch as flat arrays, and how its sequences are dealt to minibatches and ranks.
 
 One sequence per trajectory: the tokens of all its turns in order, prompts and completions, exactly
 as the engine read and sampled them. Nothing is tokenised here. `encode` and `decode` check the
-same invariants, so neither side can hand on a batch the other would misread. numpy only.
+same invariants, so neither side can pass on a batch the other would misread. numpy only.
 
-Arrays (T tokens, n trajectories):
+Arrays (T tokens, K turns, n trajectories):
 
     tokens        int32   [T]    token ids
     sampled       bool    [T]    True where the policy drew the token
     logprobs      float32 [T]    behaviour log-probability, 0 where not sampled
     versions      int32   [T]    version that drew the token, -1 where not sampled
+    turns         int32   [T]    index of its turn in the batch; a turn begins with its prompt
     offsets       int64   [n+1]  trajectory i owns tokens offsets[i] … offsets[i+1]
+    turn_rewards  float64 [K]    what the environment gave for the turn
+    turn_offsets  int64   [n+1]  trajectory i owns turns turn_offsets[i] … turn_offsets[i+1]
     groups        int64   [n]    index of its group in the batch, ascending from 0
     ids           int64   [n]    trajectory ids
     rewards       float64 [n]
     successes     bool    [n]
     temperatures  float64 [n]    what the logits were divided by when sampling
 
-Minibatches: which sequences can move the weights, and which update each belongs to.
+Which sequences can move the weights, and which update each belongs to, is a function of the batch,
+the options and the version alone, so every rank and every resumed run deals alike.
 
-A function of the batch, the options and the version alone, so every rank and every resumed run
-deals alike. numpy only.
-
-Balance: which rank computes which sequences.
-
-A sequence of n tokens costs n + attention·n²: the matrix products of its tokens, and the scores
-between them. Sequences are dealt, dearest first, to the rank with the least to do, so no rank has
-more than the others by more than one sequence. All ranks deal alike from the same lengths, and
-know without asking how many micro-batches each has. Standard library only.
+Sequences are dealt to ranks by cost: one of n tokens costs n + attention·n², the matrix products of
+its tokens and the scores between them. The most expensive goes first, to the rank with the least to
+do, so no rank has more than another by more than one sequence. All ranks deal alike from the same
+lengths, and so know without asking how many micro-batches each has.
 """
 
 import heapq
@@ -42,32 +41,46 @@ from rollart.errors import InvariantError
 from rollart.seeds import derive_seed
 from rollart.training.options import TrainingOptions
 from rollart.types import Trajectory, Turn
+from rollart.types.token_arrays import Floats, TokenBatch
 
 _DTYPES: dict[str, type] = {
     "tokens": np.int32,
     "sampled": np.bool_,
     "logprobs": np.float32,
     "versions": np.int32,
+    "turns": np.int32,
     "offsets": np.int64,
+    "turn_rewards": np.float64,
+    "turn_offsets": np.int64,
     "groups": np.int64,
     "ids": np.int64,
     "rewards": np.float64,
     "successes": np.bool_,
     "temperatures": np.float64,
 }
-_PER_TOKEN = ("tokens", "sampled", "logprobs", "versions")
+_PER_TOKEN = ("tokens", "sampled", "logprobs", "versions", "turns")
 _PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "temperatures")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A checked batch; the fields are the arrays of the module's table."""
+    """A checked batch; the fields are the arrays of the module's table.
+
+    Example:
+        >>> batch = decode(encode(groups))
+        >>> batch.rewards, batch.sampled_counts
+        (array([1., 0.]), array([3, 1]))
+
+    """
 
     tokens: NDArray[np.int32]
     sampled: NDArray[np.bool_]
     logprobs: NDArray[np.float32]
     versions: NDArray[np.int32]
+    turns: NDArray[np.int32]
     offsets: NDArray[np.int64]
+    turn_rewards: NDArray[np.float64]
+    turn_offsets: NDArray[np.int64]
     groups: NDArray[np.int64]
     ids: NDArray[np.int64]
     rewards: NDArray[np.float64]
@@ -84,6 +97,32 @@ class Batch:
         """How many sampled tokens each trajectory has."""
         return np.bincount(self.owners[self.sampled], minlength=len(self.rewards))
 
+    def view(
+        self,
+        *,
+        version: int,
+        proximal: NDArray[np.float32] | None = None,
+        reference: NDArray[np.float32] | None = None,
+    ) -> TokenBatch:
+        """Return the batch as an algorithm sees it from the weights of `version`."""
+        turn_counts = np.diff(self.turn_offsets)
+        ages = np.where(self.sampled, version - self.versions.astype(np.int64), 0)
+        return TokenBatch(
+            rewards=self.rewards,
+            successes=self.successes,
+            groups=self.groups,
+            sampled_counts=self.sampled_counts,
+            turn_rewards=self.turn_rewards,
+            turn_owners=np.repeat(np.arange(len(turn_counts)), turn_counts),
+            owners=self.owners,
+            turns=self.turns.astype(np.int64),
+            sampled=self.sampled,
+            behaviour=self.logprobs,
+            ages=ages,
+            proximal=proximal,
+            reference=reference,
+        )
+
 
 def encode(
     groups: Sequence[Sequence[Trajectory]], *, temperature: float = 1.0
@@ -91,11 +130,13 @@ def encode(
     """Lay groups of trajectories out as flat arrays; groups without members leave no trace."""
     columns: dict[str, list[Any]] = {name: [] for name in _DTYPES}
     columns["offsets"].append(0)
+    columns["turn_offsets"].append(0)
     for index, group in enumerate(group for group in groups if group):
         for member in group:
             for turn in member.turns:
                 _append_turn(columns, turn, member.id)
             columns["offsets"].append(len(columns["tokens"]))
+            columns["turn_offsets"].append(len(columns["turn_rewards"]))
             columns["groups"].append(index)
             columns["ids"].append(member.id)
             columns["rewards"].append(member.reward)
@@ -133,6 +174,8 @@ def _append_turn(columns: dict[str, list[Any]], turn: Turn, trajectory: int) -> 
     columns["sampled"] += [False] * prompt + [True] * len(turn.tokens)
     columns["logprobs"] += (*[0.0] * prompt, *turn.logprobs)
     columns["versions"] += (*[-1] * prompt, *turn.versions)
+    columns["turns"] += [len(columns["turn_rewards"])] * (prompt + len(turn.tokens))
+    columns["turn_rewards"].append(turn.reward)
 
 
 def _check_lengths(batch: Batch) -> None:
@@ -150,15 +193,30 @@ def _check_lengths(batch: Batch) -> None:
                 f"batch.{name} has {len(getattr(batch, name))} entries "
                 f"for {len(offsets) - 1} trajectories"
             )
+    turn_offsets = batch.turn_offsets
+    has_turns = len(turn_offsets) == len(offsets) and turn_offsets[0] == 0
+    if not has_turns or (np.diff(turn_offsets) < 1).any():
+        raise InvariantError("batch.turn_offsets must rise from 0: every trajectory has a turn")
+    if len(batch.turn_rewards) != turn_offsets[-1]:
+        raise InvariantError(
+            f"batch.turn_rewards has {len(batch.turn_rewards)} entries for {turn_offsets[-1]} turns"
+        )
 
 
 def _check_values(batch: Batch) -> None:
+    owners = batch.owners
+    is_inside = (batch.turns >= batch.turn_offsets[owners]) & (
+        batch.turns < batch.turn_offsets[owners + 1]
+    )
     steps = np.diff(batch.groups, prepend=0)
     drawn = batch.sampled
     checks = {
         "groups must ascend from 0 without gaps": not ((steps < 0) | (steps > 1)).any(),
         "tokens must not be negative": not (batch.tokens < 0).any(),
+        "turns must be those of the token's trajectory": bool(is_inside.all()),
+        "turns must ascend": not (np.diff(batch.turns) < 0).any(),
         "rewards must be finite": bool(np.isfinite(batch.rewards).all()),
+        "turn_rewards must be finite": bool(np.isfinite(batch.turn_rewards).all()),
         "logprobs must be finite": bool(np.isfinite(batch.logprobs).all()),
         "logprobs must be 0 where nothing was sampled": not batch.logprobs[~drawn].any(),
         "versions must be at least 0 where sampled": not (batch.versions[drawn] < 0).any(),
@@ -174,14 +232,18 @@ def _check_values(batch: Batch) -> None:
 
 
 def find_moving(
-    batch: Batch, advantages: NDArray[np.float64], options: TrainingOptions
+    batch: Batch, advantages: Floats, *, idle_tokens: bool, skip_zero_advantage: bool
 ) -> NDArray[np.bool_]:
-    """Say which sequences can move the weights."""
+    """Say which sequences can move the weights.
+
+    `idle_tokens`: so can tokens of advantage 0.
+    """
     has_tokens = batch.sampled_counts > 0
-    if options.kl_coefficient > 0 or options.entropy_coefficient > 0:
+    if idle_tokens:
         return has_tokens
-    has_signal = has_tokens & (advantages != 0)
-    return has_signal if options.skip_zero_advantage or not has_signal.any() else has_tokens
+    signal = batch.owners[batch.sampled & (advantages != 0)]
+    has_signal = np.bincount(signal, minlength=len(has_tokens)) > 0
+    return has_signal if skip_zero_advantage or not has_signal.any() else has_tokens
 
 
 def deal_minibatches(
@@ -199,7 +261,13 @@ def deal_minibatches(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankShare:
-    """Which part of the sequences a rank computes."""
+    """Which part of the sequences a rank computes.
+
+    Example:
+        >>> RankShare(rank=0, ranks=2).parts({0: 9, 1: 5, 2: 4})
+        [{0: 9}, {1: 5, 2: 4}]
+
+    """
 
     rank: int = 0
     ranks: int = 1

@@ -1,14 +1,14 @@
-"""Checkpoints: a Hugging Face model directory that also holds what training needs to go on.
+"""Checkpoints: a Hugging Face model directory that also holds what training needs to continue.
 
     config.json, model*.safetensors, tokenizer files   the model, usable by anything
     adapter/                                           the adapters, where they are what is trained
     optimizer*.safetensors                             AdamW's moments by parameter name
     trainer.json                                       version, steps, RNG state, fingerprint
 
-Nothing in it depends on how many ranks wrote it, so any number of ranks goes on from it: weights
+Nothing in it depends on how many ranks wrote it, so any number of ranks can resume from it: weights
 and moments lie whole in files of which every rank reads its rows (`tensor_files`). A name always
-holds a whole checkpoint (`drafts`), and nothing is restored unless every rank could read its part.
-What is read is JSON and safetensors.
+holds a whole checkpoint, and nothing is restored unless every rank could read its part. What is
+read is JSON and safetensors.
 """
 
 import base64
@@ -34,7 +34,12 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingProgress:
-    """Where training stands, besides weights and moments."""
+    """Where training stands, besides weights and moments.
+
+    Example:
+        >>> TrainingProgress(version=7, steps=7)
+
+    """
 
     version: int
     steps: int

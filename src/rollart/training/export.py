@@ -1,16 +1,12 @@
-"""Exporting: the policy as a Hugging Face model directory, whoever trained it on how many ranks.
+"""The policy for others: a Hugging Face model directory, or a version in the weight store.
 
     config.json, model*.safetensors, tokenizer files   the model, adapters merged; for anything
     adapter/                                           the adapters alone, as peft reads them
 
-A sharded policy is written by its ranks, each a file of whole tensors that were gathered one at a
-time, so no rank ever holds more than its part of the model and one tensor.
-
-Publishing: the policy's weights on their way into a weight store, one tensor at a time.
-
-Of a sharded policy each tensor is gathered when its turn comes and given up before the next: the
-first rank never holds the whole model, only the largest tensor and what the store makes of it. All
-ranks go through all tensors, also when the store refuses in the middle: none is left waiting.
+Both see whole tensors under Hugging Face's names, whatever was trained on how many ranks. Tensors
+of a sharded policy are gathered one at a time and released before the next, so no rank ever holds
+more than its part of the model and the largest tensor. Gathering is a collective: all ranks go
+through all tensors, also when the disk or the store refuses in the middle, so none waits forever.
 """
 
 import importlib
@@ -110,12 +106,14 @@ def _copy_tokenizer(source: str, target: Path) -> None:
         AutoTokenizer.from_pretrained(source).save_pretrained(target)
 
 
-"""Opens the weight store when none is handed over: named, not imported, as hosts name actors."""
 _FLOAT32 = "<f4"
 
 
 def open_store(store: WeightStore | Mapping[str, Any] | None) -> WeightStore | None:
-    """Return a store that was handed over, or the one that options describe."""
+    """Return the given store, or open the one that options describe.
+
+    The module that opens stores is found by name, because adapters do not import each other.
+    """
     if not isinstance(store, Mapping):
         return store
     module, name = STORE_OPENER.split(":")
@@ -142,7 +140,7 @@ def arrays_of(tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Arra
 
 
 def _specs(policy: Policy) -> dict[str, ArraySpec]:
-    """Return what will come, in order: `Tuning.weights` goes through the same tensors."""
+    """Return what will come, in order: `Trainable.weights` goes through the same tensors."""
     return {
         name: ArraySpec(shape=tuple(value.shape), dtype=_FLOAT32)
         for key, value in policy.model.state_dict().items()

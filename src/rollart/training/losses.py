@@ -1,155 +1,102 @@
-"""Losses and their aggregation, as pure functions of flat tensors over sampled tokens.
+"""The loss of a micro-batch: model scores in, an algorithm's losses and measures out.
 
-Per sampled token t of a trajectory with advantage A, under the weights θ being moved:
-
-    ratio       r = exp(logp_θ - logp_proximal)
-    policy      -w · min(r·A, clip(r, 1 - clip_low, 1 + clip_high)·A)
-    divergence  k3 = exp(logp_reference - logp_θ) - (logp_reference - logp_θ) - 1   (≥ 0)
-    loss        Σ_t weight_t · (policy_t + kl_coefficient·k3_t - entropy_coefficient·H_t)
-
-`correction = "decoupled"`: the proximal policy is the trainer's own weights at the start of the
-step, so the trust region is around the present policy however old the sample is, and
-w = min(exp(logp_proximal - logp_behaviour), correction_cap), without gradient, accounts for the
-age: tokens of mixed versions each get their own weight. `correction = "none"`: the proximal policy
-is the behaviour policy and w = 1, plain PPO.
-
-Token weights are of a whole minibatch, so micro-batches only split a sum:
-
-    token_mean     1 / tokens
-    sequence_mean  1 / (sequences · tokens of its sequence)
-    dr_grpo        1 / (sequences · constant_tokens)
-
-The objective on one micro-batch: model scores in, loss and measures out.
-
-`Columns` holds what the loss needs of every token of the batch, as tensors; a micro-batch picks
-its sampled tokens by place.
+`Columns` holds what the loss needs of every token of the batch, as tensors; a micro-batch picks its
+sampled tokens by place. Token weights are set for a whole minibatch before it is cut up, so
+micro-batches, and ranks, only split a sum.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rollart.errors import InvariantError
+from rollart.ports import Algorithm, TokenColumns
 from rollart.training.batch import Batch
 from rollart.training.metrics import Measures
 from rollart.training.model import Model, score
-from rollart.training.options import Aggregation, TrainingOptions
 from rollart.training.packing import MicroBatch
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyTerms:
-    """The policy loss per token and what it was made of."""
-
-    losses: Tensor
-    ratios: Tensor
-    corrections: Tensor
-    is_clipped: Tensor
-    is_capped: Tensor
-
-
-def policy_terms(
-    logprobs: Tensor,
-    *,
-    proximal: Tensor,
-    advantages: Tensor,
-    corrections: Tensor,
-    cap: float,
-    clip_low: float,
-    clip_high: float,
-) -> PolicyTerms:
-    """Return the clipped policy loss of each token; `corrections` come untruncated."""
-    ratios = torch.exp(logprobs - proximal)
-    clipped = ratios.clamp(1 - clip_low, 1 + clip_high)
-    weights = corrections.clamp(max=cap)
-    above = (advantages > 0) & (ratios > 1 + clip_high)
-    below = (advantages < 0) & (ratios < 1 - clip_low)
-    return PolicyTerms(
-        losses=-weights * torch.minimum(ratios * advantages, clipped * advantages),
-        ratios=ratios.detach(),
-        corrections=weights,
-        is_clipped=above | below,
-        is_capped=corrections > cap,
-    )
-
-
-def importance_weights(proximal: Tensor, behaviour: Tensor) -> Tensor:
-    """Return exp(logp_proximal - logp_behaviour) without gradient, untruncated."""
-    return torch.exp((proximal - behaviour).detach())
-
-
-def k3_divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(policy ‖ reference) at each token; never negative."""
-    difference = reference - logprobs
-    return torch.exp(difference) - difference - 1
-
-
-def token_weights(kind: Aggregation, counts: Tensor, *, constant_tokens: int) -> Tensor:
-    """Return the weight of one token of each sequence, given its number of sampled tokens.
-
-    Sequences without a sampled token count as sequences and weigh nothing themselves.
-    """
-    sequences = max(len(counts), 1)
-    match kind:
-        case "token_mean":
-            return torch.full_like(counts, 1.0) / counts.sum().clamp(min=1)
-        case "sequence_mean":
-            return 1.0 / (counts.clamp(min=1) * sequences)
-        case "dr_grpo":
-            return torch.full_like(counts, 1.0 / (sequences * constant_tokens))
+from rollart.types.token_arrays import Floats, LossTerms, TokenBatch
 
 
 @dataclass(slots=True, kw_only=True)
 class Columns:
-    """One value per token of the batch, on the trainer's device."""
+    """One value per token of the batch, on the trainer's device.
+
+    Example:
+        >>> columns = Columns.of(batch, version=7, device="cpu")
+        >>> columns.set_advantages(np.ones(len(batch.tokens)), {})
+
+    """
 
     targets: Tensor
     behaviour: Tensor
-    advantages: Tensor
     temperatures: Tensor
     is_current: Tensor
     """Drawn by the very weights this step starts from."""
     owners: Tensor
+    turns: Tensor
+    advantages: Tensor
     weights: Tensor
     """Share of each token in the loss of the present minibatch."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    """What the algorithm adds to each token."""
     proximal: Tensor | None = None
     """Log-probs under the weights at the start of the step; None: those of the forward itself."""
     reference: Tensor | None = None
 
     @classmethod
-    def of(
-        cls, batch: Batch, advantages: NDArray[np.float64], *, version: int, device: str
-    ) -> "Columns":
-        """Spread a batch over its tokens."""
+    def of(cls, batch: Batch, *, version: int, device: str) -> "Columns":
+        """Spread a batch over its tokens; advantages and weights are 0 until they are set."""
         owners = batch.owners
-
-        def spread(values: NDArray[np.float64]) -> Tensor:
-            return torch.from_numpy(values[owners].astype(np.float32)).to(device)
-
+        temperatures = batch.temperatures[owners].astype(np.float32)
         return cls(
             targets=torch.from_numpy(batch.tokens.astype(np.int64)).to(device),
             behaviour=torch.from_numpy(batch.logprobs.copy()).to(device),
-            advantages=spread(advantages),
-            temperatures=spread(batch.temperatures),
+            temperatures=torch.from_numpy(temperatures).to(device),
             is_current=torch.from_numpy(batch.versions == version).to(device),
             owners=torch.from_numpy(owners).to(device),
+            turns=torch.from_numpy(batch.turns.astype(np.int64)).to(device),
+            advantages=torch.zeros(len(owners), device=device),
             weights=torch.zeros(len(owners), device=device),
         )
 
-    def weigh(
-        self, counts: NDArray[np.int64], sequences: NDArray[np.int64], options: TrainingOptions
-    ) -> None:
-        """Set the weights for a minibatch of these sequences, given all sampled-token counts."""
+    def set_advantages(self, advantages: Floats, extra: Mapping[str, Floats]) -> None:
+        """Set what the algorithm says of each token."""
         device = self.weights.device
-        shares = torch.zeros(len(counts), dtype=torch.float64)
-        shares[torch.from_numpy(sequences)] = token_weights(
-            options.aggregation,
-            torch.from_numpy(counts[sequences].astype(np.float64)),
-            constant_tokens=options.constant_tokens,
-        )
-        self.weights = shares.to(device, self.weights.dtype)[self.owners]
+
+        def moved(values: Floats) -> Tensor:
+            return torch.from_numpy(values.astype(np.float32)).to(device)
+
+        self.advantages = moved(advantages)
+        self.extra = {name: moved(values) for name, values in extra.items()}
+
+    def weigh(self, algorithm: Algorithm, batch: Batch, sequences: NDArray[np.int64]) -> None:
+        """Set the weights for a minibatch of these sequences."""
+        counts = batch.sampled_counts
+        shares = np.zeros(len(counts))
+        shares[sequences] = algorithm.token_weights(counts[sequences], batch.groups[sequences])
+        moved = torch.from_numpy(shares).to(self.weights.device, self.weights.dtype)
+        self.weights = moved[self.owners]
+
+
+def compute_advantages(
+    algorithm: Algorithm, batch: TokenBatch
+) -> tuple[Floats, Mapping[str, Floats]]:
+    """Return an algorithm's advantages and further columns of all tokens, checked."""
+    advantages = algorithm.advantages(batch)
+    extra = algorithm.columns(batch, advantages) if isinstance(algorithm, TokenColumns) else {}
+    for name, values in {"advantages": advantages, **extra}.items():
+        shape = np.shape(values)
+        if shape != batch.owners.shape:
+            raise InvariantError(
+                f"{type(algorithm).__name__} gave {name} of shape {shape}; "
+                f"it must be one value for each of the batch's {len(batch.owners)} tokens"
+            )
+    return advantages, extra
 
 
 def evaluate(
@@ -157,7 +104,7 @@ def evaluate(
     micro: MicroBatch,
     columns: Columns,
     *,
-    options: TrainingOptions,
+    algorithm: Algorithm,
     measures: Measures,
 ) -> Tensor:
     """Return the micro-batch's share of the loss and add to the measures.
@@ -170,42 +117,38 @@ def evaluate(
         micro,
         targets=columns.targets[places],
         temperatures=columns.temperatures[places],
-        entropy_grad=options.entropy_coefficient > 0,
+        entropy_grad=algorithm.needs.entropy,
     )
     if not len(places):
         return scores.logprobs.sum()
     behaviour, weights = columns.behaviour[places], columns.weights[places]
-    present = scores.logprobs.detach() if columns.proximal is None else columns.proximal[places]
-    is_decoupled = options.correction == "decoupled"
-    proximal = present if is_decoupled else behaviour
-    terms = policy_terms(
-        scores.logprobs,
-        proximal=proximal,
-        advantages=columns.advantages[places],
-        corrections=importance_weights(proximal, behaviour),
-        cap=options.correction_cap,
-        clip_low=options.clip_low,
-        clip_high=options.clip_high,
+    proximal = scores.logprobs.detach() if columns.proximal is None else columns.proximal[places]
+    result = algorithm.loss(
+        LossTerms(
+            logprobs=scores.logprobs,
+            proximal=proximal,
+            behaviour=behaviour,
+            reference=None if columns.reference is None else columns.reference[places],
+            advantages=columns.advantages[places],
+            entropies=scores.entropies,
+            owners=columns.owners[places],
+            turns=columns.turns[places],
+            weights=weights,
+            columns={name: values[places] for name, values in columns.extra.items()},
+        )
     )
-    policy_loss = (weights * terms.losses).sum()
-    entropy = (weights * scores.entropies).sum()
-    kl = torch.zeros_like(policy_loss)
-    if columns.reference is not None:
-        kl = (weights * k3_divergence(scores.logprobs, columns.reference[places])).sum()
-    loss = policy_loss + options.kl_coefficient * kl - options.entropy_coefficient * entropy
-    drift = torch.where(columns.is_current[places], (present - behaviour).abs(), 0.0)
+    loss = (weights * result.losses).sum()
+    drift = torch.where(columns.is_current[places], (proximal - behaviour).abs(), 0.0)
+    means = {"entropy": scores.entropies, **result.means}
+    maxima = {"logprob_difference": drift, **result.maxima}
     measures.add(
         len(places),
-        {
+        sums={
             "loss": loss,
-            "policy_loss": policy_loss,
-            "kl": kl,
-            "entropy": scores.entropies.sum(),
-            "clipped": terms.is_clipped.sum(),
-            "corrections": terms.corrections.sum(),
-            "capped": terms.is_capped.sum(),
+            **{name: (weights * values).sum() for name, values in result.parts.items()},
         },
-        {"ratio": terms.ratios.max(), "drift": drift.max()},
+        totals={name: values.sum() for name, values in means.items()},
+        maxima={name: values.max() for name, values in maxima.items()},
     )
     return loss
 

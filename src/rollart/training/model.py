@@ -36,7 +36,13 @@ Model = Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenScores:
-    """What the model says of N sampled tokens."""
+    """What the model says of N sampled tokens.
+
+    Example:
+        >>> score(model, micro, targets=targets, temperatures=ones, entropy_grad=False).logprobs
+        tensor([-1.31, -0.02, -4.75])
+
+    """
 
     logprobs: Tensor
     """[N] log-probability of each."""

@@ -1,31 +1,42 @@
-"""The config section `training`: how a batch becomes an optimizer step.
+"""The options of the trainer: the config section `training`, and an algorithm as plain values.
 
-Standard library only, so that a config is checked without loading torch. The formulas the fields
-choose between are stated where they are computed: `advantage`, `loss`.
+A config is checked without loading torch. What a trainer is made
+with crosses to its process as JSON (`trainer_arguments`) and is read there (`TrainingOptions.read`,
+`read_algorithm`): an algorithm travels as its type and its fields.
 """
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, Literal, get_args
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Annotated, Any, Literal
 
+from pydantic import TypeAdapter
+
+from rollart.constraints import AtLeast, Between, Finite, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
+from rollart.plugins import add_paths, find, name_of
+from rollart.ports import Algorithm
+from rollart.types import Json
 
-Advantage = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
-Aggregation = Literal["token_mean", "sequence_mean", "dr_grpo"]
-Correction = Literal["decoupled", "none"]
+DEFAULT_ALGORITHM = "grpo"
+_PATHS = "import_paths"
 DType = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoraOptions:
-    """Low-rank adapters: what is trained instead of the weights themselves."""
+    """Low-rank adapters: what is trained instead of the weights themselves.
 
-    rank: int = 0
+    Example:
+        >>> LoraOptions(rank=16, targets=("q_proj", "v_proj"))
+
+    """
+
+    rank: Annotated[int, AtLeast(0, "0: no adapter")] = 0
     """Inner dimension of the adapters; 0 trains all weights and has none."""
-    alpha: float = 16.0
+    alpha: Annotated[float, Finite(), MoreThan(0)] = 16.0
     """An adapter's product is scaled by alpha / rank."""
-    targets: tuple[str, ...] = (
+    targets: Annotated[tuple[str, ...], NonEmpty("name at least one linear layer")] = (
         "q_proj",
         "k_proj",
         "v_proj",
@@ -35,74 +46,54 @@ class LoraOptions:
         "down_proj",
     )
     """Names of the linear layers that get an adapter."""
-    dropout: float = 0.0
+    dropout: Annotated[float, Between(0, 1, without="high")] = 0.0
     """Share of an adapter's inputs dropped in training; above 0 the loss is no longer exact."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(self.targets))
-        if self.rank < 0:
-            raise ConfigError("training.lora.rank", self.rank, "must be at least 0 (0: no adapter)")
-        if not (math.isfinite(self.alpha) and self.alpha > 0):
-            raise ConfigError("training.lora.alpha", self.alpha, "must be a finite number above 0")
-        if not self.targets:
-            raise ConfigError("training.lora.targets", [], "name at least one linear layer")
-        if not 0 <= self.dropout < 1:
-            raise ConfigError("training.lora.dropout", self.dropout, "must be in [0, 1)")
+        check_fields(self, "training.lora")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
-    """How a batch becomes an optimizer step."""
+    """How a batch becomes an optimizer step.
 
-    learning_rate: float = 1e-4
+    Example:
+        >>> TrainingOptions(learning_rate=3e-4, warmup_steps=5, minibatches=2)
+
+    """
+
+    learning_rate: Annotated[float, Finite(), MoreThan(0)] = 1e-4
     """AdamW's step size after the warm-up."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, AtLeast(0)] = 0
     """Steps over which the learning rate rises linearly from near 0."""
-    weight_decay: float = 0.0
+    weight_decay: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """AdamW's decoupled decay, on matrices only (not on norms and biases)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
-    eps: float = 1e-8
+    eps: Annotated[float, Finite(), MoreThan(0)] = 1e-8
     """AdamW's denominator floor."""
-    max_grad_norm: float = 1.0
+    max_grad_norm: Annotated[float, Finite(), AtLeast(0)] = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
-    advantage: Advantage = "grpo"
-    """How rewards compare within a group: grpo (mean, std), dr_grpo (mean), rloo, reinforce."""
-    aggregation: Aggregation = "token_mean"
-    """What a token weighs: 1/tokens, 1/(sequences·its length), or 1/(sequences·constant_tokens)."""
-    constant_tokens: int = 128
-    """The constant length that aggregation = "dr_grpo" divides by."""
-    clip_low: float = 0.2
-    """The policy ratio is clipped below at 1 - clip_low."""
-    clip_high: float = 0.28
-    """The policy ratio is clipped above at 1 + clip_high."""
-    correction: Correction = "decoupled"
-    """decoupled: ratio to the step's first weights, stale tokens reweighted; none: plain PPO."""
-    correction_cap: float = 2.0
-    """Importance weights of stale tokens are truncated at this."""
-    kl_coefficient: float = 0.0
-    """Weight of the k3 divergence from the initial weights; 0 keeps no reference model."""
-    entropy_coefficient: float = 0.0
-    """Weight of the entropy bonus."""
-    epochs: int = 1
+    epochs: Annotated[int, AtLeast(1)] = 1
     """Passes over the batch per step."""
-    minibatches: int = 1
+    minibatches: Annotated[int, AtLeast(1)] = 1
     """Optimizer updates per pass, each on an equal share of the trajectories."""
     skip_zero_advantage: bool = True
     """Do not compute trajectories that cannot move the weights (advantage 0, no KL, no entropy)."""
-    micro_batch_tokens: int = 2048
+    micro_batch_tokens: Annotated[int, AtLeast(1)] = 2048
     """Most tokens, padding included, computed at once; small ones stay in the CPU cache."""
-    row_tokens: int = 0
+    row_tokens: Annotated[int, AtLeast(0)] = 0
     """Length of the rows sequences are packed into; 0 is the longest sequence of the batch."""
-    threads: int = 1
+    threads: Annotated[int, AtLeast(1)] = 1
     """CPU threads of the trainer; one per busy role is best when cores are few."""
     dtype: DType = "float32"
     """Number format of the weights; bfloat16 only where the hardware multiplies it fast."""
-    device: str = "cpu"
+    device: Annotated[str, NonEmpty("must name a torch device: cpu, cuda")] = "cpu"
     """Where torch computes: cpu, cuda, cuda:1 …"""
-    seed: int = 0
+    seed: Annotated[int, AtLeast(0)] = 0
     """Seeds how trajectories are dealt to minibatches, what adapters start from and drop."""
-    ranks: int = 1
+    ranks: Annotated[int, AtLeast(1)] = 1
     """Processes that train together, each holding a share of weights, gradients and moments."""
     offload: bool = False
     """Keep that share in host memory, moments and optimizer included; for GPUs short of memory."""
@@ -110,15 +101,16 @@ class TrainingOptions:
     """Compute in bfloat16 on weights kept in `dtype`; gradients are summed in float32."""
     recompute: bool = False
     """Compute activations anew in the backward pass instead of keeping them."""
-    timeout_s: float = 600.0
+    timeout_s: Annotated[float, Finite(), MoreThan(0)] = 600.0
     """Longest a rank waits for the others before it gives up."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     """Adapters trained instead of the weights."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "betas", tuple(self.betas))
-        self._check_choices()
-        self._check_numbers()
+        check_fields(self, "training")
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> "TrainingOptions":
@@ -135,59 +127,62 @@ class TrainingOptions:
         """Whether weights live as shares of ranks, if only of one."""
         return self.ranks > 1 or self.offload or self.mixed_precision
 
-    def _check_choices(self) -> None:
-        for name, choices in (
-            ("advantage", Advantage),
-            ("aggregation", Aggregation),
-            ("correction", Correction),
-            ("dtype", DType),
-        ):
-            value = getattr(self, name)
-            if value not in get_args(choices):
-                raise ConfigError(
-                    f"training.{name}", value, f"must be one of {', '.join(get_args(choices))}"
-                )
-        if not self.device:
-            raise ConfigError("training.device", self.device, "must name a torch device: cpu, cuda")
 
-    def _check_numbers(self) -> None:
-        for name in ("learning_rate", "eps", "timeout_s"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"training.{name}", value, "must be a finite number above 0")
-        if not (math.isfinite(self.correction_cap) and self.correction_cap >= 1):
-            fix = "must be at least 1, the weight of what is on policy"
-            raise ConfigError("training.correction_cap", self.correction_cap, fix)
-        for name in (
-            "weight_decay",
-            "max_grad_norm",
-            "clip_low",
-            "clip_high",
-            "kl_coefficient",
-            "entropy_coefficient",
-        ):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"training.{name}", value, "must be a finite number, at least 0")
-        for name in (
-            "constant_tokens",
-            "epochs",
-            "minibatches",
-            "micro_batch_tokens",
-            "threads",
-            "ranks",
-        ):
-            value = getattr(self, name)
-            if value < 1:
-                raise ConfigError(f"training.{name}", value, "must be at least 1")
-        for name in ("warmup_steps", "row_tokens", "seed"):
-            value = getattr(self, name)
-            if value < 0:
-                raise ConfigError(f"training.{name}", value, "must be at least 0")
-        if self.clip_low > 1:
-            raise ConfigError("training.clip_low", self.clip_low, "must be at most 1")
-        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
-            raise ConfigError("training.betas", self.betas, "must be two numbers in [0, 1)")
+def trainer_arguments(
+    options: TrainingOptions, algorithm: Algorithm, *, import_paths: Sequence[str] = ()
+) -> dict[str, Json]:
+    """Return what a trainer is made with as JSON values, for a process of its own.
+
+    Example:
+        >>> trainer_arguments(TrainingOptions(), Rloo())["algorithm"]["type"]
+        'rloo'
+
+    """
+    described: dict[str, Json] = {
+        "type": name_of("algorithm", type(algorithm)),
+        _PATHS: list(import_paths),
+        **_plain(algorithm),
+    }
+    return {"options": _plain(options), "algorithm": described}
+
+
+def read_algorithm(values: Mapping[str, Any]) -> Algorithm:
+    """Make an algorithm from its type and fields as JSON values.
+
+    `import_paths` among them are directories in which its module may be.
+
+    Example:
+        >>> read_algorithm({"type": "rloo", "clip_low": 0.1})
+        Rloo(aggregation='token_mean', …, clip_low=0.1, …)
+
+    """
+    add_paths(values.get(_PATHS, ()))
+    found = find("algorithm", values.get("type", DEFAULT_ALGORITHM), field="algorithm.type")
+    own = {key: value for key, value in values.items() if key not in ("type", _PATHS)}
+    _check_names("algorithm.", own, found)
+    adapter: TypeAdapter[Any] = TypeAdapter(found)
+    algorithm = adapter.validate_python(own)
+    check_algorithm(algorithm)
+    return algorithm
+
+
+def check_algorithm(algorithm: object) -> None:
+    """Refuse an object that is no algorithm, naming what it lacks.
+
+    Example:
+        >>> check_algorithm(Grpo())
+
+    """
+    wanted = ("needs", "advantages", "token_weights", "loss")
+    missing = [name for name in wanted if not hasattr(algorithm, name)]
+    if missing:
+        kind = type(algorithm)
+        fix = f"{kind.__name__} has no {', '.join(missing)}; see rollart.ports.Algorithm"
+        raise ConfigError("algorithm.type", name_of("algorithm", kind), fix)
+
+
+def _plain(options: Any) -> dict[str, Json]:
+    return json.loads(json.dumps(asdict(options)))
 
 
 def _check_names(prefix: str, values: Mapping[str, Any], options: type) -> None:

@@ -9,8 +9,8 @@ The last token of a sequence predicts nothing, so it is not laid out. Each sampl
 by the position before it (`predictors`) and by its place in the batch's flat arrays (`places`).
 
 Where several ranks compute, each packs its own sequences, and all have as many micro-batches as
-the one with the most: who has fewer fills up with idle ones, so that ranks that exchange weights
-and gradients at every micro-batch never wait in vain. numpy only.
+the one with the most: a rank with fewer adds idle ones, because ranks exchange weights and
+gradients at every micro-batch and would wait for it forever. numpy only.
 """
 
 from bisect import bisect_left, insort
@@ -28,7 +28,14 @@ Row = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MicroBatch:
-    """R rows of L positions, and the N sampled tokens they predict."""
+    """R rows of L positions, and the N sampled tokens they predict.
+
+    Example:
+        >>> micro = lay_out(batch, [0, 1], row_tokens=0, micro_batch_tokens=2048)[0]
+        >>> micro.tokens.shape, micro.places
+        ((2, 8), array([ 2,  4,  5, 11]))
+
+    """
 
     tokens: NDArray[np.int64]
     """[R, L] ids, 0 in the padding."""
@@ -37,7 +44,7 @@ class MicroBatch:
     segments: NDArray[np.int64]
     """[R, L] which sequence of the row, from 0; padding is a segment of its own."""
     is_packed: bool
-    """Whether some row holds more than one sequence: only then are segments to be told apart."""
+    """Whether some row holds more than one sequence: only then does attention need the segments."""
     predictors: NDArray[np.int64]
     """[N] flat index into the R·L positions, of the one before each sampled token."""
     places: NDArray[np.int64]

@@ -18,7 +18,14 @@ from rollart.training.trainable import Trainable, open_trainable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """The model being trained, and how."""
+    """The model being trained, and how.
+
+    Example:
+        >>> policy = load_policy("Qwen/Qwen3-0.6B", TrainingOptions(), is_compared=False)
+        >>> policy.is_plain, policy.reference
+        (True, None)
+
+    """
 
     model: Model
     reference: Model | None
@@ -34,15 +41,18 @@ class Policy:
         return not (isinstance(self.model, FSDPModule) or self.tuning.has_adapters)
 
 
-def load_policy(source: str, options: TrainingOptions) -> Policy:
-    """Load a model for training, whole."""
+def load_policy(source: str, options: TrainingOptions, *, is_compared: bool) -> Policy:
+    """Load a model for training, whole.
+
+    `is_compared`: the loss compares with the initial weights, so they are kept.
+    """
     tuning = open_trainable(options.lora)
     model = _load(source, options)
     tuning.prepare(model, seed=derive_seed(options.seed))
     if options.recompute:
         recompute_layers(model)
-    is_compared = options.kl_coefficient > 0 and not tuning.has_adapters
-    reference = _load(source, options) if is_compared else None
+    keeps_reference = is_compared and not tuning.has_adapters
+    reference = _load(source, options) if keeps_reference else None
     return Policy(
         model=model, reference=reference, tuning=tuning, world=ProcessGroup(), source=source
     )

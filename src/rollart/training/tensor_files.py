@@ -1,11 +1,12 @@
-"""Tensor files: safetensors, one per rank, with an index where there are several.
+"""Tensor files: safetensors, one per rank, in directories that appear whole or not at all.
 
     model.safetensors                                        one rank
     model-00001-of-00002.safetensors … + model.safetensors.index.json    two
 
 This is Hugging Face's own layout. A tensor lies whole in one file, so files written by any number
 of ranks are read by any other: a reader takes the rows it holds of each tensor. Which rank writes
-which tensor follows from their sizes alone.
+which tensor follows from their sizes alone. A directory is written as a draft beside its place and
+renamed at the end (`drafted`); if one rank fails, all raise the same message.
 """
 
 import errno
@@ -35,7 +36,13 @@ _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """A directory being written."""
+    """A directory being written.
+
+    Example:
+        >>> with drafted(Path("checkpoints/7"), world=world, what="checkpoint") as draft:
+        ...     draft.first(lambda: (draft.path / "trainer.json").write_text("{}"))
+
+    """
 
     path: Path
     """Where to write."""
@@ -88,7 +95,7 @@ def recover(directory: Path, *, world: ProcessGroup) -> None:
     """Give a directory its name back if a crash between two renames took it."""
     if world.is_first:
         recover_directory(directory.absolute())
-    world.first_words("")  # nobody looks before the first has looked
+    world.first_words("")  # no rank reads before the first one has recovered it
 
 
 def _flush(directory: Path) -> None:

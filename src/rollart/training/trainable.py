@@ -1,7 +1,7 @@
-"""Tuning: which weights a policy learns, and what they are called outside.
+"""Trainable: which weights a policy learns, and what they are called outside.
 
-`AllWeights` trains the model's own. Adapters are in a module of their own (`lora`), named and not
-imported, because it needs peft. Either yields the policy's weights whole, one tensor at a time and
+`AllWeights` trains the model's own. Adapters are in a module of their own (`lora`), which is loaded
+by name, because it needs peft. Either yields the policy's weights whole, one tensor at a time and
 under Hugging Face's names, so that engines and files never learn how it was trained. Where a model
 is sharded, yielding is a collective: every rank goes through all of it.
 """

@@ -5,23 +5,20 @@ A step turns a batch into one new version:
     decode → advantages → columns ─┬→ [proximal, reference: one pass each, only if needed]
                                    └→ per minibatch: pack → forward → loss → backward → AdamW
 
-The version advances by one per `step`, whatever the batch held, so whoever counts steps and
-whoever counts versions agree. An update whose loss or gradient is not finite is dropped before it
-touches a weight. All randomness is derived from (seed, version), so a resumed run deals the same
-minibatches.
+What the advantages, the token weights and the losses are is the algorithm's (`algorithms`).
 
-It runs where its host put it, so its arguments are plain values: arrays in, floats out.
+The version advances by one per `step`, whatever the batch held, so steps and versions can be
+counted for each other. An update happens whole or not at all: if the loss or the gradient norm is
+not finite, weights and moments stay as they are. All randomness is derived from (seed, version), so
+a resumed run deals the same minibatches.
 
-Several trainers are one: a cluster of workers, each a rank (`ranks.Rank`), that gets the same calls
-with the same arguments and holds a share of the weights. All of a step that does not need the model
-(advantages, dealing, token weights) every rank computes for the whole batch; of the sequences each
+The trainer runs where its host put it, so its arguments are plain values: arrays in, floats out.
+
+Several trainers are one: a group of workers, each a rank (`distributed.ranks.Rank`), that gets the
+same calls with the same arguments and holds a share of the weights. Every rank computes for the
+whole batch what does not need the model (advantages, dealing, token weights); of the sequences each
 computes its own. Losses, gradients and measures are added up, so a step is the same step at any
 number of ranks.
-
-The optimizer: AdamW over a model's parameters, and one safe update.
-
-An update happens whole or not at all: if loss or gradient norm is not finite, weights and moments
-stay as they are. Gradients are freed either way.
 """
 
 import math
@@ -35,9 +32,8 @@ from numpy.typing import NDArray
 
 from rollart.clock import SystemClock
 from rollart.errors import ConfigError, InvariantError
-from rollart.ports import Array, WeightStore
+from rollart.ports import Algorithm, Array, WeightStore
 from rollart.seeds import derive_seed
-from rollart.training.advantage import compute_advantages
 from rollart.training.batch import Batch, RankShare, deal_minibatches, decode, find_moving
 from rollart.training.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
 from rollart.training.distributed.process_group import ProcessGroup, RankInfo, join
@@ -50,13 +46,14 @@ from rollart.training.distributed.rendezvous import (
 )
 from rollart.training.distributed.sharding import settle, whole
 from rollart.training.export import arrays_of, export_model, open_store, publish_weights
-from rollart.training.losses import Columns, evaluate, logprobs_of
+from rollart.training.losses import Columns, compute_advantages, evaluate, logprobs_of
 from rollart.training.metrics import Measures, StepRecord, batch_metrics
 from rollart.training.model import Model, attention_cost, is_packable
-from rollart.training.options import TrainingOptions
+from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import Policy, divide, load_policy
 from rollart.types import Json, StepReport, Version
+from rollart.types.token_arrays import Floats
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:
@@ -92,21 +89,34 @@ def apply_gradients(
 
 
 class TorchTrainer:
-    """Makes optimizer steps with PyTorch, alone or as one rank of several."""
+    """Makes optimizer steps with PyTorch, alone or as one rank of several.
+
+    Example:
+        >>> trainer = TorchTrainer(model="models/tiny", algorithm={"type": "rloo"}, store=store)
+        >>> trainer.step(encode(groups)).metrics["updates"]
+        1.0
+        >>> trainer.publish()
+        1
+
+    """
 
     def __init__(
         self,
         *,
         model: str,
         options: TrainingOptions | Mapping[str, Any] | None = None,
+        algorithm: Algorithm | Mapping[str, Any] | None = None,
         store: WeightStore | Mapping[str, Json] | None = None,
         version: int = 0,
         rank: int = 0,
         world_size: int = 1,
         address: str = LOOPBACK,
     ) -> None:
-        """Load the model; a rank of several then waits to be told where to `join` the others."""
+        """Load the model; one of several ranks then waits for `join`."""
         self._options = options = _read_options(options)
+        if algorithm is None or isinstance(algorithm, Mapping):
+            algorithm = read_algorithm(algorithm or {})
+        self._algorithm = algorithm
         self._place = RankInfo(rank=rank, world_size=world_size, address=address)
         if world_size != options.ranks:
             raise ConfigError("training.ranks", options.ranks, f"the host made {world_size}")
@@ -118,7 +128,8 @@ class TorchTrainer:
         self._steps = 0
         self._table: Any = None
         self._world = ProcessGroup()
-        self._loaded = policy = load_policy(model, options)
+        is_compared = algorithm.needs.reference
+        self._loaded = policy = load_policy(model, options, is_compared=is_compared)
         self._share = RankShare(rank=rank, ranks=world_size, attention=attention_cost(policy.model))
         self._row_tokens = options.row_tokens if is_packable(policy.model) else 1
         if options.is_sharded and world_size == 1:
@@ -151,14 +162,18 @@ class TorchTrainer:
         """Make one optimizer step."""
         started_s = self._clock.now()
         options, version = self._options, self._version
-        checked = self._decode(batch)
-        advantages = compute_advantages(options.advantage, checked.rewards, checked.groups)
-        columns = Columns.of(checked, advantages, version=version, device=options.device)
-        moving = find_moving(checked, advantages, options)
+        checked, record = self._decode(batch), StepRecord()
+        columns = Columns.of(checked, version=version, device=options.device)
+        advantages = self._advantages(checked, columns, record)
+        moving = find_moving(
+            checked,
+            advantages,
+            idle_tokens=self._algorithm.needs.idle_tokens,
+            skip_zero_advantage=options.skip_zero_advantage,
+        )
         shares = deal_minibatches(moving, options, version=version)
-        record = StepRecord()
         if shares:
-            self._prepare(checked, columns, moving, len(shares), record)
+            self._prepare(checked, columns, moving, record, is_moved=len(shares) > 1)
         else:
             self._observe(checked, columns, record)
         seed = derive_seed(options.seed, version, self._world.rank)
@@ -243,24 +258,43 @@ class TorchTrainer:
             share=self._share,
         )
 
+    def _advantages(self, batch: Batch, columns: Columns, record: StepRecord) -> Floats:
+        """Set and return the advantages of the whole batch: on every rank the same."""
+        if self._algorithm.needs.scores:
+            has_tokens = batch.sampled_counts > 0
+            self._prepare(batch, columns, has_tokens, record, is_moved=True)
+        view = batch.view(
+            version=self._version,
+            proximal=None if columns.proximal is None else columns.proximal.cpu().numpy(),
+            reference=None if columns.reference is None else columns.reference.cpu().numpy(),
+        )
+        advantages, extra = compute_advantages(self._algorithm, view)
+        columns.set_advantages(advantages, extra)
+        return advantages
+
     def _prepare(
         self,
         batch: Batch,
         columns: Columns,
-        moving: NDArray[np.bool_],
-        updates: int,
+        sequences: NDArray[np.bool_],
         record: StepRecord,
+        *,
+        is_moved: bool,
     ) -> None:
-        """Compute the log-probs the loss compares with, where the forward does not give them."""
+        """Compute the log-probs the loss compares with, where the forward does not give them.
+
+        `is_moved`: weights will have moved before the last forward, so it gives no proximal ones.
+        """
         started_s = self._clock.now()
-        micros = self._lay_out(batch, np.flatnonzero(moving))
-        if updates > 1:
+        micros = self._lay_out(batch, np.flatnonzero(sequences))
+        if is_moved and columns.proximal is None:
             columns.proximal = self._logprobs(self._model, micros, columns)
-        if self._policy.reference is not None:
-            columns.reference = self._logprobs(self._policy.reference, micros, columns)
-        elif self._options.kl_coefficient > 0:
-            with self._policy.tuning.as_base(self._model):
-                columns.reference = self._logprobs(self._model, micros, columns)
+        if self._algorithm.needs.reference and columns.reference is None:
+            if self._policy.reference is not None:
+                columns.reference = self._logprobs(self._policy.reference, micros, columns)
+            else:
+                with self._policy.tuning.as_base(self._model):
+                    columns.reference = self._logprobs(self._model, micros, columns)
         record.forward_s += self._clock.now() - started_s
 
     def _logprobs(self, model: Model, micros: list[MicroBatch], columns: Columns) -> torch.Tensor:
@@ -274,7 +308,13 @@ class TorchTrainer:
         """Measure a batch without signal: nothing moves."""
         started_s = self._clock.now()
         for micro in self._lay_out(batch, np.flatnonzero(batch.sampled_counts)):
-            evaluate(self._model, micro, columns, options=self._options, measures=record.measures)
+            evaluate(
+                self._model,
+                micro,
+                columns,
+                algorithm=self._algorithm,
+                measures=record.measures,
+            )
         settle(self._model)
         record.measures.gather(self._world)
         record.forward_s += self._clock.now() - started_s
@@ -288,11 +328,13 @@ class TorchTrainer:
         record: StepRecord,
     ) -> None:
         """Make one optimizer update on a minibatch, unless it would poison the weights."""
-        columns.weigh(batch.sampled_counts, share, self._options)
+        columns.weigh(self._algorithm, batch, share)
         measures = Measures()
         for micro in self._lay_out(batch, share[moving[share]]):
             begun_s = self._clock.now()
-            loss = evaluate(self._model, micro, columns, options=self._options, measures=measures)
+            loss = evaluate(
+                self._model, micro, columns, algorithm=self._algorithm, measures=measures
+            )
             scored_s = self._clock.now()
             loss.backward()
             record.forward_s += scored_s - begun_s

@@ -1,7 +1,8 @@
 """The values of the project, by what they are about; all are re-exported here.
 
 `core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
-have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs.
+have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs;
+`token_arrays` are what an algorithm trains on.
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
@@ -23,10 +24,12 @@ from rollart.types.core import (
 )
 from rollart.types.messages import ImagePart, Message, Part, Role, TextPart, ToolCall
 from rollart.types.program import Program, ProgramEnd, ProgramLimits, ProgramResult
+from rollart.types.token_arrays import AlgorithmNeeds, LossTerms, TokenBatch, TokenLosses
 from rollart.types.tokens import Completion, FinishReason, Request, Sampling, TokenTurns, Turn
 from rollart.types.trajectories import Payload, ScoreCall, Trajectory, token_trajectory
 
 __all__ = [
+    "AlgorithmNeeds",
     "ArraySpec",
     "ArraySteps",
     "ArrayValue",
@@ -39,6 +42,7 @@ __all__ = [
     "GroupId",
     "ImagePart",
     "Json",
+    "LossTerms",
     "Message",
     "Part",
     "Payload",
@@ -56,6 +60,8 @@ __all__ = [
     "StopReason",
     "Task",
     "TextPart",
+    "TokenBatch",
+    "TokenLosses",
     "TokenTurns",
     "ToolCall",
     "Trajectory",

@@ -19,7 +19,7 @@ from rollart.training.trainer import TorchTrainer
 
 def run(use: Callable[[RankGroup], Awaitable[None]], *, ranks: int = 2, **options) -> None:
     async def go() -> None:
-        host = EmbeddedHost(grace_s=0.3)
+        host = EmbeddedHost(grace_s=2.0)
         plan = RankPlan(options=options, addresses=[LOOPBACK] * ranks, worker=StandIn, grace_s=0.3)
         try:
             group = await RankGroup.start(host, plan)
@@ -133,7 +133,7 @@ def test_a_lasting_trainer_makes_ranks_again_that_broke_without_a_death(tmp_path
     warnings: list[str] = []
 
     async def go() -> None:
-        host = EmbeddedHost(grace_s=0.3)
+        host = EmbeddedHost(grace_s=2.0)
         failed = str(tmp_path / "failed")
         plan = RankPlan(
             options={"failed": failed}, addresses=[LOOPBACK] * 2, worker=StandIn, grace_s=0.3

@@ -12,7 +12,7 @@ import pytest
 import torch
 from peft import PeftModel
 from rank_actor import RankActor
-from training_samples import random_groups, write_checkpoint
+from training_samples import random_groups, trainer_values, write_checkpoint
 from transformers import AutoModelForCausalLM
 
 from rollart.cluster.local_host import EmbeddedHost, thread_env
@@ -77,7 +77,7 @@ class One:
 
     def __init__(self, model: Path, options: dict[str, Any]) -> None:
         self._store = MemoryStore()
-        self.trainer = TorchTrainer(model=str(model), options=options, store=self._store)
+        self.trainer = TorchTrainer(model=str(model), **trainer_values(options), store=self._store)
 
     def __call__(self, method: str, *args: Any) -> Any:
         if method == "weights":
@@ -109,8 +109,8 @@ def check_weights(found: dict[str, Any], expected: dict[str, Any], *, within: fl
     "options",
     [
         {},
-        {"aggregation": "sequence_mean", "advantage": "rloo", "weight_decay": 0.1},
-        {"aggregation": "dr_grpo", "advantage": "dr_grpo", "correction": "none"},
+        {"aggregation": "sequence_mean", "type": "rloo", "weight_decay": 0.1},
+        {"aggregation": "constant", "type": "dr_grpo", "correction": "none"},
         {"kl_coefficient": 0.1, "entropy_coefficient": 0.05},
         {"minibatches": 3, "epochs": 2, "max_grad_norm": 0.1},
         {"recompute": True, "row_tokens": 1},
@@ -147,7 +147,7 @@ def test_a_rank_without_work_keeps_up(checkpoint, two):
     alone = [[replace(groups[0][0], reward=1.0)]]
     quiet = [[replace(member, reward=1.0) for member in groups[0]]]
     batches = [encode(each) for each in (alone, [], quiet, groups)]
-    options = {**SMOOTH, "advantage": "reinforce"}
+    options = {**SMOOTH, "type": "reinforce"}
     one = One(checkpoint, options)
     two("make", str(checkpoint), options)
     check_same(train(two, batches), train(one, batches))

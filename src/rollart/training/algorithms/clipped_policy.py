@@ -1,0 +1,141 @@
+"""The clipped policy loss: what GRPO, Dr. GRPO, RLOO and REINFORCE share besides advantages.
+
+For each sampled token of advantage A, under the weights θ being trained:
+
+    ratio       q = exp(logp_θ - logp_proximal)
+    policy      -w · min(q·A, clip(q, 1 - clip_low, 1 + clip_high)·A)
+    divergence  k3 = exp(logp_reference - logp_θ) - (logp_reference - logp_θ) - 1   (never < 0)
+    loss        policy + kl_coefficient·k3 - entropy_coefficient·H
+
+`correction = "decoupled"`: the proximal policy is the trainer's own weights at the start of the
+step, so the trust region is around the present policy however old the sample is. The weight
+w = min(exp(logp_proximal - logp_behaviour), correction_cap), without gradient, accounts for the
+age: tokens of mixed versions each get their own. `correction = "none"`: the proximal policy is the
+behaviour policy and w = 1, which is plain PPO.
+
+Tensors are used through their methods alone, so that a config loads this without torch.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+
+from rollart.constraints import AtLeast, Between, Finite, check_fields
+from rollart.types.token_arrays import (
+    AlgorithmNeeds,
+    Floats,
+    Indices,
+    LossTerms,
+    Tensor,
+    TokenLosses,
+)
+
+Aggregation = Literal["token_mean", "sequence_mean", "constant"]
+Correction = Literal["decoupled", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClippedPolicy:
+    """The fields and the loss that algorithms with a clipped ratio share.
+
+    Example:
+        >>> class BestOnly(ClippedPolicy):  # adds advantages(batch)
+
+    """
+
+    min_group_size: ClassVar[int] = 2
+
+    aggregation: Aggregation = "token_mean"
+    """What a token weighs: 1/tokens, 1/(sequences·its length), or 1/(sequences·constant_tokens)."""
+    constant_tokens: Annotated[int, AtLeast(1)] = 128
+    """The constant length that aggregation = "constant" divides by."""
+    clip_low: Annotated[float, Between(0, 1)] = 0.2
+    """The policy ratio is clipped below at 1 - clip_low."""
+    clip_high: Annotated[float, Finite(), AtLeast(0)] = 0.28
+    """The policy ratio is clipped above at 1 + clip_high."""
+    correction: Correction = "decoupled"
+    """decoupled: ratio to the step's first weights, stale tokens reweighted; none: plain PPO."""
+    correction_cap: Annotated[float, Finite(), AtLeast(1, "what is on policy weighs 1")] = 2.0
+    """Importance weights of stale tokens are truncated at this."""
+    kl_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
+    """Weight of the k3 divergence from the initial weights; 0 keeps no reference model."""
+    entropy_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
+    """Weight of the entropy bonus."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "algorithm")
+
+    @property
+    def needs(self) -> AlgorithmNeeds:
+        """Groups to compare, and a reference model where the loss has a divergence."""
+        has_kl, has_entropy = self.kl_coefficient > 0, self.entropy_coefficient > 0
+        return AlgorithmNeeds(
+            min_group_size=self.min_group_size,
+            reference=has_kl,
+            entropy=has_entropy,
+            idle_tokens=has_kl or has_entropy,
+        )
+
+    def token_weights(self, counts: Indices, groups: Indices) -> Floats:
+        """Return what one token of each sequence of a minibatch weighs."""
+        del groups
+        return weigh_tokens(self.aggregation, counts, constant_tokens=self.constant_tokens)
+
+    def loss(self, terms: LossTerms) -> TokenLosses:
+        """Return the clipped policy loss with its divergence and entropy terms."""
+        proximal = terms.proximal if self.correction == "decoupled" else terms.behaviour
+        raw = importance_weights(proximal, terms.behaviour)
+        weights = raw.clamp(max=self.correction_cap)
+        low, high = 1 - self.clip_low, 1 + self.clip_high
+        ratios, advantages = (terms.logprobs - proximal).exp(), terms.advantages
+        clipped = ratios.clamp(low, high)
+        above, below = (advantages > 0) & (ratios > high), (advantages < 0) & (ratios < low)
+        losses = policy = -weights * (ratios * advantages).minimum(clipped * advantages)
+        parts = {"policy_loss": policy}
+        if terms.reference is not None:
+            parts["kl"] = k3_divergence(terms.logprobs, terms.reference)
+            losses = losses + self.kl_coefficient * parts["kl"]
+        if self.entropy_coefficient:
+            losses = losses - self.entropy_coefficient * terms.entropies
+        return TokenLosses(
+            losses=losses,
+            parts=parts,
+            means={
+                "clip_fraction": above | below,
+                "correction_mean": weights,
+                "correction_capped_fraction": raw > self.correction_cap,
+            },
+            maxima={"ratio_max": ratios},
+        )
+
+
+def importance_weights(proximal: Tensor, behaviour: Tensor) -> Tensor:
+    """Return exp(logp_proximal - logp_behaviour) without gradient, untruncated."""
+    return (proximal - behaviour).detach().exp()
+
+
+def k3_divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
+    """Return the k3 estimate of KL(policy ‖ reference) at each token; never negative."""
+    difference = reference - logprobs
+    return difference.exp() - difference - 1
+
+
+def weigh_tokens(kind: Aggregation, counts: Indices, *, constant_tokens: int) -> Floats:
+    """Return the weight of one token of each sequence, given its number of sampled tokens.
+
+    Sequences without a sampled token count as sequences and weigh nothing themselves.
+
+    Example:
+        >>> weigh_tokens("sequence_mean", np.array([5, 1]), constant_tokens=1)
+        array([0.1, 0.5])
+
+    """
+    sequences = max(len(counts), 1)
+    match kind:
+        case "token_mean":
+            return np.full(len(counts), 1.0) / max(int(counts.sum()), 1)
+        case "sequence_mean":
+            return 1.0 / (np.maximum(counts, 1) * sequences)
+        case "constant":
+            return np.full(len(counts), 1.0 / (sequences * constant_tokens))
