@@ -22,7 +22,7 @@ from benchmarks.ray_runs.simulated import SimulatedCluster
 from rollart.cli.bench import Effort
 from rollart.cluster import ray_resources as ray_spawning
 from rollart.config import Config, load_config
-from rollart.config.ray import RayOptions
+from rollart.config.options import RayOptions
 from rollart.observe.replay import replay
 from rollart.pipelines.agentic import train
 

@@ -25,6 +25,7 @@ from math import log
 from statistics import fmean, linear_regression
 
 from rollart.clock import SystemClock
+from rollart.config.simulation import ScoringOptions
 from rollart.control.rules import Batching, Redundancy, Rules, mode_named
 from rollart.control.staleness import Staleness
 from rollart.events import Launch
@@ -34,7 +35,6 @@ from rollart.sim.cluster import ClusterDurations, RolloutPool, SimCluster
 from rollart.sim.distributions import Latency
 from rollart.sim.outages import OutageOptions
 from rollart.sim.outcome import SimOutcome, simulate
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
 from rollart.types import GroupId, Json, SlotId, TrajectoryId
@@ -124,7 +124,7 @@ class Trial:
             make_engines=cluster.make_engines,
             durations=ClusterDurations(cluster),
             slots=(ALPHA + 1) * attempts,
-            rewards=RewardOptions(most=attempts),
+            rewards=ScoringOptions(max_instances=attempts),
             call_s=cluster.constants.rpc_s,
             outages=OutageOptions(
                 mtbf_s=CLUSTER_MTBF_S * CLUSTER_GPUS * GENERATION_SHARE / tp, seed=seed

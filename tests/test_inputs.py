@@ -178,7 +178,8 @@ def only_error(said: str) -> str:
         (
             ["config", "check", "small.toml", "model.warm_start=true"],
             "tasks.game.env = 'my_games:Fine': the warm start imitates its method suggest() -> "
-            "str, and it has none; add one, or set model.warm_start=false or model.noise=1",
+            "str, and it has none; add one, or set model.warm_start=false, or "
+            "model.warm_start_noise=1",
         ),
         (
             ["train", "small.toml", "model.path=tiny:7B"],

@@ -86,7 +86,7 @@ def as_answers(renderer: ChatRenderer, record: Play) -> Demonstration:
 def write_checkpoints(directory: Path, *, episodes: int) -> dict[str, float]:
     """Write `plain` and `tool` below `directory`; return the last loss of each."""
     options = ModelOptions(warm_start_episodes=episodes)
-    plays = play_games(episodes, noise=options.noise)
+    plays = play_games(episodes, noise=options.warm_start_noise)
     corpus = [game.SYSTEM, CALL, *(text for record in plays for text in record.observations)]
     untaught = directory / "untaught"
     build_tiny(SIZE, directory=untaught, seed=0, tokenizer=build_tokenizer(corpus))

@@ -28,7 +28,10 @@ Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "algorithm": {},
-    "engine": {},
+    "engine": {
+        "torch": "rollart.inference.torch.engine:TorchEngine",
+        "scripted": "rollart.inference.scripted:ScriptedEngine",
+    },
     "env": {
         "frozen_lake": "rollart.envs.frozen_lake:FrozenLake",
         "calculator": "rollart.envs.calculator:Calculator",
@@ -120,9 +123,23 @@ def find(kind: Kind, name: str, *, field: str) -> Any:
     return found
 
 
-def describe_unknown(kind: Kind, name: str, *, own: str) -> str:
+def check_name(kind: Kind, name: str, *, field: str, more: tuple[str, ...] = ()) -> None:
+    """Refuse a name that is nothing at all, without importing what it stands for.
+
+    `more` are names that are known where the field is read, and not here.
+
+    Example:
+        >>> check_name("engine", "torhc", field="engine.name")
+        ConfigError: engine.name = 'torhc': did you mean torch? shipped: torch, scripted; your own …
+
+    """
+    if name not in more and split_name(resolve(kind, name)) is None:
+        raise ConfigError(field, name, describe_unknown(kind, name, own="Class", more=more))
+
+
+def describe_unknown(kind: Kind, name: str, *, own: str, more: tuple[str, ...] = ()) -> str:
     """Return the fix for a name that is not known: the nearest one, all of them, one's own."""
-    known = known_names(kind)
+    known = (*more, *known_names(kind))
     near = get_close_matches(name, known, n=1)
     guess = f"did you mean {near[0]}? " if near else ""
     return f"{guess}shipped: {', '.join(known)}; your own: module:{own} or path/to/file.py:{own}"

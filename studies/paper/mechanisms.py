@@ -6,8 +6,8 @@ Each looks at the rollout of one batch, not at a whole run.
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from rollart.config.simulation import ScoringOptions
 from rollart.sim.distributions import Latency
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import TaskProfile
 from studies.paper.rows import Kind, Row, Runs
 from studies.paper.setup import GROUP_SIZE, SIZES, SWE, TP, Setup, lognormal, testbed
@@ -42,8 +42,8 @@ _SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.28), reset_spread=0.35, sco
 """A task for redundancy: resets of hundreds of seconds, alike within a group."""
 _JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.8))
 """A task for rewards: its rollout is bound by its GPUs, and a judge scores it."""
-_DEDICATED = RewardOptions(kind="dedicated", most=4)
-_ELASTIC = RewardOptions(kind="elastic", most=64, cold_start_s=0.1, keep_s=0.15)
+_DEDICATED = ScoringOptions(kind="dedicated", max_instances=4)
+_ELASTIC = ScoringOptions(kind="elastic", max_instances=64, cold_start_s=0.1, idle_s=0.15)
 
 
 def lockstep_rows(runs: Runs) -> Iterator[Row]:

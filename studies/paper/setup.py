@@ -7,15 +7,14 @@ are the same in every experiment that does not say otherwise.
 
 from dataclasses import dataclass, replace
 
+from rollart.config.simulation import Constants, ScoringOptions
 from rollart.control.routing import Routing
 from rollart.control.rules import MODES, Batching, Mode, Redundancy, Rules, Syncing
 from rollart.control.staleness import Staleness
 from rollart.hardware.gpus import Gpu, gpu_named
 from rollart.hardware.models import ModelShape, model_named
 from rollart.sim.cluster import ClusterDurations, Disaggregation, RolloutPool, SimCluster
-from rollart.sim.costs import Constants
 from rollart.sim.distributions import Latency
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
 
@@ -154,7 +153,7 @@ class Setup:
     split: tuple[int, int] | None = None
     """Prefill and decode engines of a unit; those that decode are H20. None: engines do both."""
     constants: Constants = CONSTANTS
-    rewards: RewardOptions | None = None
+    rewards: ScoringOptions | None = None
 
     def __str__(self) -> str:
         return f"Qwen3-{self.size} {self.mode} on {self.gpus} GPUs, seed {self.seed}"
@@ -235,9 +234,13 @@ class Setup:
         return REDUNDANT_GROUPS if self.mode == "rollart" else 0
 
     @property
-    def _rewards(self) -> RewardOptions:
+    def _rewards(self) -> ScoringOptions:
         """Local reward GPUs for the synchronous schedule, functions for the others."""
-        return RewardOptions(kind="dedicated", most=8) if self.mode == "sync" else RewardOptions()
+        return (
+            ScoringOptions(kind="dedicated", max_instances=8)
+            if self.mode == "sync"
+            else ScoringOptions()
+        )
 
 
 def testbed(size: str, mode: str) -> Setup:

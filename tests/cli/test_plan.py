@@ -28,11 +28,15 @@ role = "rollout"
 [tasks.lake]
 env = "frozen_lake"
 max_tokens = 1024
-profile = { turns = [2, 4], opening_tokens = 200, reads = 100, samples = 50, reset_s = 1.0 }
+profile.turns = [2, 4]
+profile.opening_tokens = 200
+profile.observation_tokens = 100
+profile.completion_tokens = 50
+profile.reset_s = 1.0
 [tasks.sums]
 env = "calculator"
 max_turns = 1
-profile = { turns = [1, 1], opening_tokens = 100, samples = 400, score_s = 0.5 }
+profile = { turns = [1, 1], opening_tokens = 100, completion_tokens = 400, score_s = 0.5 }
 [batching]
 groups_per_step = 4
 group_size = 4
@@ -247,7 +251,10 @@ def test_profiles_start_from_shipped_ones_and_are_cut_to_the_tasks_limits():
         (["engine.replicas=2"], "where there are pools, their count says how many engines"),
         (["affinity.tasks={lake = ['h9']}"], "no such pool; there is big, wide"),
         (["tasks.lake.profile.turns=[3, 2]"], "must be two numbers, 1 <= fewest <= most"),
-        (["tasks.lake.profile.samples=0"], "tasks.lake.profile.samples = 0: must be at least 1"),
+        (
+            ["tasks.lake.profile.completion_tokens=0"],
+            "tasks.lake.profile.completion_tokens = 0: must be at least 1",
+        ),
         (["tasks.lake.profile.reset_s=-1"], "reset_s = -1.0: must be at least 0"),
         (["tasks.lake.profile.failure_rate=1"], "must be from 0 to below 1"),
     ],

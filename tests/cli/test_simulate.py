@@ -11,6 +11,7 @@ import pytest
 from rollart.cli import main
 from rollart.cli.simulate import STUDIES, Ticker, simulate_run
 from rollart.config import load_config
+from rollart.config.simulation import ScoringOptions
 from rollart.errors import ConfigError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
@@ -18,7 +19,6 @@ from rollart.planning.from_config import world_from
 from rollart.sim.distributions import Latency
 from rollart.sim.from_config import profiles_of
 from rollart.sim.outages import OutageOptions
-from rollart.sim.rewards import RewardOptions
 from rollart.types import EngineId, Version
 
 CONFIG = """
@@ -59,7 +59,11 @@ profile = { like = "webshop" }
 env = "calculator"
 max_turns = 3
 max_tokens = 8192
-profile = { turns = [1, 3], samples = 500, reads = 100, step_s = 0.5, score_s = 1.0 }
+profile.turns = [1, 3]
+profile.completion_tokens = 500
+profile.observation_tokens = 100
+profile.step_s = 0.5
+profile.score_s = 1.0
 
 [batching]
 groups_per_step = 4
@@ -372,7 +376,7 @@ def test_a_config_reaches_tails_failures_rewards_and_constants(config):
         "tasks.web.profile.step_spread=1.2", "tasks.web.profile.failure_rate=0.1",
         "tasks.web.profile.failure_after_s=120", "simulation.engine_mtbf_s=3600",
         "simulation.engine_repair_s=90", "simulation.rewards.kind=dedicated",
-        "simulation.rewards.most=4", "simulation.constants.train_utilisation=0.4",
+        "simulation.rewards.max_instances=4", "simulation.constants.train_utilisation=0.4",
         "simulation.constants.rpc_s=0.1",
     ]  # fmt: skip
     loaded = load_config(config, changes)
@@ -384,7 +388,7 @@ def test_a_config_reaches_tails_failures_rewards_and_constants(config):
     assert web.failure_after == Latency(kind="lognormal", mean_s=120.0, spread=0.5)
     world = world_from(loaded)
     assert world.outages == OutageOptions(mtbf_s=3600.0, repair_s=90.0, seed=0)
-    assert world.rewards == RewardOptions(kind="dedicated", most=4)
+    assert world.rewards == ScoringOptions(kind="dedicated", max_instances=4)
     assert world.call_s == 0.1
     usual = world_from(load_config(config))
     tokens, first = 10**9, Version(0)
@@ -412,7 +416,10 @@ def test_a_profile_may_be_constant_normal_or_lognormal(config):
         ("tasks.web.profile.reset_tail=[2, 3]", "tasks.web.profile.reset_tail = (2.0, 3.0): must"),
         ("tasks.web.profile.step_spread=-1", "profile.step_spread = -1.0: must be at least 0"),
         ("simulation.engine_repair_s=-1", "simulation.engine_repair_s = -1.0: must be at least 0"),
-        ("simulation.rewards.most=0", "simulation.rewards.most = 0: must be at least 1"),
+        (
+            "simulation.rewards.max_instances=0",
+            "simulation.rewards.max_instances = 0: must be at least 1",
+        ),
         (
             "simulation.constants.memory_share=1.5",
             "simulation.constants.memory_share = 1.5: must be more than 0 and at most 1",

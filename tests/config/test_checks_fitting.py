@@ -4,8 +4,8 @@ import pytest
 
 from rollart.config import Config, TaskOptions
 from rollart.config.checks import check_places
+from rollart.config.options import RayOptions
 from rollart.config.pools import PoolOptions
-from rollart.config.ray import RayOptions
 from rollart.errors import ConfigError
 from rollart.training.options import TrainingOptions
 

@@ -14,9 +14,8 @@ from rollart.config import (
     explain,
     load_config,
 )
-from rollart.config.explanation import field_docs
-from rollart.config.keys import keys_of
-from rollart.config.loader import field_types, option_class, parse_override
+from rollart.config.fields import field_docs, field_types, keys_of, option_class
+from rollart.config.loader import parse_override
 from rollart.control.routing import Routing
 from rollart.errors import ConfigError, UserError
 
@@ -169,7 +168,7 @@ def test_environment_options_may_be_nested(write):
             "[affinity.tasks]\nlake = 'a'\n",
             "affinity.tasks.lake = 'a': no such pool; there is local (run.toml:4)",
         ),
-        ("[ray]\nrestart_s = 0\n", "ray.restart_s = 0.0: must be more than 0 (run.toml:4)"),
+        ("[ray]\nengine_cpus = 0\n", "ray.engine_cpus = 0.0: must be more than 0 (run.toml:4)"),
         ("[ray]\nenvironment_workers = -1\n", "environment_workers = -1: must be at least 0"),
         (
             "[zzz]\nx = 1\n",
@@ -179,6 +178,25 @@ def test_environment_options_may_be_nested(write):
 )
 def test_a_wrong_value_is_named_with_its_field_its_place_and_the_fix(write, text, message):
     assert message in refusal(write(LAKE + text))
+
+
+@pytest.mark.parametrize(
+    ("old", "said"),
+    [
+        ("model.noise", "did you mean model.warm_start_noise?"),
+        ("sandbox.store", "did you mean sandbox.cache?"),
+        ("tasks.lake.profile.reads", "did you mean tasks.lake.profile.observation_tokens?"),
+        ("tasks.lake.profile.samples", "did you mean tasks.lake.profile.completion_tokens?"),
+        ("tasks.lake.profile.samples_spread", "mean tasks.lake.profile.completion_spread?"),
+        ("simulation.rewards.most", "did you mean simulation.rewards.max_instances?"),
+        ("simulation.rewards.keep_s", "did you mean simulation.rewards.idle_s?"),
+        ("ray.restart_s", "leave it out: the cluster is looked at once a second"),
+    ],
+)
+def test_an_old_key_is_refused_with_what_took_its_place(write, old, said):
+    refused = refusal(write(LAKE), f"{old}=1")
+    assert refused.startswith(f"{old} = 1: unknown key; ")
+    assert said in refused
 
 
 def test_a_wrong_override_is_said_to_be_on_the_command_line(write):
@@ -279,7 +297,7 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
     config = load_config(write(LAKE), ["run.steps=7"])
     assert explain("run.steps", config) == (
         "run.steps\n  Optimizer steps to make.\n  type     a whole number\n"
-        "  default  100\n  now      7"
+        "  limits   must be at least 1\n  default  100\n  now      7"
     )
     assert explain("tasks.lake.env", config).endswith('now      "frozen_lake"')
     assert explain("tasks.weight").endswith("default  1.0")

@@ -3,7 +3,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from rollart.config import Config, TaskOptions
-from rollart.config.affinity import AffinityOptions
 from rollart.config.places import (
     WorkerPlace,
     alive,
@@ -15,7 +14,7 @@ from rollart.config.places import (
     unused_units,
     uses_of,
 )
-from rollart.config.pools import PoolOptions
+from rollart.config.pools import AffinityOptions, PoolOptions
 from rollart.control.placement import Needs, PoolCapacity
 from rollart.errors import ConfigError
 from rollart.training.options import TrainingOptions

@@ -14,7 +14,7 @@ def test_a_tiny_model_is_known_by_its_path():
 def test_only_a_warm_start_with_moves_that_are_not_random_needs_suggestions():
     assert ModelOptions().needs_suggestions
     assert not ModelOptions(warm_start=False).needs_suggestions
-    assert not ModelOptions(noise=1.0).needs_suggestions
+    assert not ModelOptions(warm_start_noise=1.0).needs_suggestions
     assert not ModelOptions(path="models/mine").needs_suggestions
 
 
@@ -35,7 +35,7 @@ def test_the_cache_is_named_by_option_then_variable_then_home(monkeypatch):
     [
         ({"path": ""}, "model.path"),
         ({"path": "tiny:7B"}, "model.path"),
-        ({"noise": 1.1}, "model.noise"),
+        ({"warm_start_noise": 1.1}, "model.warm_start_noise"),
         ({"warm_start_learning_rate": 0.0}, "model.warm_start_learning_rate"),
         ({"warm_start_episodes": 0}, "model.warm_start_episodes"),
         ({"warm_start_epochs": 0}, "model.warm_start_epochs"),

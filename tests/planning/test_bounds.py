@@ -13,13 +13,14 @@ from planning_samples import (
     make_rules,
 )
 
+from rollart.config.simulation import Constants
 from rollart.control.lending import Lending
 from rollart.control.rules import Batching, Redundancy
 from rollart.control.staleness import Staleness
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import SPLITS, Plan, PoolShare
 from rollart.planning.trials import Bench, Scale
-from rollart.sim.costs import Constants, TrainCosts
+from rollart.sim.costs import TrainCosts
 from rollart.sim.distributions import Latency
 
 SCALE = Scale(attempts=32, steps=6, skip=2)

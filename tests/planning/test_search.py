@@ -3,12 +3,12 @@ from dataclasses import replace
 import pytest
 from planning_samples import H20, H800, make_problem, make_rules
 
+from rollart.config.simulation import Constants
 from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import find
 from rollart.planning.explanation import bottleneck, explain
 from rollart.planning.search import search
 from rollart.planning.trials import Bench, Scale
-from rollart.sim.costs import Constants
 
 EVENTS = 60_000
 SHORT = Scale(attempts=128, steps=5, skip=2)

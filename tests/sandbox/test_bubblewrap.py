@@ -134,7 +134,7 @@ def test_a_prepared_root_is_built_once_and_its_packages_are_seen(tmp_path: Path)
 
     async def use() -> list[tuple[bytes, bytes]]:
         store = str(tmp_path / "store")
-        sandbox = open_sandbox(SandboxOptions(packages=(str(wheel),), store=store, warm=1))
+        sandbox = open_sandbox(SandboxOptions(packages=(str(wheel),), cache=store, warm=1))
         source = "import greeting; print(greeting.WORD)"
         spoil = "import greeting; open(greeting.__file__, 'w')"
         commands = (("python3", "-c", source), ("sh", "-c", f'python3 -c "{source}"'))
@@ -155,7 +155,7 @@ def test_a_prepared_root_is_built_once_and_its_packages_are_seen(tmp_path: Path)
 def test_packages_that_cannot_be_had_are_named(tmp_path: Path) -> None:
     missing = (str(tmp_path / "missing-1.0-py3-none-any.whl"),)
     with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: pip could not install"):
-        open_sandbox(SandboxOptions(packages=missing, store=str(tmp_path / "store")))
+        open_sandbox(SandboxOptions(packages=missing, cache=str(tmp_path / "store")))
     assert list((tmp_path / "store").iterdir()) == []
     with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: want kind = "):
         SandboxOptions(packages=("a",), root=str(tmp_path))

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from rollart.config.simulation import Constants
 from rollart.errors import ConfigError
 from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
-from rollart.sim.costs import Constants, EngineCosts, TrainCosts
+from rollart.sim.costs import EngineCosts, TrainCosts
 
 SMALL, MIXED = model_named("Qwen3-8B"), model_named("Qwen3-30B-A3B")
 H800, H20 = gpu_named("H800"), gpu_named("H20")

@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
+from rollart.config.simulation import Constants
 from rollart.hardware.gpus import gpu_named, link_from, link_named
 from rollart.hardware.models import model_named
-from rollart.sim.costs import Constants, LendCosts, WeightCosts, pipelined_s
+from rollart.sim.costs import LendCosts, WeightCosts, pipelined_s
 
 SMALL, LARGE = model_named("Qwen3-8B"), model_named("Qwen3-32B")
 CONSTANTS = Constants(push_gb_s=0.5, install_gb_s=8.0, bucket_gb=1.0)

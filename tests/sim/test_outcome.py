@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from small_worlds import small_cluster, small_world
 
+from rollart.config.simulation import Constants
 from rollart.control.rules import MODES
 from rollart.control.staleness import Staleness
-from rollart.sim.costs import Constants
 from rollart.sim.outcome import Collector, SimOutcome, Step, simulate
 from rollart.sim.simulator import Simulator
 

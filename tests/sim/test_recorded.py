@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+from rollart.config.simulation import ScoringOptions
 from rollart.control.episode import EpisodeLimits
 from rollart.control.lending import Lending
 from rollart.control.routing import Routing
@@ -21,7 +22,6 @@ from rollart.seeds import derive_seed
 from rollart.sim.fleet import FleetMember
 from rollart.sim.outages import OutageOptions
 from rollart.sim.recorded import ask, compare, load, unchanged
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
@@ -98,7 +98,7 @@ def record(directory: Path, mode: str, *, engines: int = 1, numbers=None, **chan
         ],
         durations=numbers,
         slots=12,
-        rewards=RewardOptions(kind="dedicated"),
+        rewards=ScoringOptions(kind="dedicated"),
         outages=outages,
     )
     header = LogHeader(seed=rules.seed, rules=encode_rules(rules, MIX))

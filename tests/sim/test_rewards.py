@@ -2,12 +2,13 @@
 
 import pytest
 
+from rollart.config.simulation import ScoringOptions
 from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
-from rollart.sim.rewards import RewardOptions, RewardPlace
+from rollart.sim.rewards import RewardPlace
 
 
-def play(options: RewardOptions, *, at: list[float], seconds: float, until: float = 0.0):
+def play(options: ScoringOptions, *, at: list[float], seconds: float, until: float = 0.0):
     loop, ends = Loop(), []
     place = RewardPlace(options, loop=loop)
     for moment in at:
@@ -20,7 +21,10 @@ def play(options: RewardOptions, *, at: list[float], seconds: float, until: floa
 
 def test_dedicated_workers_take_scores_in_order():
     place, ends = play(
-        RewardOptions(kind="dedicated", most=2), at=[0.0, 0.0, 0.0], seconds=4.0, until=16.0
+        ScoringOptions(kind="dedicated", max_instances=2),
+        at=[0.0, 0.0, 0.0],
+        seconds=4.0,
+        until=16.0,
     )
     assert ends == [4.0, 4.0, 8.0]
     assert place.utilisation == pytest.approx(12 / (2 * 16))
@@ -28,14 +32,14 @@ def test_dedicated_workers_take_scores_in_order():
 
 
 def test_an_elastic_instance_starts_cold_once_and_is_used_again():
-    options = RewardOptions(most=10, cold_start_s=2.0, keep_s=30.0)
+    options = ScoringOptions(max_instances=10, cold_start_s=2.0, idle_s=30.0)
     place, ends = play(options, at=[0.0, 10.0], seconds=4.0)
     assert ends == [6.0, 14.0]
     assert place.cold_starts == 1
 
 
 def test_an_idle_instance_goes_after_a_while_and_costs_no_more():
-    options = RewardOptions(most=10, cold_start_s=2.0, keep_s=5.0)
+    options = ScoringOptions(max_instances=10, cold_start_s=2.0, idle_s=5.0)
     place, ends = play(options, at=[0.0, 100.0], seconds=4.0, until=1000.0)
     assert ends == [6.0, 106.0]
     assert place.cold_starts == 2
@@ -43,20 +47,22 @@ def test_an_idle_instance_goes_after_a_while_and_costs_no_more():
 
 
 def test_no_more_instances_than_the_limit():
-    options = RewardOptions(most=2, cold_start_s=1.0, keep_s=5.0)
+    options = ScoringOptions(max_instances=2, cold_start_s=1.0, idle_s=5.0)
     place, ends = play(options, at=[0.0] * 4, seconds=4.0)
     assert ends == [5.0, 5.0, 9.0, 9.0]
     assert place.cold_starts == 2
 
 
-@pytest.mark.parametrize(("field", "value"), [("most", 0), ("cold_start_s", -1), ("keep_s", -1)])
+@pytest.mark.parametrize(
+    ("field", "value"), [("max_instances", 0), ("cold_start_s", -1), ("idle_s", -1)]
+)
 def test_a_wrong_field_is_named(field, value):
     with pytest.raises(ConfigError, match=f"rewards.{field}"):
-        RewardOptions(**{field: value})
+        ScoringOptions(**{field: value})
 
 
 def test_a_score_that_waits_is_taken_by_whichever_instance_is_free_first():
-    options = RewardOptions(most=10, cold_start_s=10.0, keep_s=30.0)
+    options = ScoringOptions(max_instances=10, cold_start_s=10.0, idle_s=30.0)
     place, ends = play(options, at=[0.0, 13.0], seconds=4.0)
     assert ends == [14.0, 18.0]
     assert place.cold_starts == 2

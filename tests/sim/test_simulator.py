@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from small_worlds import LONG, SHORT, small_cluster, small_world
 
+from rollart.config.simulation import Constants
 from rollart.control.lending import Lending
 from rollart.control.routing import Routing
 from rollart.control.rules import MODES, Redundancy
@@ -29,7 +30,6 @@ from rollart.events import (
 from rollart.hardware.gpus import gpu_named
 from rollart.observe.log import encode
 from rollart.sim.cluster import Disaggregation, RolloutPool
-from rollart.sim.costs import Constants
 from rollart.sim.distributions import Latency
 from rollart.sim.outages import OutageOptions
 from rollart.sim.simulator import Simulator

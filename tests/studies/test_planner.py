@@ -2,8 +2,8 @@ from dataclasses import replace
 
 from planning_samples import H800, make_problem
 
+from rollart.config.simulation import Constants
 from rollart.planning.trials import Scale
-from rollart.sim.costs import Constants
 from studies.paper.setup import SIZES
 from studies.planner import (
     FULL,

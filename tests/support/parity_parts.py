@@ -15,6 +15,7 @@ from unittest import mock
 from scorers import in_thread
 from virtual_time import VirtualClock, VirtualLoop, run
 
+from rollart.config.simulation import ScoringOptions
 from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
@@ -31,7 +32,6 @@ from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
@@ -166,7 +166,7 @@ def simulated(case: Case) -> History:
         durations=numbers,
         slots=case.slots,
         routing=case.routing,
-        rewards=RewardOptions(kind="dedicated", most=100_000),
+        rewards=ScoringOptions(kind="dedicated", max_instances=100_000),
     )
     Simulator(world, observers=[lambda *seen: history.append(_entry(*seen))]).run()
     return history

@@ -1,10 +1,11 @@
 """Small clusters and workloads that the simulator's tests share."""
 
+from rollart.config.simulation import Constants
 from rollart.control.rules import Batching, Rules, mode_named
 from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
 from rollart.sim.cluster import ClusterDurations, RolloutPool, SimCluster
-from rollart.sim.costs import Constants, EngineCosts
+from rollart.sim.costs import EngineCosts
 from rollart.sim.distributions import Latency
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
 from rollart.sim.world import World

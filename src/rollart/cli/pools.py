@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from rollart.cli.output import say
 from rollart.config import Config, load_config
-from rollart.config.affinity import LOCAL
 from rollart.config.places import Node, alive, capacities, engine_places, trainer_place, uses_of
+from rollart.config.pools import LOCAL
 from rollart.control.placement import Binding, Bindings, PoolRow
 from rollart.errors import ConfigError, UserError
 from rollart.observe.log import read_log

@@ -24,7 +24,6 @@ from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.config import Config
 from rollart.config.places import TRAINING, local_engines
-from rollart.config.rules import make_rules
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
@@ -191,7 +190,7 @@ _EVALUATION = 3
 
 def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     """Return a new scheduler, or one that goes on from a checkpoint."""
-    rules, domain_of = make_rules(config), task_streams(config)[0].domain
+    rules, domain_of = config.rules, task_streams(config)[0].domain
     if saved is None:
         return Scheduler(rules, domain_of=domain_of)
     try:

@@ -132,6 +132,8 @@ class TrainerMover:
 _SAVE_EVERY = 10
 """Steps the trainer makes between two saves of its own."""
 _LEAST_WORKERS = 2
+_LOOK_S = 1.0
+"""Seconds between looks at the cluster, when lost workers get new places."""
 _LOOKS = 3
 """Looks in a row at which nobody must answer at the head before the cluster counts as gone."""
 _ANSWER_S = 60.0
@@ -323,7 +325,7 @@ class RayDeployment:
         """Look at the cluster now and then, and move what can be where it belongs."""
         silent = 0
         while silent < _LOOKS:
-            await asyncio.sleep(self._config.ray.restart_s)
+            await asyncio.sleep(_LOOK_S)
             if not await asyncio.to_thread(is_there, self._head):
                 silent += 1
                 continue

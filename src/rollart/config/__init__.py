@@ -3,13 +3,8 @@
 from rollart.config.checks import check_names
 from rollart.config.explanation import explain
 from rollart.config.loader import add_import_paths, load_config, parse_override
-from rollart.config.schema import (
-    Config,
-    EngineOptions,
-    RunOptions,
-    TaskOptions,
-)
-from rollart.config.weights import WeightOptions
+from rollart.config.options import EngineOptions, RunOptions, TaskOptions, WeightOptions
+from rollart.config.schema import Config
 from rollart.config.writer import dump_toml
 
 __all__ = [

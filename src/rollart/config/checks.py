@@ -37,7 +37,7 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
         is_imitated = is_trained and config.model.needs_suggestions
         if is_imitated and not isinstance(env, Suggesting):
             fix = "the warm start imitates its method suggest() -> str, and it has none"
-            ways = "add one, or set model.warm_start=false or model.noise=1 (random moves only)"
+            ways = "add one, or set model.warm_start=false, or model.warm_start_noise=1 (random)"
             raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
         if is_imitated and (problem := refuse_method(type(env), "suggest", ())):
             raise ConfigError(f"tasks.{name}.env", task.env, problem)

@@ -1,15 +1,25 @@
-"""Explaining: what a key means, from the words written under its field."""
+"""Explanations: what a key means, from the text written under its field.
 
-import ast
+Type, limits and default come from the same annotations that the loader checks, so they cannot
+disagree with what it accepts.
+"""
+
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from functools import cache
 from textwrap import indent
 from typing import Any, get_origin
 
-from rollart.config.keys import keys_of
-from rollart.config.loader import describe_type, field_types, option_class, unknown_key
+from rollart.config.fields import (
+    constraints_of,
+    describe_type,
+    field_docs,
+    field_types,
+    keys_of,
+    option_class,
+    option_fields,
+)
+from rollart.config.loader import unknown_key
 from rollart.config.schema import Config
 from rollart.config.writer import toml_value
 from rollart.errors import UserError
@@ -38,31 +48,12 @@ def explain(key: str, config: Config | None = None) -> str:
             if parts[depth + 1 :]:
                 above = ".".join(parts[: depth + 1])
                 raise UserError(f"{key}: no such key; {above} is {describe_type(hint)}")
-            return _explain_field(key, text, describe_type(hint), default, value)
+            limits = [each.fix for each in constraints_of(cls, part)]
+            return _explain_field(key, text, describe_type(hint), limits, default, value)
         cls = within
         if get_origin(hint) is Mapping and depth + 1 < len(parts):
             value = _named_task(parts, depth + 1, cls, value)
     return _explain_section(key, text, cls)
-
-
-@cache
-def field_docs(cls: type) -> dict[str, str]:
-    """Return the docstring below each field of an option class."""
-    tree = ast.parse(inspect.getsource(inspect.getmodule(cls) or cls))
-    keys = {name: key for key, name in keys_of(cls).items()}
-    docs = dict.fromkeys(keys.values(), "")
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ClassDef) and node.name == cls.__name__:
-            for entry, below in zip(node.body, node.body[1:], strict=False):
-                match entry, below:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name)),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
-                        docs[keys[name]] = inspect.cleandoc(text)
-                    case _:
-                        pass
-    return docs
 
 
 def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
@@ -75,8 +66,12 @@ def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
     return None if tasks is None else tasks[name]
 
 
-def _explain_field(key: str, text: str, kind: str, default: str, value: object) -> str:
-    lines = [key, indent(text, "  "), f"  type     {kind}", f"  default  {default}"]
+def _explain_field(
+    key: str, text: str, kind: str, limits: list[str], default: str, value: object
+) -> str:
+    lines = [key, indent(text, "  "), f"  type     {kind}"]
+    lines += [f"  limits   {each}" for each in limits]
+    lines.append(f"  default  {default}")
     if value is not None:
         lines.append(f"  now      {toml_value(value)}")
     return "\n".join(lines)
@@ -95,7 +90,7 @@ def _first_paragraph(text: str) -> str:
 
 
 def _default(cls: type, name: str) -> str:
-    entry = next(each for each in dataclasses.fields(cls) if each.name == keys_of(cls)[name])
+    entry = next(each for each in option_fields(cls) if each.name == keys_of(cls)[name])
     if entry.default is not dataclasses.MISSING:
         return toml_value(entry.default)
     if entry.default_factory is dataclasses.MISSING:

@@ -1,15 +1,12 @@
-"""Loading: from a merged table to a `Config`, or to an error that names field, value and fix.
+"""Loading: TOML files and `key=value` overrides in, one checked `Config` out.
 
-Values are checked strictly against the fields' types: "8" is not an integer, 1 is a number, a
-TOML list is a tuple. The text "none" stands for no value where a field allows that.
-
-Layers: TOML files that extend each other, and `key=value` overrides, merged into one table.
-
-Later layers win, key by key. Each key remembers where its value came from, so that an error can
-name the file and the line.
+Files that extend each other and overrides are layers of one table (`Layered`): later layers win,
+key by key, and each key remembers where its value was written. `OptionBuilder` turns the table
+into option classes. It checks values strictly against the fields' types ("8" is not an integer,
+1 is a number, a TOML list is a tuple, the text "none" stands for no value where a field allows
+that), so an error always names field, value and fix, and the file and line if there is one.
 """
 
-import dataclasses
 import difflib
 import json
 import math
@@ -17,24 +14,57 @@ import re
 import shlex
 import sys
 import tomllib
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, TypeVar, cast, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from rollart.config.keys import keys_of, meant_by
+from rollart.config.fields import (
+    describe_type,
+    field_types,
+    keys_of,
+    option_class,
+    required_keys,
+)
+from rollart.config.options import RayOptions
+from rollart.config.pools import PoolOptions
 from rollart.config.schema import Config
+from rollart.config.simulation import ProfileOptions, ScoringOptions
 from rollart.errors import ConfigError, UserError
+from rollart.models.options import ModelOptions
+from rollart.sandbox.options import SandboxOptions
 
+T = TypeVar("T")
 Table = dict[str, Any]
+_RENAMED: Mapping[type, Mapping[str, str]] = {
+    ModelOptions: {"noise": "warm_start_noise"},
+    PoolOptions: dict.fromkeys(("gpu", "hardware", "type", "kind"), "class"),
+    ProfileOptions: {
+        "reads": "observation_tokens",
+        "samples": "completion_tokens",
+        "samples_spread": "completion_spread",
+    },
+    SandboxOptions: {"store": "cache"},
+    ScoringOptions: {"most": "max_instances", "keep_s": "idle_s"},
+}
+"""Keys that had another name, or that people take for another: the word, and the key it means."""
+_REMOVED: Mapping[type, Mapping[str, str]] = {
+    RayOptions: {"restart_s": "the cluster is looked at once a second"},
+}
+"""Keys that no longer exist, and what happens instead."""
 
 
 @dataclass(slots=True)
 class Layered:
-    """The merged table, and for each key written (dotted) where it was."""
+    """The merged table, and for each key written (dotted) where it was.
+
+    Example:
+        >>> read_layers(Path("run.toml"), ["run.steps=8"]).origin("run.steps")
+        'on the command line'
+
+    """
 
     table: Table = field(default_factory=dict[str, Any])
     origins: dict[str, str] = field(default_factory=dict[str, str])
@@ -174,9 +204,6 @@ def _lines(text: str) -> dict[str, int]:
     return lines
 
 
-T = TypeVar("T")
-
-
 def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
     """Read a config file, apply overrides, validate everything."""
     path = Path(path)
@@ -201,7 +228,13 @@ def add_import_paths(config: Config) -> None:
 
 
 class OptionBuilder:
-    """Makes option classes from tables and says where a wrong value was written."""
+    """Makes option classes from tables and says where a wrong value was written.
+
+    Example:
+        >>> OptionBuilder(Layered()).build(RunOptions, {"steps": 8}, "run").steps
+        8
+
+    """
 
     def __init__(self, layered: Layered) -> None:
         self._layered = layered
@@ -215,7 +248,7 @@ class OptionBuilder:
             if key not in hints:
                 raise self._error(prefix + key, value, unknown_key(cls, prefix, key))
             values[names[key]] = self._value(hints[key], value, prefix + key)
-        for missing in (key for key in _required(cls) if names[key] not in values):
+        for missing in (key for key in required_keys(cls) if names[key] not in values):
             raise ConfigError(prefix + missing, None, self._missing(cls, path, missing))
         try:
             return cls(**values)
@@ -277,48 +310,6 @@ class OptionBuilder:
         return self._error(f"{path}.{name}" if path else error.field, error.value, error.fix)
 
 
-def field_types(cls: type) -> dict[str, Any]:
-    """Return the resolved types of an option class's fields, by their keys in files."""
-    hints = get_type_hints(cls)
-    return {key: hints[name] for key, name in keys_of(cls).items()}
-
-
-def option_class(hint: Any) -> type[Any] | None:
-    """Return the option class a field holds, directly or by name."""
-    if get_origin(hint) is Mapping:
-        hint = get_args(hint)[-1]
-    return hint if isinstance(hint, type) and dataclasses.is_dataclass(hint) else None
-
-
-def describe_type(hint: Any) -> str:
-    """Say in words what a field accepts."""
-    arguments = get_args(hint)
-    origin = get_origin(hint)
-    if origin is Literal:
-        return " or ".join(json.dumps(each) for each in arguments)
-    if origin in (Union, types.UnionType):
-        words = [describe_type(each) for each in arguments if each is not type(None)]
-        return " or ".join([*words, '"none"'] if type(None) in arguments else words)
-    if origin is tuple:
-        count = "" if arguments[-1] is ... else f" of {len(arguments)}"
-        return f"a list{count}, each {describe_type(arguments[0])}"
-    if origin in (Mapping, dict):
-        return "a table"
-    simple = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
-    if dataclasses.is_dataclass(hint):
-        return "a section"
-    return simple.get(hint, str(hint))
-
-
-def _required(cls: type) -> list[str]:
-    missing = dataclasses.MISSING
-    return [
-        key
-        for key, each in zip(keys_of(cls), dataclasses.fields(cls), strict=True)
-        if each.default is missing and each.default_factory is missing
-    ]
-
-
 def _places(key: str) -> list[str]:
     """Return where in a config's sections there is such a key."""
     return [
@@ -335,8 +326,10 @@ def unknown_key(cls: type, prefix: str, key: str) -> str:
         return f"unknown key; did you mean the section [{key}]?"
     if not prefix and (places := _places(key)):
         return f"unknown key; did you mean {' or '.join(places)}?"
-    if meant := meant_by(cls, key):
+    if meant := _RENAMED.get(cls, {}).get(key):
         return f"unknown key; did you mean {prefix}{meant}?"
+    if instead := _REMOVED.get(cls, {}).get(key):
+        return f"unknown key; leave it out: {instead}"
     near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
     if near:
         return f"unknown key; did you mean {prefix}{near[0]}?"

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, TypeAlias
 
-from rollart.config.affinity import LENT, LOCAL
+from rollart.config.pools import LENT, LOCAL
 from rollart.config.schema import Config
 from rollart.control.placement import CPU, Needs, PoolCapacity
 from rollart.errors import ConfigError

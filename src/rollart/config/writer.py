@@ -1,6 +1,7 @@
-"""Writing: a `Config` as TOML, complete or without defaults; it loads as the same `Config`.
+"""Writer: a `Config` as TOML, complete or without defaults, and what two configs differ in.
 
-Changes: which values of a config another one has otherwise.
+What is written loads as the same `Config`: keys and their order come from the fields that the
+loader reads.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from rollart.config.keys import keys_of
+from rollart.config.fields import keys_of, option_fields
 from rollart.config.schema import Config
 
 Fields = Callable[[Any], dict[str, Any]]
@@ -75,7 +76,7 @@ def _section(value: object, fields: Fields) -> Mapping[str, Any] | None:
 
 def _changed_fields(value: Any) -> dict[str, Any]:
     """Return the fields that an option class would not have by itself."""
-    entries = zip(_fields(value).items(), dataclasses.fields(value), strict=True)
+    entries = zip(_fields(value).items(), option_fields(value), strict=True)
     return {key: each for (key, each), entry in entries if each != _default(entry)}
 
 

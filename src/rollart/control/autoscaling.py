@@ -14,7 +14,9 @@ Pure: no clock, no I/O. The local invoker and the simulator share this file.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
+from rollart.constraints import AtLeast, check_fields
 from rollart.errors import ConfigError, InvariantError
 
 
@@ -22,26 +24,22 @@ from rollart.errors import ConfigError, InvariantError
 class Scaling:
     """How far a function scales."""
 
-    max_instances: int = 8
+    max_instances: Annotated[int, AtLeast(1)] = 8
     """Most instances there may be at once."""
     min_instances: int = 0
     """Instances kept when there is nothing to do; 0 scales to zero."""
-    concurrency: int = 1
+    concurrency: Annotated[int, AtLeast(1)] = 1
     """Calls one instance takes at once."""
-    idle_s: float = 30.0
+    idle_s: Annotated[float, AtLeast(0)] = 30.0
     """Seconds without a call after which an instance is let go."""
-    queue_limit: int = 10_000
+    queue_limit: Annotated[int, AtLeast(1)] = 10_000
     """Calls that may wait for a place; one more is refused."""
 
     def __post_init__(self) -> None:
-        for name in ("max_instances", "concurrency", "queue_limit"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"scaling.{name}", getattr(self, name), "must be at least 1")
+        check_fields(self, "scaling")
         if not 0 <= self.min_instances <= self.max_instances:
             fix = f"must lie between 0 and scaling.max_instances ({self.max_instances})"
             raise ConfigError("scaling.min_instances", self.min_instances, fix)
-        if self.idle_s < 0:
-            raise ConfigError("scaling.idle_s", self.idle_s, "must be at least 0")
 
     def wanted(self, calls: int) -> int:
         """Return how many instances so many calls, running or waiting, ask for."""

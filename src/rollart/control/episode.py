@@ -18,8 +18,10 @@ the tokens keep the log-probs and versions they were drawn with.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
-from rollart.errors import ConfigError, EnvError
+from rollart.constraints import AtLeast, check_fields
+from rollart.errors import EnvError
 from rollart.ports import Renderer
 from rollart.seeds import derive_seed
 from rollart.types import (
@@ -42,16 +44,13 @@ from rollart.types import (
 class EpisodeLimits:
     """Where an episode is cut short."""
 
-    max_turns: int = 16
+    max_turns: Annotated[int, AtLeast(1)] = 16
     """Most completions in one episode."""
-    max_tokens: int = 512
+    max_tokens: Annotated[int, AtLeast(2)] = 512
     """Most tokens in one episode, prompts and completions together."""
 
     def __post_init__(self) -> None:
-        if self.max_turns < 1:
-            raise ConfigError("tasks.max_turns", self.max_turns, "must be at least 1")
-        if self.max_tokens < 2:
-            raise ConfigError("tasks.max_tokens", self.max_tokens, "must be at least 2")
+        check_fields(self, "tasks")
 
 
 class Turns:

@@ -14,9 +14,9 @@ waits several times as long are lent for.
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from rollart.errors import ConfigError
+from rollart.constraints import AtLeast, check_fields
 from rollart.events import Command, Lend, Recall
 from rollart.types import EngineId, EngineInfo, Version
 
@@ -29,15 +29,13 @@ class Lending:
 
     enabled: bool = False
     """Let training hardware serve rollout between optimizer steps."""
-    min_idle_s: float = 2.0
+    min_idle_s: Annotated[float, AtLeast(0)] = 2.0
     """Shortest wait for the next batch worth lending for, however quick lending is."""
-    min_switches: float = 2.0
+    min_switches: Annotated[float, AtLeast(0)] = 2.0
     """The same in multiples of what lending and recalling were last seen to take."""
 
     def __post_init__(self) -> None:
-        for name in ("min_idle_s", "min_switches"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"lending.{name}", getattr(self, name), "must be at least 0")
+        check_fields(self, "lending")
 
 
 class Lender:

@@ -1,6 +1,8 @@
-"""Rules: every decision's parameters in one value, as the config gives them.
+"""Rules: the parameters of every decision, as frozen values that a config gives.
 
-Modes: the five schedules, each a row of the same few decisions.
+`RuleSections` lists the rules once; `Rules` adds what a run as a whole is: its length, its seed
+and its mode. Each rule checks itself, so a scheduler never meets a value out of range. The five
+modes are rows of the same few decisions:
 
 | mode      | rollout         | next groups start            | weights change    | age is bounded |
 |-----------|-----------------|------------------------------|-------------------|----------------|
@@ -12,9 +14,10 @@ Modes: the five schedules, each a row of the same few decisions.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import Annotated, Any, Literal
 
+from rollart.constraints import AtLeast, Between, ZeroOrAtLeast, check_fields
 from rollart.control.lending import Lending
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
@@ -32,13 +35,11 @@ class Dispatch:
 
     order: Literal["arrival", "longest"] = "arrival"
     """Open tasks as they come, or those expected to take longest first."""
-    lookahead_groups: int = 0
+    lookahead_groups: Annotated[int, AtLeast(0, "0: a batch")] = 0
     """Groups put in order together with "longest"; 0 takes as many as a batch holds."""
 
     def __post_init__(self) -> None:
-        if self.lookahead_groups < 0:
-            fix = "must be at least 0 (0: a batch)"
-            raise ConfigError("dispatch.lookahead_groups", self.lookahead_groups, fix)
+        check_fields(self, "dispatch")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,37 +53,33 @@ class Syncing:
     keep_kv: bool = False
     """Keep cached keys and values of the old weights instead of recomputing them."""
 
+    def __post_init__(self) -> None:
+        check_fields(self, "syncing")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """Attempts, rests and the point of giving up."""
 
-    max_attempts: int = 3
+    max_attempts: Annotated[int, AtLeast(1)] = 3
     """Attempts at one member before its group goes on without it."""
-    backoff_s: float = 0.5
+    backoff_s: Annotated[float, AtLeast(0)] = 0.5
     """Rest of a slot after its first failure in a row; doubled by each further one."""
     backoff_max_s: float = 60.0
     """Longest rest of a slot."""
-    jitter: float = 0.2
+    jitter: Annotated[float, Between(0, 1)] = 0.2
     """Rests vary by this fraction, so that slots do not return together."""
     spares: bool = True
     """While a slot rests, let a spare stand in for it, so that as many episodes run as before."""
-    give_up_after: int = 64
+    give_up_after: Annotated[int, AtLeast(1)] = 64
     """Failures in a row, over all slots and with no attempt finished between, that end the run;
     so many failed scores with none between that succeeded end it too."""
 
     def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            raise ConfigError("retry.max_attempts", self.max_attempts, "must be at least 1")
-        if self.backoff_s < 0:
-            raise ConfigError("retry.backoff_s", self.backoff_s, "must be at least 0")
+        check_fields(self, "retry")
         if self.backoff_max_s < self.backoff_s:
             fix = f"must be at least retry.backoff_s ({self.backoff_s})"
             raise ConfigError("retry.backoff_max_s", self.backoff_max_s, fix)
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError("retry.jitter", self.jitter, "must lie between 0 and 1")
-        if self.give_up_after < 1:
-            raise ConfigError("retry.give_up_after", self.give_up_after, "must be at least 1")
 
     def rest_s(self, failures: int, *, draw: float) -> float:
         """Return how long a slot rests after `failures` in a row; `draw` is uniform in [0, 1)."""
@@ -94,22 +91,17 @@ class Retry:
 class Batching:
     """Sizes of groups and batches, and the order in which complete groups are taken."""
 
-    groups_per_step: int = 8
+    groups_per_step: Annotated[int, AtLeast(1)] = 8
     """Groups the trainer consumes in one optimizer step."""
-    group_size: int = 8
+    group_size: Annotated[int, AtLeast(1)] = 8
     """Attempts at one task whose rewards are compared."""
-    min_members: int = 2
+    min_members: Annotated[int, AtLeast(1)] = 2
     """Fewest scored attempts a group may train with, when others failed for good."""
     order: Literal["oldest", "finished"] = "oldest"
     """Take the groups born of the oldest weights first, or in the order they finished."""
 
     def __post_init__(self) -> None:
-        if self.groups_per_step < 1:
-            raise ConfigError("batching.groups_per_step", self.groups_per_step, "must be >= 1")
-        if self.group_size < 1:
-            raise ConfigError("batching.group_size", self.group_size, "must be at least 1")
-        if self.min_members < 1:
-            raise ConfigError("batching.min_members", self.min_members, "must be at least 1")
+        check_fields(self, "batching")
 
     def key(self, *, born: Version, finished: int) -> tuple[int, int]:
         """Return a group's place in the queue; `finished` counts groups in completion order."""
@@ -120,28 +112,19 @@ class Batching:
 class Redundancy:
     """How much more is started than will be trained."""
 
-    extra_groups: int = 0
+    extra_groups: Annotated[int, AtLeast(0)] = 0
     """Groups in flight beyond what the staleness bound counts; the first to finish are taken."""
-    extra_members: int = 0
+    extra_members: Annotated[int, AtLeast(0)] = 0
     """Attempts started beyond the group's size; when enough are scored, the rest are cancelled."""
     adaptive: bool = False
     """Move extra_groups between steps by the tails and the waste observed, starting from it."""
-    max_extra_groups: int = 0
+    max_extra_groups: Annotated[int, AtLeast(0)] = 0
     """With adaptive: most extra_groups may become; 0 is half of batching.groups_per_step."""
-    hedge_after: float = 0.0
+    hedge_after: Annotated[float, ZeroOrAtLeast(1)] = 0.0
     """Start a rival of an attempt that runs this many times as long as usual; 0 never does."""
 
     def __post_init__(self) -> None:
-        if self.hedge_after != 0 and self.hedge_after < 1:
-            raise ConfigError("redundancy.hedge_after", self.hedge_after, "must be 0 or at least 1")
-        if self.extra_groups < 0:
-            raise ConfigError("redundancy.extra_groups", self.extra_groups, "must be at least 0")
-        if self.extra_members < 0:
-            raise ConfigError("redundancy.extra_members", self.extra_members, "must be at least 0")
-
-        if self.max_extra_groups < 0:
-            fix = "must be at least 0"
-            raise ConfigError("redundancy.max_extra_groups", self.max_extra_groups, fix)
+        check_fields(self, "redundancy")
         if self.adaptive and 0 < self.max_extra_groups < self.extra_groups:
             fix = f"must be at least redundancy.extra_groups ({self.extra_groups}), or 0"
             raise ConfigError("redundancy.max_extra_groups", self.max_extra_groups, fix)
@@ -161,12 +144,11 @@ class Filter:
 
     drop_zero_variance: bool = False
     """Drop groups whose rewards are all equal, and start others instead."""
-    refill_limit: int = 64
+    refill_limit: Annotated[int, AtLeast(0)] = 64
     """Groups dropped since the last step after which groups are kept whatever their rewards."""
 
     def __post_init__(self) -> None:
-        if self.refill_limit < 0:
-            raise ConfigError("filter.refill_limit", self.refill_limit, "must be at least 0")
+        check_fields(self, "filter")
 
     def keeps(self, rewards: Sequence[float], *, dropped: int) -> bool:
         """Say whether a group is worth training on, `dropped` having been refused since a step."""
@@ -233,18 +215,52 @@ def mode_named(name: str) -> Mode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """Everything a scheduler decides by."""
+class RuleSections:
+    """The sections of a config that a scheduler decides by: a new rule is one line here.
+
+    `Config` and `Rules` inherit the fields; logs and what-ifs find them by reflection.
+
+    Example:
+        >>> RuleSections(staleness=Staleness(alpha=2)).sections["staleness"].alpha
+        2
+
+    """
+
+    batching: Batching = field(default_factory=Batching)
+    """Sizes of groups and batches."""
+    staleness: Staleness = field(default_factory=Staleness)
+    """How old trained work may be."""
+    redundancy: Redundancy = field(default_factory=Redundancy)
+    """How much more is started than will be trained."""
+    retry: Retry = field(default_factory=Retry)
+    """What follows an infrastructure failure."""
+    filter: Filter = field(default_factory=Filter)
+    """Which complete groups teach something."""
+    syncing: Syncing = field(default_factory=Syncing)
+    """How engines change weights."""
+    dispatch: Dispatch = field(default_factory=Dispatch)
+    """Which task is opened next."""
+    lending: Lending = field(default_factory=Lending)
+    """When idle training hardware serves rollout."""
+
+    @property
+    def sections(self) -> dict[str, Any]:
+        """The rules by their sections' names."""
+        return {each.name: getattr(self, each.name) for each in fields(RuleSections)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules(RuleSections):
+    """Everything a scheduler decides by.
+
+    Example:
+        >>> Rules(steps=100, mode=AREAL, batching=Batching(groups_per_step=4))
+
+    """
 
     steps: int
     """Optimizer steps of the whole run."""
     seed: int = 0
+    """Seeds the scheduler's draws."""
     mode: Mode = ROLLART
-    batching: Batching = field(default_factory=Batching)
-    staleness: Staleness = field(default_factory=Staleness)
-    redundancy: Redundancy = field(default_factory=Redundancy)
-    retry: Retry = field(default_factory=Retry)
-    filter: Filter = field(default_factory=Filter)
-    syncing: Syncing = field(default_factory=Syncing)
-    dispatch: Dispatch = field(default_factory=Dispatch)
-    lending: Lending = field(default_factory=Lending)
+    """The schedule."""

@@ -6,43 +6,20 @@ to the trainer included, because the weights saved beside the snapshot have not 
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any, TypedDict
+from dataclasses import asdict, fields
+from typing import Any, TypedDict, get_type_hints
 
 from rollart.control.adaptive import AdapterRecord
 from rollart.control.groups import Group
-from rollart.control.lending import Lending
-from rollart.control.rules import (
-    Batching,
-    Dispatch,
-    Filter,
-    Redundancy,
-    Retry,
-    Rules,
-    Syncing,
-    mode_named,
-    one_domain,
-)
+from rollart.control.rules import Rules, RuleSections, mode_named, one_domain
 from rollart.control.scheduler import Scheduler
-from rollart.control.staleness import Staleness
 from rollart.control.task_order import DispatchRecord, DomainOf, TaskKind, TaskMix
 from rollart.types import GroupId, Json, TrajectoryId, Version
-
-_SECTIONS: dict[str, Any] = {
-    "batching": Batching,
-    "staleness": Staleness,
-    "redundancy": Redundancy,
-    "retry": Retry,
-    "filter": Filter,
-    "syncing": Syncing,
-    "dispatch": Dispatch,
-    "lending": Lending,
-}
 
 
 def encode_rules(rules: Rules, tasks: TaskMix | None = None) -> dict[str, Json]:
     """Return the rules, and the stream whose domains they look at, as a log's header keeps them."""
-    sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+    sections = {name: asdict(section) for name, section in rules.sections.items()}
     encoded: dict[str, Json] = {"steps": rules.steps, "mode": rules.mode.name, **sections}
     if tasks is not None:
         kinds: list[Json] = [asdict(kind) for kind in tasks.kinds]
@@ -52,7 +29,10 @@ def encode_rules(rules: Rules, tasks: TaskMix | None = None) -> dict[str, Json]:
 
 def decode_rules(encoded: Mapping[str, Any], *, seed: int) -> Rules:
     """Return the rules that were encoded."""
-    sections = {name: cls(**encoded[name]) for name, cls in _SECTIONS.items()}
+    classes = get_type_hints(RuleSections)
+    sections = {
+        each.name: classes[each.name](**encoded[each.name]) for each in fields(RuleSections)
+    }
     return Rules(steps=encoded["steps"], seed=seed, mode=mode_named(encoded["mode"]), **sections)
 
 

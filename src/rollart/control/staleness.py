@@ -10,8 +10,9 @@ out of order. `docs/staleness.md` has the proof.
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
-from typing import Literal
+from typing import Annotated, Literal
 
+from rollart.constraints import AtLeast, check_fields
 from rollart.errors import ConfigError
 from rollart.types import GroupId, Version
 
@@ -20,7 +21,7 @@ from rollart.types import GroupId, Version
 class Staleness:
     """Admits work so that nothing trained is more than `alpha` versions old."""
 
-    alpha: int = 1
+    alpha: Annotated[int, AtLeast(0)] = 1
     """Most optimizer steps a trajectory may lag the weights it updates; 0 is on-policy."""
     adaptive: bool = False
     """Open groups by a smaller window, down to 1, while waste shows that alpha is too large."""
@@ -30,17 +31,14 @@ class Staleness:
     """Count a batch as outstanding until its weights are served, or (the paper's) until taken."""
     at_bound: Literal["drop", "wait", "pace"] = "pace"
     """Before a step that would make running work too old: drop it, wait for it, or wait a while."""
-    patience_s: float = 30.0
+    patience_s: Annotated[float, AtLeast(0)] = 30.0
     """With at_bound = "pace": the longest a step waits; for work that is late it does not."""
 
     def __post_init__(self) -> None:
-        if self.alpha < 0:
-            raise ConfigError("staleness.alpha", self.alpha, "must be at least 0")
+        check_fields(self, "staleness")
         if self.window == "ahead" and self.alpha == 0:
             fix = 'must be at least 1 with window = "ahead": nothing would ever start'
             raise ConfigError("staleness.alpha", self.alpha, fix)
-        if self.patience_s < 0:
-            raise ConfigError("staleness.patience_s", self.patience_s, "must be at least 0")
 
     def free_groups(self, untrained: int, *, consumed: int, groups_per_step: int) -> int:
         """Return how many more groups may start.

@@ -60,7 +60,7 @@ class NoisyPlayer:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.noise <= 1.0:
-            raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
+            raise ConfigError("model.warm_start_noise", self.noise, "must be between 0 and 1")
 
     def act(self, env: Env, info: Mapping[str, Json], random: Random) -> "str | Awaitable[str]":
         """Return the suggested or a random action."""

@@ -3,7 +3,9 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+from rollart.constraints import AtLeast, Between, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
 
 TINY = "tiny:"
@@ -12,9 +14,15 @@ SIZES = ("0.2M", "0.3M", "1M", "5M", "20M")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """The model being trained."""
+    """The model being trained.
 
-    path: str = "tiny:0.3M"
+    Example:
+        >>> ModelOptions(path="Qwen/Qwen3-0.6B").tiny_size is None
+        True
+
+    """
+
+    path: Annotated[str, NonEmpty("must name a model, for example tiny:0.3M")] = "tiny:0.3M"
     """A local Hugging Face directory, a hub name, or tiny:0.2M, :0.3M, :1M, :5M, :20M."""
     shape: str = ""
     """The shape the planner reckons with, such as "Qwen3-8B"; empty: the last part of the path."""
@@ -24,32 +32,23 @@ class ModelOptions:
     """Whether a tiny model first learns from a noisy scripted player.
 
     Without it random games are still played once, for its tokenizer."""
-    warm_start_episodes: int = 16_000
+    warm_start_episodes: Annotated[int, AtLeast(1)] = 16_000
     """How many plays the warm start learns from."""
-    warm_start_epochs: int = 1
+    warm_start_epochs: Annotated[int, AtLeast(1)] = 1
     """How often the warm start sees each play."""
-    warm_start_batch_tokens: int = 1024
+    warm_start_batch_tokens: Annotated[int, AtLeast(1)] = 1024
     """About how many tokens one optimizer step of the warm start takes."""
-    warm_start_learning_rate: float = 3e-3
+    warm_start_learning_rate: Annotated[float, MoreThan(0)] = 3e-3
     """The highest learning rate of the warm start; it rises, then falls along a cosine."""
-    noise: float = 0.5
-    """How many of the player's moves are random: 0 shows mastery, 1 shows only the format."""
+    warm_start_noise: Annotated[float, Between(0, 1)] = 0.5
+    """Share of the scripted player's moves that are random: 1 shows only the format."""
     cache: str = ""
     """Where built models are kept; empty: $ROLLART_CACHE, or rollart in the user's cache."""
 
     def __post_init__(self) -> None:
-        if not self.path:
-            raise ConfigError("model.path", self.path, "must name a model, for example tiny:0.3M")
+        check_fields(self, "model")
         if self.tiny_size is not None and self.tiny_size not in SIZES:
             raise ConfigError("model.path", self.path, f"size must be one of {', '.join(SIZES)}")
-        if not 0.0 <= self.noise <= 1.0:
-            raise ConfigError("model.noise", self.noise, "must be between 0 and 1")
-        if self.warm_start_learning_rate <= 0:
-            rate = self.warm_start_learning_rate
-            raise ConfigError("model.warm_start_learning_rate", rate, "must be above 0")
-        for name in ("warm_start_episodes", "warm_start_epochs", "warm_start_batch_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"model.{name}", getattr(self, name), "must be at least 1")
 
     @property
     def tiny_size(self) -> str | None:
@@ -59,7 +58,7 @@ class ModelOptions:
     @property
     def needs_suggestions(self) -> bool:
         """Whether the model is warm-started from moves that environments suggest."""
-        return self.tiny_size is not None and self.warm_start and self.noise < 1.0
+        return self.tiny_size is not None and self.warm_start and self.warm_start_noise < 1.0
 
     @property
     def cache_directory(self) -> Path:

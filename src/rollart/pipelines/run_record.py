@@ -16,7 +16,6 @@ from rollart.config.checks import describe_truncation, find_parser
 from rollart.config.loader import parse_config
 from rollart.config.places import unused_units
 from rollart.config.rewards import are_compared, check_rewards
-from rollart.config.rules import make_rules
 from rollart.config.writer import changed_values
 from rollart.control.episode import EpisodeLimits
 from rollart.control.snapshot import buffered, encode_rules
@@ -107,7 +106,7 @@ def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None
     """Open what is written to; a run that goes on gives up what came after its checkpoint."""
     header = LogHeader(
         seed=config.run.seed,
-        rules=encode_rules(make_rules(config), task_streams(config)[0]),
+        rules=encode_rules(config.rules, task_streams(config)[0]),
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder.open(header, resume_step=None if saved is None else saved.scheduler["version"])

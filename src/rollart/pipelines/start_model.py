@@ -129,7 +129,7 @@ def _corpus(config: Config) -> list[str]:
 
 
 def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demonstration]:
-    player = NoisyPlayer(noise=config.model.noise)
+    player = NoisyPlayer(noise=config.model.warm_start_noise)
     shares = _shares(config.tasks, config.model.warm_start_episodes)
     shown: list[Demonstration] = []
     for position, (name, task) in enumerate(config.tasks.items()):

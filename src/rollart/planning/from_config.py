@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Literal
 
 from rollart.config.pools import PoolOptions
-from rollart.config.rules import make_rules
 from rollart.config.schema import Config
 from rollart.errors import ConfigError, UserError
 from rollart.planning.plan import ANYWHERE, Plan, PoolShare
@@ -96,7 +95,7 @@ def problem_of(
     """
     if most_slots is not None and most_slots < 1:
         raise ConfigError("--environments", most_slots, "must be at least 1")
-    rules = make_rules(config)
+    rules = config.rules
     alpha = config.mode.staleness(config.staleness).alpha
     alphas = tuple(range(1, alpha + 1)) if any_alpha and config.mode.alpha is None else ()
     groups = config.batching.groups_per_step

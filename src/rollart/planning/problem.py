@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
+from rollart.config.simulation import Constants, ScoringOptions
 from rollart.control.routing import Routing
 from rollart.control.rules import Redundancy, Rules
 from rollart.errors import ConfigError, UserError
 from rollart.hardware.gpus import Gpu, link_named
 from rollart.hardware.models import ModelShape
-from rollart.sim.costs import USUAL_LINK, Constants, EngineCosts
-from rollart.sim.rewards import RewardOptions
+from rollart.sim.costs import USUAL_LINK, EngineCosts
 from rollart.sim.workload import TaskProfile
 
 Role = Literal["any", "train", "rollout"]
@@ -87,7 +87,7 @@ class Problem:
     blocking_weights: bool = False
     """Engines stand still while weights are broadcast."""
     constants: Constants = field(default_factory=Constants)
-    rewards: RewardOptions = field(default_factory=RewardOptions)
+    rewards: ScoringOptions = field(default_factory=ScoringOptions)
 
     def __post_init__(self) -> None:
         if not self.pools:

@@ -27,7 +27,7 @@ def _prepared(options: SandboxOptions) -> SandboxOptions:
     """Return the options with the root their packages are in, made now if nobody has yet."""
     if not options.packages:
         return options
-    store = Path(options.store).expanduser()
+    store = Path(options.cache).expanduser()
     try:
         root = build_root(options.packages, store=store, python=options.python)
     except SandboxError as error:

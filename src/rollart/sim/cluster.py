@@ -7,10 +7,11 @@ units of prefill and decode engines; one pool trains.
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rollart.config.simulation import Constants
 from rollart.errors import ConfigError
 from rollart.hardware.gpus import Gpu, Link, link_named
 from rollart.hardware.models import ModelShape
-from rollart.sim.costs import USUAL_LINK, Constants, EngineCosts, LendCosts, TrainCosts, WeightCosts
+from rollart.sim.costs import USUAL_LINK, EngineCosts, LendCosts, TrainCosts, WeightCosts
 from rollart.sim.disaggregated import DisaggregatedEngine
 from rollart.sim.engine import SimEngine
 from rollart.sim.fleet import FleetMember

@@ -20,6 +20,7 @@ way, with the engines standing still for all of it.
 
 from dataclasses import dataclass, field
 
+from rollart.config.simulation import Constants
 from rollart.errors import ConfigError
 from rollart.hardware.gpus import Gpu, Link, link_named
 from rollart.hardware.models import ModelShape
@@ -27,64 +28,6 @@ from rollart.hardware.models import ModelShape
 _GB = 1e9
 _BYTES = 2
 """Of one number in bf16."""
-
-
-_SHARES = ("prefill_utilisation", "decode_utilisation", "train_utilisation", "memory_share")
-_NOT_NEGATIVE = (
-    "step_overhead_s",
-    "train_fixed_s",
-    "push_gb_s",
-    "rpc_s",
-    "switch_s",
-    "state_bytes",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constants:
-    """What the roofline cannot know."""
-
-    prefill_utilisation: float = 0.6
-    """Share of the dense arithmetic peak that prefill reaches."""
-    decode_utilisation: float = 0.7
-    """Share of the memory bandwidth that decoding reaches."""
-    step_overhead_s: float = 0.004
-    """What every engine step costs beside arithmetic and memory: scheduling, sampling."""
-    chunk_tokens: int = 2048
-    """Prompt tokens of one prefill step; running sequences decode one token beside each."""
-    memory_share: float = 0.9
-    """Share of a GPU's memory that weights and cache may use."""
-    train_utilisation: float = 0.15
-    """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
-    train_fixed_s: float = 80.0
-    """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
-    push_gb_s: float = 0.0
-    """Most a store takes in from the trainer per second; 0: as much as the link brings."""
-    install_gb_s: float = 7.2
-    """Speed at which a host loads a version it has into its engines, which stand still."""
-    bucket_gb: float = 1.0
-    """Weights that travel as one piece: a bucket is pulled while the next is pushed."""
-    rpc_s: float = 0.02
-    """Mean of a call to an environment on another machine."""
-    switch_s: float = 5.0
-    """What lending or recalling training hardware costs beside moving bytes."""
-    state_bytes: float = 16.0
-    """Bytes that training keeps per parameter: weights, gradients and the optimizer's state."""
-
-    def __post_init__(self) -> None:
-        for name in _SHARES:
-            if not 0 < getattr(self, name) <= 1:
-                raise _wrong(name, getattr(self, name), "must be more than 0 and at most 1")
-        for name in ("chunk_tokens", "install_gb_s", "bucket_gb"):
-            if not getattr(self, name) > 0:
-                raise _wrong(name, getattr(self, name), "must be more than 0")
-        for name in _NOT_NEGATIVE:
-            if not getattr(self, name) >= 0:
-                raise _wrong(name, getattr(self, name), "must be at least 0")
-
-
-def _wrong(name: str, value: float, fix: str) -> ConfigError:
-    return ConfigError(f"simulation.constants.{name}", value, fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,38 +12,29 @@ On top of any of them, a `tail_share` of draws is `tail_factor` times as long.
 from dataclasses import dataclass
 from math import exp
 from random import Random
-from typing import Literal, get_args
+from typing import Annotated
 
-from rollart.errors import ConfigError
-
-Kind = Literal["constant", "normal", "lognormal"]
+from rollart.config.simulation import LatencyKind
+from rollart.constraints import AtLeast, Between, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
     """A distribution of durations."""
 
-    kind: Kind = "constant"
+    kind: LatencyKind = "constant"
     """The distribution's shape."""
-    mean_s: float = 0.0
+    mean_s: Annotated[float, AtLeast(0)] = 0.0
     """Its mean, before the tail is added."""
-    spread: float = 0.0
+    spread: Annotated[float, AtLeast(0)] = 0.0
     """How wide it is; see the table above."""
-    tail_share: float = 0.0
+    tail_share: Annotated[float, Between(0, 1)] = 0.0
     """The share of draws that is much longer."""
-    tail_factor: float = 1.0
+    tail_factor: Annotated[float, AtLeast(1)] = 1.0
     """How many times longer those are."""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
-            raise ConfigError("latency.kind", self.kind, f"must be one of {get_args(Kind)}")
-        for name in ("mean_s", "spread"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"latency.{name}", getattr(self, name), "must be at least 0")
-        if not 0 <= self.tail_share <= 1:
-            raise ConfigError("latency.tail_share", self.tail_share, "must be from 0 to 1")
-        if self.tail_factor < 1:
-            raise ConfigError("latency.tail_factor", self.tail_factor, "must be at least 1")
+        check_fields(self, "latency")
 
     def draw(self, random: Random) -> float:
         """Return one duration in seconds."""

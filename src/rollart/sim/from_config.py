@@ -8,27 +8,17 @@ are those of the sections that rule it, and of [run] the mode, the steps and the
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from rollart.config.loader import Layered, OptionBuilder, layer_overrides, parse_override
-from rollart.config.pools import ProfileOptions
-from rollart.config.schema import Config, RunOptions, TaskOptions
-from rollart.control.lending import Lending
-from rollart.control.rules import (
-    Batching,
-    Dispatch,
-    Filter,
-    ModeName,
-    Redundancy,
-    Retry,
-    Rules,
-    Syncing,
-    mode_named,
-)
-from rollart.control.staleness import Staleness
+from rollart.config.options import RunOptions, TaskOptions
+from rollart.config.schema import Config
+from rollart.config.simulation import LatencyKind, ProfileOptions
+from rollart.constraints import AtLeast, check_fields
+from rollart.control.rules import ModeName, Rules, RuleSections, mode_named
 from rollart.errors import ConfigError
 from rollart.hardware.models import MODEL_NAMES, ModelShape, model_named
-from rollart.sim.distributions import Kind, Latency
+from rollart.sim.distributions import Latency
 from rollart.sim.recorded import Change
 from rollart.sim.workload import TaskProfile
 from studies.paper.setup import TASKS
@@ -37,6 +27,16 @@ PROFILES = {profile.name: profile for profile in TASKS}
 """The profiles that come with the simulator."""
 _SPREAD = 0.5
 """Of a latency of which only the mean is known."""
+
+
+_FIGURES = {
+    "opening_tokens": "opening_tokens",
+    "observation_tokens": "reads",
+    "completion_tokens": "samples",
+    "completion_spread": "samples_spread",
+    "failure_rate": "failure_rate",
+}
+"""Plain figures of a profile: their keys in a config, and the simulator's names."""
 
 
 def shape_of(config: Config) -> ModelShape:
@@ -71,9 +71,10 @@ def _profile(name: str, task: TaskOptions, domain: str) -> TaskProfile:
         raise ConfigError(f"{field}.like", options.like, fix)
     if options.like:
         base = PROFILES[options.like]
-    elif options.turns is None or options.samples is None:
-        fix = f"say how its episodes behave: like = one of {', '.join(PROFILES)}, or turns, reads"
-        raise ConfigError(field, None, f"{fix} and samples, under [{field}]")
+    elif options.turns is None or options.completion_tokens is None:
+        fix = f"say how its episodes behave: like = one of {', '.join(PROFILES)}, or turns,"
+        more = f"observation_tokens and completion_tokens, under [{field}]"
+        raise ConfigError(field, None, f"{fix} {more}")
     else:
         base = TaskProfile(name=domain, turns=options.turns)
     low, high = options.turns or base.turns
@@ -90,9 +91,9 @@ def _profile(name: str, task: TaskOptions, domain: str) -> TaskProfile:
 def _figures(options: ProfileOptions, base: TaskProfile) -> dict[str, Any]:
     """Return what the options say of a profile, in its own words."""
     given: dict[str, Any] = {
-        name: getattr(options, name)
-        for name in ("opening_tokens", "reads", "samples", "samples_spread", "failure_rate")
-        if getattr(options, name) is not None
+        name: getattr(options, key)
+        for key, name in _FIGURES.items()
+        if getattr(options, key) is not None
     }
     for name in ("reset", "step", "score"):
         known: Latency | None = getattr(base, name)
@@ -112,7 +113,7 @@ def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Laten
             known = replace(known, mean_s=mean_s)
         else:
             known = _about(mean_s)
-    kind: Kind | None = getattr(options, f"{name}_kind", None)
+    kind: LatencyKind | None = getattr(options, f"{name}_kind", None)
     if known is not None and kind is not None:
         known = replace(known, kind=kind)
     spread: float | None = getattr(options, f"{name}_spread", None)
@@ -124,7 +125,7 @@ def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Laten
     return known
 
 
-def _spreading(kind: Kind) -> Kind:
+def _spreading(kind: LatencyKind) -> LatencyKind:
     """Return the distribution that a spread is given of."""
     return "lognormal" if kind == "constant" else kind
 
@@ -133,37 +134,22 @@ def _about(mean_s: float) -> Latency:
     return Latency(kind="lognormal", mean_s=mean_s, spread=_SPREAD)
 
 
-_FEWEST_STEPS = 2
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Run:
     mode: ModeName
-    steps: int
-    environments: int
+    steps: Annotated[int, AtLeast(2, "the first fills the pipeline, its time does not count")]
+    environments: Annotated[int, AtLeast(1)]
 
     def __post_init__(self) -> None:
-        if self.environments < 1:
-            raise ConfigError("run.environments", self.environments, "must be at least 1")
-        if self.steps < _FEWEST_STEPS:
-            fix = f"must be at least {_FEWEST_STEPS}: the first fills the pipeline, no time counts"
-            raise ConfigError("run.steps", self.steps, fix)
+        check_fields(self, "run")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Schedule:
+class _Schedule(RuleSections):
     run: _Run
-    batching: Batching
-    staleness: Staleness
-    redundancy: Redundancy
-    retry: Retry
-    filter: Filter
-    syncing: Syncing
-    dispatch: Dispatch
-    lending: Lending
 
 
-_SECTIONS = [each.name for each in fields(_Schedule) if each.name != "run"]
+_SECTIONS = [each.name for each in fields(RuleSections)]
 
 
 def change_by(overrides: Sequence[str]) -> Change:
@@ -181,7 +167,7 @@ def change_by(overrides: Sequence[str]) -> Change:
             steps=asked.run.steps,
             seed=rules.seed,
             mode=mode_named(asked.run.mode),
-            **{name: getattr(asked, name) for name in _SECTIONS},
+            **asked.sections,
         )
         return changed, asked.run.environments
 

@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Annotated
 
-from rollart.errors import ConfigError
+from rollart.constraints import AtLeast, check_fields
 from rollart.seeds import derive_seed
 from rollart.sim.loop import Loop
 from rollart.types import EngineId
@@ -22,16 +23,14 @@ _OUTAGES = 0x6F75
 class OutageOptions:
     """How often engines die, and for how long."""
 
-    mtbf_s: float = 0.0
+    mtbf_s: Annotated[float, AtLeast(0)] = 0.0
     """Mean time an engine serves until it dies; 0 is for ever."""
-    repair_s: float = 60.0
+    repair_s: Annotated[float, AtLeast(0)] = 60.0
     """Time until a dead engine is back, with the newest weights loaded."""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("mtbf_s", "repair_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"outages.{name}", getattr(self, name), "must be at least 0")
+        check_fields(self, "outages")
 
 
 class Outages:

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rollart.config.simulation import ScoringOptions
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.control.snapshot import decode_rules, decode_tasks
@@ -26,7 +27,6 @@ from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
 from rollart.sim.measured import Measured, RunFigures
 from rollart.sim.resampling import RecordedDurations, RecordedWorkload, Resampler, mean
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.world import World
@@ -171,7 +171,7 @@ def _world(
         ),
         slots=slots,
         routing=_routing(directory / CONFIG),
-        rewards=RewardOptions(kind="dedicated", most=1 << 30),
+        rewards=ScoringOptions(kind="dedicated", max_instances=1 << 30),
         goes_on=rules.steps > steps,
     )
     return world, stretches

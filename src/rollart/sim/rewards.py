@@ -1,56 +1,35 @@
 """Rewards: where scoring runs in the simulator, and how well those places are used.
 
 Dedicated workers are always there and take scores in order. Elastic instances come and go by the
-rule the live invoker uses (`control/scaling.py`): a score that finds none free starts one, up to a
-limit, and is taken by whichever is free first; those idle for a while go.
+rule the live invoker uses (`control/autoscaling.py`): a score that finds none free starts one, up
+to a limit, and is taken by the one that is free first; those idle for a while end.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
+from rollart.config.simulation import ScoringOptions
 from rollart.control.autoscaling import Orders, Scaler, Scaling
-from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
 
 Done = Callable[[], None]
 _ENDLESS = 1 << 62
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RewardOptions:
-    """Where scoring runs."""
-
-    kind: Literal["dedicated", "elastic"] = "elastic"
-    """Workers that are always there, or instances that come and go."""
-    most: int = 1000
-    """Workers, or the most instances there may be."""
-    cold_start_s: float = 2.0
-    """Time an elastic instance needs before its first score."""
-    keep_s: float = 30.0
-    """Time an elastic instance stays when idle."""
-
-    def __post_init__(self) -> None:
-        if self.most < 1:
-            raise ConfigError("rewards.most", self.most, "must be at least 1")
-        for name in ("cold_start_s", "keep_s"):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"rewards.{name}", getattr(self, name), "must be at least 0")
-
-
 class RewardPlace:
     """Runs scores; nothing waits for another's result."""
 
-    def __init__(self, options: RewardOptions, *, loop: Loop) -> None:
+    def __init__(self, options: ScoringOptions, *, loop: Loop) -> None:
         self.busy_s = 0.0
         self.cold_starts = 0
         self._options = options
         self._loop = loop
         self._busy = 0
         self._waiting: deque[tuple[float, Done]] = deque()
-        rule = Scaling(max_instances=options.most, idle_s=options.keep_s, queue_limit=_ENDLESS)
+        rule = Scaling(
+            max_instances=options.max_instances, idle_s=options.idle_s, queue_limit=_ENDLESS
+        )
         self._scaler = Scaler(rule)
         self._calls = 0
         self._called: dict[int, tuple[float, Done]] = {}
@@ -61,7 +40,7 @@ class RewardPlace:
         """Share of the time workers or instances existed in which they scored."""
         if self._options.kind == "elastic":
             return self._scaler.utilisation(now=self._loop.now)
-        there_s = self._options.most * self._loop.now
+        there_s = self._options.max_instances * self._loop.now
         return self.busy_s / there_s if there_s else 0.0
 
     def submit(self, seconds: float, done: Done) -> None:
@@ -71,7 +50,7 @@ class RewardPlace:
             self._calls += 1
             self._called[call] = (seconds, done)
             self._obey(self._scaler.called(call, now=self._loop.now))
-        elif self._busy < self._options.most:
+        elif self._busy < self._options.max_instances:
             self._run(seconds, done)
         else:
             self._waiting.append((seconds, done))

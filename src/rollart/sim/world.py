@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from rollart.config.simulation import ScoringOptions
 from rollart.control.routing import Routing
 from rollart.control.rules import Rules
 from rollart.errors import ConfigError
 from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
 from rollart.sim.outages import OutageOptions
-from rollart.sim.rewards import RewardOptions
 from rollart.sim.workload import Workload
 from rollart.types import EngineId, Version
 
@@ -49,7 +49,7 @@ class World:
     durations: WorkDurations
     slots: int
     routing: Routing = field(default_factory=Routing)
-    rewards: RewardOptions = field(default_factory=RewardOptions)
+    rewards: ScoringOptions = field(default_factory=ScoringOptions)
     call_s: float = 0.0
     """Time of a call to an environment beside its own work."""
     outages: OutageOptions = field(default_factory=OutageOptions)

@@ -4,8 +4,9 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
+from rollart.constraints import AtLeast, Between, MoreThan, check_fields
 from rollart.control.autoscaling import Scaling
 from rollart.errors import ConfigError
 from rollart.rewards.addresses import may_carry_secrets
@@ -13,80 +14,71 @@ from rollart.rewards.addresses import may_carry_secrets
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLimits:
-    """What one call, or one instance, may use."""
+    """What one call, or one instance, may use.
 
-    timeout_s: float = 60.0
+    Example:
+        >>> CallLimits(timeout_s=20.0, memory_bytes=4 * 2**30)
+
+    """
+
+    timeout_s: Annotated[float, MoreThan(0)] = 60.0
     """Seconds one delivery of a call may take; local: the import of its function included."""
-    payload_bytes: int = 16 * 2**20
+    payload_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
     """Most bytes of a call as JSON."""
-    response_bytes: int = 16 * 2**20
+    response_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
     """Most bytes of an answer."""
-    start_timeout_s: float = 60.0
+    start_timeout_s: Annotated[float, MoreThan(0)] = 60.0
     """Local: seconds an instance may take to start; ray: that a task may wait for its node too."""
-    memory_bytes: int = 2 * 2**30
+    memory_bytes: Annotated[int, MoreThan(0)] = 2 * 2**30
     """Local, ray: memory one instance may hold (its data segment and private mappings)."""
-    output_bytes: int = 16 * 2**20
+    output_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
     """Local, ray: bytes an instance may print during a call, past Python's own streams too."""
 
     def __post_init__(self) -> None:
-        for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0:
-                fix = "must be more than 0"
-                raise ConfigError(f"invoker.limits.{name}", getattr(self, name), fix)
+        check_fields(self, "invoker.limits")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How hard a score is tried for, and what it costs."""
+    """How often a score is tried for, and what it costs.
 
-    attempts: int = 4
+    Example:
+        >>> Reliability(attempts=6, hedge="p95", deadline_s=120.0)
+
+    """
+
+    attempts: Annotated[int, AtLeast(1)] = 4
     """Deliveries, one after another, before a call has failed."""
-    backoff_s: float = 0.2
+    backoff_s: Annotated[float, AtLeast(0)] = 0.2
     """Wait before the second delivery; doubled before each further one."""
     backoff_max_s: float = 10.0
     """Longest wait between deliveries."""
-    jitter: float = 0.5
+    jitter: Annotated[float, Between(0, 1)] = 0.5
     """Waits vary by this fraction, so that calls that failed together do not return together."""
-    deadline_s: float = 600.0
+    deadline_s: Annotated[float, MoreThan(0)] = 600.0
     """Seconds after its first place, or first stop at an open circuit, that a call has failed."""
-    queue_wait_s: float = 0.0
+    queue_wait_s: Annotated[float, AtLeast(0)] = 0.0
     """Seconds a call may wait for a place; 0: as long as it takes."""
     hedge: Literal["never", "p95", "after"] = "never"
     """When a call is delivered a second time beside the first: later than most take, or a time."""
-    hedge_after_s: float = 1.0
+    hedge_after_s: Annotated[float, MoreThan(0)] = 1.0
     """For hedge = after: seconds without an answer; for p95: the least such time."""
-    breaker_failures: int = 16
+    breaker_failures: Annotated[int, AtLeast(0)] = 16
     """Failed deliveries of a function in a row that open its circuit; 0 never does."""
-    breaker_rest_s: float = 5.0
+    breaker_rest_s: Annotated[float, MoreThan(0)] = 5.0
     """Seconds an open circuit rests before a call probes it."""
-    breaker_probes: int = 3
+    breaker_probes: Annotated[int, AtLeast(1)] = 3
     """Failed probes in a row after which calls of a function that never answered wait no more."""
-    price_per_call: float = 0.0
+    price_per_call: Annotated[float, AtLeast(0)] = 0.0
     """What one delivery costs, in your currency."""
-    price_per_s: float = 0.0
+    price_per_s: Annotated[float, AtLeast(0)] = 0.0
     """What one second of a delivery costs."""
     seed: int = 0
     """Seeds the jitter."""
 
     def __post_init__(self) -> None:
         section = "invoker.reliability"
-        for name in ("attempts", "breaker_probes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 1")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"{section}.jitter", self.jitter, "must lie between 0 and 1")
-        for name in ("deadline_s", "hedge_after_s", "breaker_rest_s"):
-            if getattr(self, name) <= 0:
-                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be more than 0")
-        for name in (
-            "queue_wait_s",
-            "backoff_s",
-            "breaker_failures",
-            "price_per_call",
-            "price_per_s",
-        ):
-            if getattr(self, name) < 0:
-                raise ConfigError(f"{section}.{name}", getattr(self, name), "must be at least 0")
+        check_fields(self, section)
         if self.backoff_max_s < self.backoff_s:
             fix = f"must be at least {section}.backoff_s ({self.backoff_s})"
             raise ConfigError(f"{section}.backoff_max_s", self.backoff_max_s, fix)
@@ -94,7 +86,12 @@ class Reliability:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InvokerOptions:
-    """Where reward functions run."""
+    """Where reward functions run.
+
+    Example:
+        >>> InvokerOptions(kind="http", url="https://score.example.com")
+
+    """
 
     kind: Literal["local", "http", "lambda", "ray"] = "local"
     """Processes on this machine, a function URL, AWS Lambda, or tasks of a Ray cluster."""
@@ -122,6 +119,7 @@ class InvokerOptions:
     """How hard a score is tried for, and what it costs."""
 
     def __post_init__(self) -> None:
+        check_fields(self, "invoker")
         if self.kind == "http" and not self.url.startswith(("http://", "https://")):
             raise ConfigError("invoker.url", self.url, "must start with http:// or https://")
         if self.kind == "http" and self.token and not may_carry_secrets(self.url):

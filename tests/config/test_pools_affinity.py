@@ -1,7 +1,6 @@
 import pytest
 
-from rollart.config.affinity import AffinityOptions, Preferences
-from rollart.config.pools import PoolOptions
+from rollart.config.pools import AffinityOptions, PoolOptions, Preferences
 from rollart.errors import ConfigError
 
 COMPUTE = PoolOptions(hardware="H800", count=8)

@@ -1,0 +1,216 @@
+"""The plain sections of a config: the run, its tasks, engines, weights and cluster.
+
+Each class checks its own fields when it is made, so an object that exists is valid by itself;
+what concerns two sections is checked in `schema`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from rollart.config.rewards import RewardPart, check_parts
+from rollart.config.simulation import ProfileOptions
+from rollart.constraints import AtLeast, Matches, MoreThan, MultipleOf, NonEmpty, check_fields
+from rollart.control.rules import ModeName
+from rollart.errors import ConfigError
+from rollart.inference.torch.options import TorchEngineOptions
+from rollart.plugins import check_name
+
+_OWN_STORES = ("shared_memory", "memory")
+"""Stores that keep whole versions instead of buckets, and have no place of their own to name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """What a run is called, how long it is, which files it writes.
+
+    Example:
+        >>> RunOptions(name="lake", steps=40, mode="areal").path
+        PosixPath('runs/lake')
+
+    """
+
+    name: Annotated[
+        str, Matches(r"[A-Za-z0-9][A-Za-z0-9._-]*", "use letters, digits, '.', '_' and '-' only")
+    ] = "run"
+    """Names the run; "{name}" in the directory stands for it."""
+    directory: Annotated[str, NonEmpty("must name a directory")] = "runs/{name}"
+    """Where the run's files go."""
+    seed: Annotated[int, AtLeast(0)] = 0
+    """Seeds tasks, sampling, evaluations, the scheduler's draws, and all of a simulated run.
+
+    Seeded apart: the model (model.seed), training (training.seed), waits between deliveries of a
+    reward call (rewards.reliability.seed)."""
+    steps: Annotated[int, AtLeast(1)] = 100
+    """Optimizer steps to make."""
+    mode: ModeName = "rollart"
+    """The schedule: how rollout, training and weight updates overlap.
+
+    sync: environments step together, then training; sync_plus: each trajectory by itself, then
+    training; one_off: training on the last batch beside rollout; areal: trajectories may span
+    updates, bounded at their start; rollart: bounded at every turn, routed by affinity."""
+    environments: Annotated[int, AtLeast(1)] = 64
+    """Environment slots: episodes that run at once."""
+    checkpoint_every: Annotated[int, AtLeast(0)] = 50
+    """Steps between checkpoints; 0 writes only the last one."""
+    keep_checkpoints: Annotated[int, AtLeast(1)] = 2
+    """Newest checkpoints kept."""
+    evaluate_every: Annotated[int, AtLeast(0)] = 0
+    """Steps between evaluations; 0 evaluates only before and after training.
+
+    Where training continues beside it, weights may change during its episodes."""
+    evaluate_episodes: Annotated[int, AtLeast(0)] = 200
+    """Episodes of one evaluation, held out where the environment divides its problems; 0: never."""
+    samples: Annotated[int, AtLeast(0)] = 2
+    """Trajectories of each step written as readable text: `samples/step-STEP-TRAJECTORY.txt`."""
+    import_paths: tuple[str, ...] = ()
+    """Directories searched for your own modules; by default the config file's own directory."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "run")
+
+    @property
+    def path(self) -> Path:
+        """The run's directory."""
+        return Path(self.directory.replace("{name}", self.name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """One kind of problem in the mix: an environment and the limits of its episodes.
+
+    Example:
+        >>> TaskOptions(env="frozen_lake", options={"size": 4}, max_turns=12)
+
+    """
+
+    env: Annotated[str, NonEmpty('name an environment, or "module:Class"')]
+    """frozen_lake, calculator, number_guess; your own: "module:Class" or "path/to/file.py:Class".
+
+    Modules are found next to the config; paths start where the command was started."""
+    domain: str = ""
+    """The tag requests are routed by; empty takes the task's name."""
+    weight: Annotated[float, AtLeast(0)] = 1.0
+    """Its share of the mix, relative to the other tasks' weights."""
+    max_turns: Annotated[int, AtLeast(1)] = 8
+    """Turns after which an episode is cut off."""
+    max_tokens: Annotated[int, AtLeast(2)] = 1024
+    """Tokens, read and sampled, after which an episode is cut off."""
+    parser: Annotated[
+        str, Matches(r"([\w.]+:\w+)?", 'must read "module:function", or be empty')
+    ] = ""
+    """"module:function" that turns a completion's text into an action; empty strips it."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Keyword arguments of the environment's class."""
+    rewards: Mapping[str, RewardPart] = field(default_factory=dict[str, RewardPart])
+    """Functions that score its attempts: [tasks.NAME.rewards.PART]; none: the environment does."""
+    reset_timeout_s: Annotated[float, MoreThan(0)] = 30.0
+    """Longest a reset may take before the environment counts as hung."""
+    step_timeout_s: Annotated[float, MoreThan(0)] = 30.0
+    """Longest a step may take before the environment counts as hung."""
+    episode_timeout_s: Annotated[float, MoreThan(0)] = 600.0
+    """Longest a whole episode may take."""
+    profile: ProfileOptions = field(default_factory=ProfileOptions)
+    """How its episodes behave, for the planner."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "tasks")
+        check_parts(self.rewards)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """Which inference engine samples the tokens, and how many replicas of it.
+
+    Example:
+        >>> EngineOptions(name="my_engines:Parrot", options={"token": 5}).label
+        'Parrot'
+
+    """
+
+    name: Annotated[str, NonEmpty('name an engine, or "module:Class"')] = "torch"
+    """torch, scripted (random tokens, no model); your own: "module:Class" or "file.py:Class"."""
+    replicas: Annotated[int, AtLeast(1)] = 1
+    """Engines that serve at once."""
+    torch: TorchEngineOptions = field(default_factory=TorchEngineOptions)
+    """Options of the engine "torch"."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Options of any other engine: the fields of its `Options` class."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine")
+        if self.is_torch and self.options:
+            fix = 'the engine "torch" has a section of its own: write its keys under [engine.torch]'
+            raise ConfigError("engine.options", dict(self.options), fix)
+        check_name("engine", self.name, field="engine.name")
+
+    @property
+    def is_torch(self) -> bool:
+        """Whether it is the engine whose options are `torch`."""
+        return self.name == "torch"
+
+    @property
+    def label(self) -> str:
+        """What its replicas are called: the name, or the class's if it is your own."""
+        return self.name.rpartition(":")[2]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WeightOptions:
+    """How weights travel from the trainer to the engines.
+
+    Example:
+        >>> WeightOptions(store="files", place="s3://bucket/run", delta=True)
+
+    """
+
+    store: Annotated[str, NonEmpty("name a store, such as shared_memory")] = "shared_memory"
+    """Where versions are kept: shared_memory, memory, files, relay, mooncake, ray, or your own
+    "module:Class"; "memory" puts the trainer into this process, for debugging."""
+    place: str = ""
+    """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
+    keep: Annotated[int, AtLeast(0, "0: as many as are needed")] = 0
+    """Newest versions kept; 0: as many as an engine may still be loading: staleness.alpha + 2, and
+    one for each whole batch of redundancy.extra_groups."""
+    bucket_bytes: Annotated[int, MultipleOf(64)] = 64 * 2**20
+    """Size of the pieces a version travels in; those of "shared_memory" are not cut."""
+    delta: bool = False
+    """Send only what changed since the version before, where versions travel in buckets."""
+    wait_s: Annotated[float, MoreThan(0)] = 120.0
+    """Seconds an engine waits for a version that was published, or for a store that does not
+    answer, before it is given up; the last engine's failure ends the run."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "weights")
+        check_name("store", self.store, field="weights.store", more=_OWN_STORES)
+        in_buckets = self.store not in _OWN_STORES
+        if in_buckets and self.store != "ray" and not self.place:
+            fix = f'weights.store = "{self.store}" needs a path, a URL or host:port'
+            raise ConfigError("weights.place", self.place, fix)
+        if not in_buckets and (self.place or self.delta):
+            name = "place" if self.place else "delta"
+            fix = f'weights.store = "{self.store}" does not use it: leave it out'
+            raise ConfigError(f"weights.{name}", getattr(self, name), fix)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RayOptions:
+    """The cluster of a run; without an address it runs on this machine, without Ray.
+
+    Example:
+        >>> RayOptions(address="10.0.0.1:6379", environment_workers=8)
+
+    """
+
+    address: str = ""
+    """"local" starts a Ray here, "auto" or host:port joins one; empty: no Ray."""
+    environment_workers: Annotated[int, AtLeast(0)] = 0
+    """Processes that host environments; 0: one for each CPU node, and at least 2."""
+    spare_workers: Annotated[int, AtLeast(0)] = 1
+    """More of them beside the driver, which take over while all others are lost; 0: none."""
+    engine_cpus: Annotated[float, MoreThan(0)] = 1.0
+    """CPUs an engine on CPUs asks for where its pool does not say."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "ray")
