@@ -112,8 +112,8 @@ class Between:
     """A number from `low` to `high`; `without` leaves out one of the two ends.
 
     Example:
-        >>> Between(0, 1).fix, Between(0, 1, without="low").fix
-        ('must lie between 0 and 1', 'must be in (0, 1]')
+        >>> Between(0, 1).fix, Between(0, 1, without="high").fix
+        ('must lie between 0 and 1', 'must be from 0 to below 1')
 
     """
 
@@ -128,9 +128,9 @@ class Between:
             case None:
                 return f"must lie between {self.low} and {self.high}"
             case "low":
-                return f"must be in ({self.low}, {self.high}]"
+                return f"must be more than {self.low} and at most {self.high}"
             case "high":
-                return f"must be in [{self.low}, {self.high})"
+                return f"must be from {self.low} to below {self.high}"
 
     def holds(self, value: Any) -> bool:
         """Say whether the value lies in the interval."""

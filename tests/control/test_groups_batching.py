@@ -33,7 +33,7 @@ def test_groups_no_longer_ready_are_skipped():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("groups_per_step", "batching.groups_per_step = 0: must be >= 1"),
+        ("groups_per_step", "batching.groups_per_step = 0: must be at least 1"),
         ("group_size", "batching.group_size = 0: must be at least 1"),
         ("min_members", "batching.min_members = 0: must be at least 1"),
     ],
