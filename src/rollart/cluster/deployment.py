@@ -23,17 +23,15 @@ from rollart.checkpoints.validate import blame
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.config import Config
+from rollart.config.checks import engine_options
 from rollart.config.places import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
 from rollart.errors import InvariantError
 from rollart.inference.driver import EngineDriver
+from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
-from rollart.inference.torch.engine import TorchEngine
-from rollart.inference.torch.options import TorchEngineOptions
-from rollart.models.files import load_config
-from rollart.models.loader import load_weights
 from rollart.models.tokenizer import load_tokenizer
 from rollart.observe.log import describe_fault
 from rollart.pipelines.run_record import task_streams
@@ -110,21 +108,16 @@ async def open_engines(
     Where training hardware is lent, one more stands by for the times its cores are idle.
     """
     renderer = ChatRenderer(load_tokenizer(model))
-    weights: Mapping[str, Array] = load_weights(model)
-    model_config = load_config(model)
     pools = local_engines(config)
-    options = _with_threads(config, engines=len(pools))
+    options, threads = engine_options(config), _threads_each(config, engines=len(pools))
     is_lending = config.lending.enabled and store is not None
-    lent = [EngineId(f"{config.engine.name}-lent")] if is_lending else []
+    lent = [EngineId(f"{config.engine.label}-lent")] if is_lending else []
     pools |= dict.fromkeys(lent, TRAINING)
     source = None if store is None else open_source(store, wait_s=config.weights.wait_s)
     proxies: dict[EngineId, EngineDriver] = {}
     for id_ in pools:
-        engine = TorchEngine(
-            model_config=model_config,
-            weights=weights,
-            options=options,
-            version=version,
+        engine = open_engine(
+            config.engine.name, options=options, model=model, version=version, threads=threads
         )
         proxies[id_] = EngineDriver(
             engine,
@@ -150,13 +143,10 @@ def _refuse(version: Version) -> Mapping[str, Array]:
     raise InvariantError(f"engines without a weight store were told to load version {version}")
 
 
-def _with_threads(config: Config, *, engines: int) -> TorchEngineOptions:
-    """Give the engines the cores the trainer leaves: more threads than cores only fight."""
-    options = config.engine.torch
-    if options.threads or options.device != "cpu":
-        return options
+def _threads_each(config: Config, *, engines: int) -> int:
+    """Return how many threads each engine gets of the cores that the trainer does not use."""
     cores = len(os.sched_getaffinity(0)) - config.training.threads
-    return replace(options, threads=max(1, cores // engines))
+    return max(1, cores // engines)
 
 
 @asynccontextmanager

@@ -20,7 +20,7 @@ what it needs: while its process starts, an engine fewer serves.
 import asyncio
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -28,12 +28,11 @@ from typing import Any, cast
 from rollart.cluster.channel import Channel, InOrder, Mailbox
 from rollart.cluster.local_host import ActorDiedError
 from rollart.cluster.worker_group import Worker, register
-from rollart.config.loader import parse_config
+from rollart.config.checks import engine_options
+from rollart.config.loader import add_import_paths, parse_config
 from rollart.errors import InvariantError
 from rollart.inference.driver import EngineDriver, Pending, RequestError, note_cut, untouched
-from rollart.inference.torch.engine import TorchEngine
-from rollart.models.files import load_config
-from rollart.models.loader import load_weights
+from rollart.inference.factory import open_engine
 from rollart.ports import Array, Handle, OnCut
 from rollart.types import Completion, EngineId, Json, Request, TrajectoryId, Version
 from rollart.weights.prefetch import open_source
@@ -328,7 +327,7 @@ class RemoteEngine:
 
 
 class EngineActor(EngineServer):
-    """A torch engine with its weights, in a process of its own."""
+    """An engine with its weights, in a process of its own."""
 
     def __init__(
         self,
@@ -341,12 +340,13 @@ class EngineActor(EngineServer):
         threads: int,
     ) -> None:
         settings = parse_config(config)
-        options = settings.engine.torch
-        engine = TorchEngine(
-            model_config=load_config(Path(model)),
-            weights=load_weights(Path(model)),
-            options=replace(options, threads=options.threads or threads),
+        add_import_paths(settings)
+        engine = open_engine(
+            settings.engine.name,
+            options=engine_options(settings),
+            model=Path(model),
             version=Version(version),
+            threads=threads,
         )
         self._source = None
         if store is not None:

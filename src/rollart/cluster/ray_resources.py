@@ -234,7 +234,7 @@ class Spawner:
         weight_bytes = sum(file.stat().st_size for file in files)
         self._places = engine_places(self.config, weight_bytes=weight_bytes)
         ranks = range(self.config.training.ranks if self.config.lending.enabled else 0)
-        self._lent = {f"{self.config.engine.name}-lent-{n}": f"{RANK}{n}" for n in ranks}
+        self._lent = {f"{self.config.engine.label}-lent-{n}": f"{RANK}{n}" for n in ranks}
         self._text = dump_toml(self.config)
 
     def berths(self) -> list[EnginePlace]:

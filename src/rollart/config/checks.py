@@ -1,9 +1,8 @@
-"""Checking what a config names: environments, parsers and reward functions are looked up before a
-run starts.
+"""Checks before a run starts: what a config names exists, and its pools have room for its workers.
 
-Fitting: what a config asks of its pools that cannot be had, known from the config alone.
-
-Truncated sampling: what a person should know who trains on draws from a part of the tokens.
+Loading a config imports none of the user's code. Here environments, parsers, reward functions and
+engines are looked up, and each error names the key that the user wrote. What is legal but worth
+knowing, such as training on draws from a part of the tokens, is described, not refused.
 """
 
 import importlib
@@ -11,6 +10,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from rollart.config.loader import Layered, OptionBuilder
 from rollart.config.places import capacities, engine_places, local_engines, trainer_place
 from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
@@ -19,6 +19,7 @@ from rollart.envs.baselines import Suggesting
 from rollart.envs.registry import refuse_method
 from rollart.envs.trial import try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
+from rollart.inference.factory import options_class
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Sampling
 
@@ -28,7 +29,11 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
 
     If it is to be trained on, see also that it can be demonstrated.
     """
+    longest = getattr(engine_options(config), "max_length", None)
     for name, task in config.tasks.items():
+        if longest is not None and task.max_tokens > longest:
+            fix = f"must be at most engine.options.max_length ({longest}); lower it or raise that"
+            raise ConfigError(f"tasks.{name}.max_tokens", task.max_tokens, fix)
         try:
             env = try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
         except ConfigError as error:
@@ -44,6 +49,25 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
         if task.parser:
             find_parser(task.parser, field=f"tasks.{name}.parser")
         check_rewards(name, task.rewards)
+
+
+def engine_options(config: Config) -> Any:
+    """Return the options of the config's engine, as its own class.
+
+    Example:
+        >>> engine_options(config).max_length  # engine.name = "torch"
+        1024
+
+    """
+    engine = config.engine
+    if engine.is_torch:
+        return engine.torch
+    cls = options_class(engine.name)
+    if cls is None and engine.options:
+        raise ConfigError("engine.options", dict(engine.options), f"{engine.label} takes none")
+    if cls is None:
+        return None
+    return OptionBuilder(Layered()).build(cls, dict(engine.options), "engine.options")
 
 
 def find_parser(target: str, *, field: str) -> Callable[[str], Any]:

@@ -100,7 +100,9 @@ def engine_places(config: Config, *, weight_bytes: float = 0.0) -> dict[EngineId
         raise error
     if not config.pools:
         place = WorkerPlace(preferred=(LOCAL,), needs=Needs())
-        return {EngineId(f"{config.engine.name}-{n}"): place for n in range(config.engine.replicas)}
+        return {
+            EngineId(f"{config.engine.label}-{n}"): place for n in range(config.engine.replicas)
+        }
     places: dict[EngineId, WorkerPlace] = {}
     for name, units in _rollout_units(config).items():
         tp = max(1, config.pools[name].tp)
@@ -189,7 +191,7 @@ def local_engines(config: Config) -> dict[EngineId, str]:
     """Return the pool of each engine, or say what this host cannot do."""
     if not config.pools:
         names = range(config.engine.replicas)
-        return {EngineId(f"{config.engine.name}-{each}"): LOCAL for each in names}
+        return {EngineId(f"{config.engine.label}-{each}"): LOCAL for each in names}
     error = refusal(config)
     if error is not None:
         raise error

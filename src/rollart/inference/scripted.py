@@ -7,7 +7,10 @@ steps, versions across updates, abort with partial output, counters.
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
 
+from rollart.constraints import AtLeast, NonEmpty, check_fields
 from rollart.errors import ConfigError, InvariantError
 from rollart.ports import Array
 from rollart.seeds import derive_seed
@@ -36,6 +39,26 @@ class RandomScript:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptedEngineOptions:
+    """Options of the engine "scripted", which draws tokens at random and needs no model.
+
+    Example:
+        >>> ScriptedEngineOptions(tokens=(1, 2, 3), tokens_per_step=4)
+
+    """
+
+    tokens: Annotated[tuple[int, ...], NonEmpty("give at least one token id")] = tuple(range(16))
+    """Token ids it draws from, each as likely as the others."""
+    tokens_per_step: Annotated[int, AtLeast(1)] = 1
+    """Tokens each request samples in one step."""
+    rows: Annotated[int, AtLeast(1)] = 1 << 30
+    """Most requests that sample in one step; further ones wait."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "engine.options")
+
+
 @dataclass(slots=True, kw_only=True)
 class _Running:
     request: Request
@@ -56,7 +79,27 @@ class _Running:
 
 
 class ScriptedEngine:
-    """An Engine whose completions are computed from the request."""
+    """An Engine whose completions are computed from the request.
+
+    Example:
+        >>> engine = ScriptedEngine(lambda request: (7, 8, 0), tokens_per_step=3)
+
+    """
+
+    Options = ScriptedEngineOptions
+
+    @classmethod
+    def open(
+        cls, model: Path, *, options: ScriptedEngineOptions, version: Version, threads: int
+    ) -> "ScriptedEngine":
+        """Make an engine that draws tokens evenly; neither model nor threads matter to it."""
+        del model, threads
+        return cls(
+            tokens=options.tokens,
+            version=version,
+            tokens_per_step=options.tokens_per_step,
+            rows=options.rows,
+        )
 
     def __init__(
         self,

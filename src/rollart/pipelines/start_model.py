@@ -79,7 +79,8 @@ def check_model(directory: Path, *, named: str) -> None:
 def check_devices(config: Config) -> None:
     """Refuse devices that this machine has not, where it is the one to have them."""
     if not config.ray.address:
-        find_device(config.engine.torch.device, field="engine.torch.device")
+        if config.engine.is_torch:
+            find_device(config.engine.torch.device, field="engine.torch.device")
         find_device(config.training.device, field="training.device")
 
 

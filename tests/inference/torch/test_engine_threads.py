@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rollart.inference.torch.options import Threads
+from rollart.inference.torch.model import Threads
 
 
 @pytest.fixture(autouse=True)

@@ -12,6 +12,8 @@ and values, also when both are computed in the same step.
 
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,14 +25,41 @@ from rollart.inference.torch.model import Model
 from rollart.inference.torch.options import TorchEngineOptions
 from rollart.inference.torch.parameters import read_architecture
 from rollart.inference.torch.sampler import read_filters, sample
-from rollart.models.loader import find_device
+from rollart.models.files import load_config
+from rollart.models.loader import find_device, load_weights
 from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
 
 _COUNTERS = ("prefill_tokens", "reused_tokens", "sampled_tokens", "steps", "recomputed_tokens")
 
 
 class TorchEngine:
-    """One inference replica on one torch device."""
+    """One inference replica on one torch device.
+
+    Example:
+        >>> engine = TorchEngine.open(
+        ...     Path("models/tiny"), options=TorchEngineOptions(), version=Version(0), threads=2
+        ... )
+
+    """
+
+    Options = TorchEngineOptions
+
+    @classmethod
+    def open(
+        cls, model: Path, *, options: TorchEngineOptions, version: Version, threads: int
+    ) -> "TorchEngine":
+        """Make an engine of a checkpoint's directory.
+
+        `threads` counts where the options leave the number open; on a GPU torch's own is best.
+        """
+        if not options.threads and options.device == "cpu":
+            options = replace(options, threads=threads)
+        return cls(
+            model_config=load_config(model),
+            weights=load_weights(model),
+            options=options,
+            version=version,
+        )
 
     def __init__(
         self,
