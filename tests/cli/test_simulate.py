@@ -313,7 +313,10 @@ def test_a_recorded_run_is_asked_what_another_schedule_would_take(config, tmp_pa
         ("stalenes.alpha=1", "unknown key; did you mean staleness?"),
         ("run.mode=synk", "run.mode = 'synk': must be"),
         ("run.steps=0", "run.steps = 0: must be at least 2"),
-        ("run.steps=1", "run.steps = 1: must be at least 2 (the first fills the pipeline, its time"),
+        (
+            "run.steps=1",
+            "run.steps = 1: must be at least 2 (the first fills the pipeline, its time",
+        ),
         ("run.environments=0", "run.environments = 0: must be at least 1"),
         ("lending.enabled=true", "lending.enabled = True: the run lent no engine, so its log does"),
     ],
