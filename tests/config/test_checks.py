@@ -1,3 +1,4 @@
+import re
 import sys
 
 import pytest
@@ -111,3 +112,19 @@ def test_what_cannot_be_called_as_it_will_be_is_refused(load, override, said):
 
 def test_a_parser_without_a_signature_is_taken(load):
     check_names(load("tasks.lake.parser=builtins:str"))
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("tasks.lake.env=frozen_lak", "tasks.lake.env = 'frozen_lak': did you mean frozen_lake? "),
+        ("tasks.lake.env=no_games:Lake", "tasks.lake.env = 'no_games:Lake': no module no_games"),
+        ("weights.store=no_stores:Box", "weights.store = 'no_stores:Box': no module no_stores"),
+        ("engine.name=no_engines:Box", "engine.name = 'no_engines:Box': no module no_engines"),
+    ],
+)
+def test_a_name_that_is_nothing_is_refused_by_the_key_it_was_written_for(tmp_path, override, said):
+    file = tmp_path / "run.toml"
+    file.write_text('[tasks.lake]\nenv = "frozen_lake"\n[weights]\nstore = "files"\nplace = "/x"\n')
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_names(load_config(file, [override]))

@@ -324,7 +324,7 @@ def test_buckets_may_be_kept_in_a_class_named_in_the_config(tmp_path):
 
 
 def test_a_package_that_is_missing_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"weights.store = 'nowhere:Blobs' cannot be used: No modu"):
+    with pytest.raises(UserError, match=r"weights.store = 'nowhere:Blobs': no module nowhere here"):
         open_store("nowhere:Blobs", str(tmp_path), 2)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from rollart.errors import ConfigError, UserError
-from rollart.plugins import BUILT_IN, resolve, split_name
+from rollart.plugins import BUILT_IN, find, resolve, split_name
 from rollart.ports import Blobs, WeightStore
 from rollart.weights.buckets import BUCKET_BYTES, BucketStore
 from rollart.weights.memory import MemoryStore
@@ -55,6 +55,8 @@ def open_store(
 def _open_blobs(kind: str, place: str) -> Blobs:
     if kind == "files" and "://" in place:
         kind = "fsspec"
+    if kind not in BUILT_IN["store"]:
+        return find("store", kind, field="weights.store")(place)
     module, _, name = resolve("store", kind).partition(":")
     try:
         make: Callable[[str], Blobs] = getattr(importlib.import_module(module), name)
