@@ -20,6 +20,7 @@ from rollart.envs.registry import refuse_method
 from rollart.envs.trial import try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
+from rollart.plugins import find, split_name
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Sampling
 
@@ -29,6 +30,8 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
 
     If it is to be trained on, see also that it can be demonstrated.
     """
+    if split_name(config.weights.store):
+        find("store", config.weights.store, field="weights.store")
     longest = getattr(engine_options(config), "max_length", None)
     for name, task in config.tasks.items():
         if longest is not None and task.max_tokens > longest:
