@@ -1,10 +1,9 @@
-"""Placing: the workers a config asks a cluster for, and the pools they are bound to.
+"""Places: the workers a config asks for, and the pools they are bound to.
 
 A pool with a role does that and nothing else. One without is given work by preference: the pool
 that training likes best trains, CPUs beside devices host environments, the others roll out; where
-no other pool is left for engines, they get what training leaves.
-
-Pools on this machine: which engines a config asks for, and what cannot be had here.
+no other pool is left for engines, they get what training leaves. Without a cluster the pools are
+this machine's: CPUs for engines alone, and anything else is refused by its key.
 """
 
 from collections.abc import Iterable, Mapping
