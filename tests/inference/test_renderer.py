@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from rollart.errors import ModelError
 from rollart.inference.renderer import ChatRenderer
+from rollart.types import Message, open_chat
 
 TOKENIZERS = {
     "tiny": tiny_tokenizer(),
@@ -27,6 +28,10 @@ def whole(name, messages) -> tuple[int, ...]:
     return tuple(tokenizer(text, add_special_tokens=False)["input_ids"])
 
 
+def said(text):
+    return (Message.of("user", text),)
+
+
 def say(role, content):
     return {"role": role, "content": content}
 
@@ -37,12 +42,12 @@ def say(role, content):
 def test_the_pieces_joined_are_the_templates_own_rendering(name, closed, system):
     renderer = RENDERERS[name]
     messages = [say("system", system)] if system else []
-    tokens = renderer.start(system, CORPUS[1])
+    tokens = renderer.start(open_chat(system, CORPUS[1]))
     messages.append(say("user", CORPUS[1]))
     assert tokens == whole(name, messages)
     for action, observation in (("down", "a2"), ("right", " two\nlines "), ("über", "b2")):
         tokens += renderer.encode(action) + ((renderer.stop[0],) if closed else ())
-        tokens += renderer.extend(observation, closed=closed)
+        tokens += renderer.extend(said(observation), closed=closed)
         messages += [say("assistant", action), say("user", observation)]
     assert tokens == whole(name, messages)
 
@@ -56,8 +61,8 @@ plain = st.text(max_size=20).filter(lambda text: "<|" not in text)
 @given(plain, plain)
 def test_any_observation_is_rendered_as_the_template_would(name, first, later):
     renderer = RENDERERS[name]
-    tokens = renderer.start("", first) + renderer.encode("up") + (renderer.stop[0],)
-    tokens += renderer.extend(later, closed=True)
+    tokens = renderer.start(open_chat("", first)) + renderer.encode("up") + (renderer.stop[0],)
+    tokens += renderer.extend(said(later), closed=True)
     assert tokens == whole(name, [say("user", first), say("assistant", "up"), say("user", later)])
 
 
@@ -79,24 +84,26 @@ def test_decoding_leaves_out_special_tokens(name):
 def test_the_name_of_a_special_token_in_an_observation_stays_text(name):
     renderer = RENDERERS[name]
     stop = TOKENIZERS[name].convert_ids_to_tokens(renderer.stop[0])
-    tokens = renderer.extend(f"say {stop} now", closed=True)
-    plain = renderer.extend("say nothing now", closed=True)
+    tokens = renderer.extend(said(f"say {stop} now"), closed=True)
+    plain = renderer.extend(said("say nothing now"), closed=True)
     assert tokens.count(renderer.stop[0]) == plain.count(renderer.stop[0])
     assert f"say {stop} now" in TOKENIZERS[name].decode(tokens)
-    assert renderer.extend("plain", closed=False)[0] == renderer.stop[0]
+    assert renderer.extend(said("plain"), closed=False)[0] == renderer.stop[0]
 
 
 def test_without_a_system_role_the_system_text_opens_the_first_observation():
     renderer = ChatRenderer(chatml_tokenizer(NO_SYSTEM))
-    assert renderer.start("Be brief.", "a1") == renderer.start("", "Be brief.\n\na1")
+    assert renderer.start(open_chat("Be brief.", "a1")) == renderer.start(
+        open_chat("", "Be brief.\n\na1")
+    )
 
 
 def test_a_tokenizer_without_a_template_gets_a_plain_one():
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = None
     renderer = ChatRenderer(tokenizer)
-    tokens = renderer.start("Play.", "a1") + renderer.encode("up") + (renderer.stop[0],)
-    tokens += renderer.extend("a2", closed=True)
+    tokens = renderer.start(open_chat("Play.", "a1")) + renderer.encode("up") + (renderer.stop[0],)
+    tokens += renderer.extend(said("a2"), closed=True)
     assert tokenizer.decode(tokens) == (
         "Play.\n\nUser: a1\nAssistant:up<|end|>\nUser: a2\nAssistant:"
     )
