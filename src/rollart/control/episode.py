@@ -1,10 +1,11 @@
-"""Turns: when an attempt ends, counted in turns and in what was read and sampled.
+"""Episodes: when one ends, and when those of a lock-step run take their next turn.
 
-The live player and the simulator count by this class, so both end an episode at the same place.
-It knows how many tokens there are and nothing else of them.
+The live player and the simulator share both classes, so an episode ends at the same place and a
+lock-step run proceeds in the same order in either. `Turns` knows how many tokens there are and
+nothing else of them.
 """
 
-from rollart.types import EpisodeLimits, StopReason
+from rollart.types import EpisodeLimits, StopReason, TrajectoryId
 
 
 class Turns:
@@ -41,3 +42,33 @@ class Turns:
         if truncated:
             return "truncated"
         return "max_turns" if self.count >= self._limits.max_turns else None
+
+
+class LockStep:
+    """A barrier over a changing set of episodes."""
+
+    def __init__(self) -> None:
+        self._running: set[TrajectoryId] = set()
+        self._arrived: set[TrajectoryId] = set()
+
+    def join(self, ids: list[TrajectoryId]) -> None:
+        """Count episodes in from now on."""
+        self._running.update(ids)
+
+    def arrive(self, episode: TrajectoryId) -> tuple[TrajectoryId, ...]:
+        """Note that an episode waits for its turn; return those that may go on, in id order."""
+        self._arrived.add(episode)
+        return self._release()
+
+    def leave(self, episode: TrajectoryId) -> tuple[TrajectoryId, ...]:
+        """Count an episode out; return those that no longer wait for it."""
+        self._running.discard(episode)
+        self._arrived.discard(episode)
+        return self._release()
+
+    def _release(self) -> tuple[TrajectoryId, ...]:
+        if not self._arrived or self._arrived != self._running:
+            return ()
+        released = tuple(sorted(self._arrived))
+        self._arrived.clear()
+        return released

@@ -88,13 +88,13 @@ class EngineClient:
     async def _ask(self, request: Request) -> Completion:
         router, now, session = self.router, self._now, request.session
         await self.some_open()
-        engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
+        engine = router.pick(session, domain=request.domain, now=now(), length=len(request.tokens))
         on_cut = partial(self._note_cut, session)
         completion = await self._generators[engine].generate(request, on_cut)
         if completion.finish == "abort":
             router.cancelled(session)
         else:
-            router.done(session, now=now(), sampled_tokens=len(completion.tokens))
+            router.done(session, now=now(), sampled=len(completion.tokens))
         return completion
 
     def _note_cut(self, session: TrajectoryId, tokens: int) -> None:
