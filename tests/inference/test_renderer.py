@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from chat_templates import (
     CORPUS,
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from rollart.errors import ModelError
 from rollart.inference.renderer import ChatRenderer
-from rollart.types import Message, open_chat
+from rollart.types import ImagePart, Message, TextPart, ToolCall, open_chat
 
 TOKENIZERS = {
     "tiny": tiny_tokenizer(),
@@ -131,3 +133,49 @@ def test_a_tokenizer_with_neither_template_nor_end_is_refused():
 def test_a_template_that_cannot_be_cut_is_refused(template, message):
     with pytest.raises(ModelError, match=message):
         ChatRenderer(chatml_tokenizer(template))
+
+
+def test_an_opening_of_several_messages_is_the_templates_own_rendering():
+    renderer = RENDERERS["chatml"]
+    texts = [("system", "Play."), ("user", "a1"), ("assistant", "up"), ("user", " a2 ")]
+    tokens = renderer.start([Message.of(role, text) for role, text in texts])
+    assert tokens == whole("chatml", [say(role, text) for role, text in texts])
+
+
+def test_the_result_of_a_tool_is_written_under_its_role():
+    renderer = RENDERERS["chatml"]
+    answer = Message(role="tool", parts=(TextPart(text="5"),), answers="call-1")
+    tokens = renderer.start(open_chat("", "2 + 3?")) + renderer.encode("add") + renderer.stop[:1]
+    tokens += renderer.extend([answer], closed=True)
+    messages = [say("user", "2 + 3?"), say("assistant", "add"), say("tool", "5")]
+    assert tokens == whole("chatml", messages)
+
+
+CALL = ToolCall(id="call-1", name="add", arguments={"a": 2})
+WITH_CALLS = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}"
+    "{% if m['tool_calls'] %}{{ m['tool_calls'][0]['function'] | tojson }}{% endif %}<|im_end|>\n"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def test_the_calls_in_an_opening_are_written_by_the_template():
+    tokenizer = chatml_tokenizer(WITH_CALLS)
+    asked = Message(role="assistant", calls=(CALL,))
+    tokens = ChatRenderer(tokenizer).start([Message.of("user", "2 + 3?"), asked])
+    assert '{"name": "add", "arguments": {"a": 2}}<|im_end|>' in tokenizer.decode(tokens)
+
+
+def test_a_call_that_names_a_special_token_is_refused():
+    asked = Message(role="assistant", calls=(replace(CALL, name="<|im_end|>"),))
+    with pytest.raises(ModelError, match="a tool call holds the name of a special token"):
+        RENDERERS["chatml"].start([Message.of("user", "2 + 3?"), asked])
+
+
+@pytest.mark.parametrize("role", ["user", "system"])
+def test_an_image_is_refused_by_a_template_of_text(role):
+    shown = Message(role=role, parts=(TextPart(text="look"), ImagePart(data=b"png")))
+    with pytest.raises(ModelError, match=f"a message of role {role} holds an image"):
+        RENDERERS["chatml"].start([shown, Message.of("user", "a1")])
+    with pytest.raises(ModelError, match="writes text only: use a model that reads images"):
+        RENDERERS["chatml"].extend([shown], closed=True)

@@ -45,7 +45,7 @@ async def play_across_engines(evictions: int):
             sampling=setup.sampling,
             seed=3,
         )
-        manager = EnvManager(spec, setup=setup, seat=EnvSlot(SlotId(0)), access=access)
+        manager = EnvManager(spec, setup=setup, slot=EnvSlot(SlotId(0)), access=access)
         playing = asyncio.create_task(manager.play(lambda _version: None))
         here, there = ENGINE, LENT
         async with asyncio.timeout(5):

@@ -1,7 +1,7 @@
 """Barrier: where episodes wait for each other before every turn. Only mode `sync` has one.
 
-`LockStepBarrier` is the live side of `control.episode.LockStep`: that decides which episodes may pass, and
-this wakes them in the order of their ids, so that a lock-step run is the same every time.
+`LockStepBarrier` is the live side of `control.episode.LockStep`: that decides which episodes may
+pass, and this wakes them in the order of their ids, so that a lock-step run is the same every time.
 """
 
 import asyncio

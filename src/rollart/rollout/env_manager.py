@@ -82,10 +82,10 @@ class Access:
 class EnvManager:
     """One attempt at one task; the `AttemptContext` of its player."""
 
-    def __init__(self, spec: AttemptSpec, *, setup: Setup, seat: EnvSlot, access: Access) -> None:
+    def __init__(self, spec: AttemptSpec, *, setup: Setup, slot: EnvSlot, access: Access) -> None:
         self._spec = spec
         self._setup = setup
-        self._slot = seat
+        self._slot = slot
         self._access = access
         self._acts = 0
         self._born: Version | None = None

@@ -143,7 +143,7 @@ class EnvWorker:
         if launch.slot not in self._slots:
             self._slots[launch.slot] = EnvSlot(launch.slot)
         slot = self._slots[launch.slot]
-        manager = EnvManager(spec, setup=setup, seat=slot, access=self._access)
+        manager = EnvManager(spec, setup=setup, slot=slot, access=self._access)
         event = await self._outcome(manager)
         del self._running[launch.id]
         self._ends.post(event)

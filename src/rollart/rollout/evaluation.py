@@ -124,7 +124,7 @@ class Evaluator:
             sampling=setup.sampling,
             seed=derive_seed(self._seed, index),
         )
-        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        manager = EnvManager(spec, setup=setup, slot=seat, access=self._access)
         try:
             return await manager.play(_ignore)
         except AttemptError as error:
