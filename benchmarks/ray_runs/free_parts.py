@@ -9,7 +9,6 @@ from typing import Any
 from rollart.clock import SystemClock
 from rollart.cluster.engine_actor import EngineMessage, EngineServer
 from rollart.cluster.env_actor import EnvServer
-from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
 from rollart.control.task_order import TaskKind, TaskMix
 from rollart.inference.driver import EngineDriver
@@ -20,7 +19,16 @@ from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_slot import Timeouts
 from rollart.rollout.env_worker import Ends, EnvWorker
-from rollart.types import EngineId, Json, Request, Sampling, StepReport, Version
+from rollart.types import (
+    EngineId,
+    EpisodeLimits,
+    Json,
+    Message,
+    Request,
+    Sampling,
+    StepReport,
+    Version,
+)
 
 TURNS = 10
 STOP = 0
@@ -54,13 +62,13 @@ class LetterRenderer:
 
     stop = (STOP,)
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
         """Return the opening."""
-        return tuple(observation.encode())
+        return tuple(messages[-1].text.encode())
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
         """Return what follows a completion."""
-        return tuple(observation.encode())
+        return tuple(messages[-1].text.encode())
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return an action."""

@@ -16,6 +16,7 @@ from transformers import DynamicCache, GenerationConfig
 
 from benchmarks.trl_sides import game, side
 from rollart.inference.renderer import ChatRenderer
+from rollart.types import Message, open_chat
 
 if TYPE_CHECKING:
     from trl import GRPOTrainer
@@ -28,7 +29,9 @@ class Table:
         self.renderer = renderer
         self.envs = [game.make_env() for _ in seeds]
         openings = [env.reset(seed, {})[0] for env, seed in zip(self.envs, seeds, strict=True)]
-        self.prompts = [list(renderer.start(game.SYSTEM, opening)) for opening in openings]
+        self.prompts = [
+            list(renderer.start(open_chat(game.SYSTEM, opening))) for opening in openings
+        ]
         self.completions: list[list[int]] = [[] for _ in seeds]
         self.masks: list[list[int]] = [[] for _ in seeds]
         self.rewards = [0.0] * len(seeds)
@@ -44,7 +47,8 @@ class Table:
         self.turns[row] += 1
         if terminated or truncated or self.turns[row] == game.MAX_TURNS:
             return None
-        ids = list(self.renderer.extend(observation, closed=tokens[-1] in self.renderer.stop))
+        answer = (Message.of("user", observation),)
+        ids = list(self.renderer.extend(answer, closed=tokens[-1] in self.renderer.stop))
         self.completions[row] += ids
         self.masks[row] += [0] * len(ids)
         return ids

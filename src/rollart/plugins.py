@@ -66,7 +66,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "mooncake": "rollart.weights.blobs.mooncake:MooncakeBlobs",
         "ray": "rollart.cluster.ray_blobs:RayBlobs",
     },
-    "player": {},
+    "player": {"turns": "rollart.rollout.players.token_turns:TurnPlayer"},
 }
 """The objects this package ships, by kind and name; nothing is imported until it is asked for."""
 ENGINE_ACTOR = "rollart.cluster.engine_actor:EngineActor"

@@ -12,15 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from rollart.types import (
     ArraySpec,
+    AttemptSpec,
     Completion,
     Json,
+    Message,
+    Played,
     Program,
     ProgramLimits,
     ProgramResult,
     Request,
     Reward,
     ScoreCall,
+    StepOutcome,
     StepReport,
+    Trajectory,
     TrajectoryId,
     Version,
 )
@@ -69,19 +74,26 @@ class Env(Protocol):
 
 
 class Renderer(Protocol):
-    """Turns text into the token ids a chat model expects, piece by piece, never twice."""
+    """Turns messages into the token ids a chat model expects, piece by piece, never twice.
+
+    Example:
+        prompt = renderer.start(open_chat("You walk on ice.", "a1"))
+        prompt += completion.tokens
+        prompt += renderer.extend([Message.of("user", "a2")], closed=True)
+
+    """
 
     @property
     def stop(self) -> tuple[int, ...]:
         """Token ids that end an assistant's turn."""
         ...
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
-        """Return the ids of the opening: system text, first observation, the assistant's cue."""
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the ids of the opening: the messages, then the assistant's cue."""
         ...
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
-        """Return the ids that follow a completion: its closing, an observation, the cue.
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
+        """Return the ids that follow a completion: its closing, the messages, the cue.
 
         `closed` says that the completion ended with a stop token, which is then not repeated.
         """
@@ -89,6 +101,70 @@ class Renderer(Protocol):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of sampled ids without special tokens."""
+        ...
+
+
+class AttemptContext(Protocol):
+    """What a player may use during one attempt.
+
+    Time limits, routing, the lock-step of mode `sync` and the report of failures are taken care
+    of: a method raises when the attempt cannot go on, and the player lets that pass.
+
+    Example:
+        observation, info = await attempt.reset()
+        prompt = attempt.renderer.start(open_chat(attempt.spec.system, observation))
+
+    """
+
+    @property
+    def spec(self) -> AttemptSpec:
+        """The attempt; after `reset` its task holds what the environment says of it."""
+        ...
+
+    @property
+    def renderer(self) -> "Renderer":
+        """Writes messages as the tokens the model reads."""
+        ...
+
+    async def reset(self) -> tuple[str, dict[str, Json]]:
+        """Start the episode: return the first observation and the environment's info."""
+        ...
+
+    async def complete(self, request: Request) -> Completion:
+        """Have an engine complete a request of this attempt; counts as an action."""
+        ...
+
+    async def parse(self, text: str) -> str:
+        """Return the action in a completion's text, by the user's parser if there is one."""
+        ...
+
+    async def step(self, action: str) -> StepOutcome:
+        """Apply an action to the environment."""
+        ...
+
+    def note_action(self, version: Version, *, cost: int) -> None:
+        """Count an action of a policy that `complete` did not ask; `cost` is what it produced."""
+        ...
+
+
+class Player(Protocol):
+    """Plays attempts: what the policy is asked, which actions are taken, what is recorded.
+
+    The class is made once per kind of task, without arguments; `play` is called for many attempts
+    at once, so an attempt's state is local to it. Choose one with `tasks.NAME.player`.
+
+    Example:
+        class OneAnswer:
+            async def play(self, attempt: AttemptContext) -> Played:
+                observation, _ = await attempt.reset()
+                ...
+                return Played(payload=TokenTurns(turns=(turn,)), stop="terminated",
+                              success=True, reward=1.0)
+
+    """
+
+    async def play(self, attempt: AttemptContext) -> Played:
+        """Play one attempt to its end."""
         ...
 
 
@@ -377,6 +453,25 @@ class Blobs(Protocol):
 
     def close(self) -> None:
         """Let go of the connection; what is stored stays."""
+        ...
+
+
+class RewardFunction(Protocol):
+    """Scores one trajectory; options of the config come as keywords. May be `async def`.
+
+    A function whose first parameter is called `trajectories` gets all attempts at a task and
+    returns one score for each.
+
+    Example:
+        def shorter(trajectory: Trajectory, *, most: int = 20) -> float:
+            return float(trajectory.cost <= most)
+
+    """
+
+    def __call__(
+        self, trajectory: Trajectory, /, **options: Any
+    ) -> "float | Reward | Awaitable[float | Reward]":
+        """Return the score, or a Reward with its parts; raise ScoreError if there is none."""
         ...
 
 

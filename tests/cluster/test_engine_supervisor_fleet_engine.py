@@ -69,7 +69,7 @@ class Site:
             spawn=self._spawn,
             release=lambda _engine: None,
             better=lambda _berth, _engine: False,
-            newest=lambda: scheduler.serving.published,
+            newest=lambda: scheduler.weights.published,
             patience_s=20.0,
             warn=self.warnings.append,
         )

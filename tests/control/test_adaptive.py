@@ -208,10 +208,10 @@ def test_two_steps_at_one_moment_tell_nothing_and_too_few_groups_have_no_tail():
 
 def test_tokens_of_attempts_stopped_while_they_run_count_when_they_are_known():
     steps = Steps(adapter())
-    flying = {n: Attempt(id=n, group=Group(id=0), member=n, number=0, slot=n) for n in (90, 91)}
+    in_flight = {n: Attempt(id=n, group=Group(id=0), member=n, number=0, slot=n) for n in (90, 91)}
     failure = Failure(kind="env_error", message="")
     for _ in range(2):
-        steps.adapter.lose(Group(id=0, flying=flying), "stale")
+        steps.adapter.lose(Group(id=0, in_flight=in_flight), "stale")
         steps.adapter.lose(Group(id=1, scored={0: (92, 1.0)}), "zero_variance")
         told = steps.adapter.note
         told(steps.now, TrajectoryCancelled(id=90, cost=5), [LAUNCH])
@@ -268,5 +268,5 @@ def test_a_run_whose_tails_are_long_starts_more_groups_and_says_so():
             ids += 1
         run.serve(version + 1)
     assert said == [Adapt(alpha=0, extra_groups=1)]
-    assert run.scheduler.cohort.admission.redundancy.extra_groups == 1
-    assert run.scheduler.cohort.admission.rolling == 4
+    assert run.scheduler.groups.admission.redundancy.extra_groups == 1
+    assert run.scheduler.groups.admission.rolling == 4

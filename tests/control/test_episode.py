@@ -1,188 +1,33 @@
-from dataclasses import replace
-
 import pytest
 
-from rollart.control.episode import Episode, EpisodeLimits, Spec, StepOutcome
-from rollart.errors import ConfigError, EnvError
-from rollart.seeds import derive_seed
-from rollart.types import Completion, Request, Sampling, Task, Turn, token_trajectory
-
-END = 9
-TASK = Task(id=5, env="lake", domain="game", seed=3)
-SPEC = Spec(
-    id=7,
-    group=2,
-    task=TASK,
-    system="s",
-    limits=EpisodeLimits(max_turns=3, max_tokens=40),
-    sampling=Sampling(max_tokens=4),
-    seed=11,
-)
-
-
-class Letters:
-    """A renderer whose token ids are letters' codes."""
-
-    stop = (END,)
-
-    def start(self, system, observation):
-        return tuple(map(ord, system + observation))
-
-    def extend(self, observation, *, closed):
-        return (() if closed else (END,)) + tuple(map(ord, observation))
-
-    def decode(self, tokens):
-        return "".join(chr(token) for token in tokens if token != END)
-
-
-def episode(**changes):
-    """Return a new episode."""
-    return Episode(replace(SPEC, **changes), renderer=Letters())
-
-
-def sampled(text, *, turn=0, version=0, closed=True):
-    """Return a completion of these letters."""
-    tokens = (*map(ord, text), END) if closed else tuple(map(ord, text))
-    return Completion(
-        session=7,
-        turn=turn,
-        tokens=tokens,
-        logprobs=(-0.5,) * len(tokens),
-        versions=(version,) * len(tokens),
-        finish="stop" if closed else "length",
-    )
-
-
-def outcome(observation="o", *, reward=0.0, terminated=False, truncated=False, success=None):
-    return StepOutcome(
-        observation=observation,
-        reward=reward,
-        terminated=terminated,
-        truncated=truncated,
-        success=success,
-    )
-
-
-def test_what_the_environment_has_reward_functions_know_joins_the_task():
-    one = episode(task=replace(TASK, payload={"index": 4, "answer": "?"}))
-    one.start("o", {"answer": "42"})
-    assert one.spec.task.payload == {"index": 4, "answer": "42"}
-
-
-def codes(text):
-    """Return token ids; `.` stands for the end of a turn."""
-    return tuple(END if letter == "." else ord(letter) for letter in text)
-
-
-def request(text, *, turn, max_tokens=4):
-    return Request(
-        session=7,
-        turn=turn,
-        domain="game",
-        tokens=codes(text),
-        sampling=Sampling(max_tokens=max_tokens),
-        stop=(END,),
-        seed=derive_seed(11, turn),
-    )
-
-
-def test_an_episode_asks_acts_and_observes_until_the_environment_ends_it():
-    run = episode()
-    assert (run.born, run.sampled_tokens) == (None, 0)
-    assert run.start("a") == request("sa", turn=0)
-    assert run.complete(sampled("x", version=4)) == "x"
-    assert (run.born, run.sampled_tokens) == (4, 2)
-    assert run.observe(outcome("b", reward=0.25)) == request("sax.b", turn=1)
-    assert run.complete(sampled("y", turn=1, version=5)) == "y"
-    assert run.observe(outcome("c", reward=0.5, terminated=True)) is None
-    assert (run.born, run.sampled_tokens) == (4, 4)
-    assert run.finish() == token_trajectory(
-        id=7,
-        group=2,
-        task=TASK,
-        turns=(
-            Turn(
-                prompt_tokens=codes("sa"),
-                tokens=codes("x."),
-                logprobs=(-0.5, -0.5),
-                versions=(4, 4),
-                observation="a",
-                action="x",
-                reward=0.25,
-            ),
-            Turn(
-                prompt_tokens=codes("b"),
-                tokens=codes("y."),
-                logprobs=(-0.5, -0.5),
-                versions=(5, 5),
-                observation="b",
-                action="y",
-                reward=0.5,
-            ),
-        ),
-        stop="terminated",
-        success=True,
-        reward=0.75,
-    )
-
-
-def test_a_completion_cut_short_is_closed_by_the_prompt_that_follows():
-    run = episode()
-    run.start("a")
-    run.complete(sampled("xyzw", closed=False))
-    assert run.observe(outcome("b")) == request("saxyzw.b", turn=1)
-
-
-def test_the_tokens_of_the_turns_in_order_are_the_last_request_and_its_answer():
-    run = episode()
-    run.start("a")
-    run.complete(sampled("x"))
-    last = run.observe(outcome("b"))
-    run.complete(sampled("y", turn=1))
-    run.observe(outcome(truncated=True))
-    turns = run.finish().turns
-    assert sum((t.prompt_tokens + t.tokens for t in turns), ()) == last.tokens + codes("y.")
+from rollart.control.episode import Turns
+from rollart.types import EpisodeLimits
 
 
 @pytest.mark.parametrize(
-    ("changes", "stop", "success"),
+    ("terminated", "truncated", "stop"),
     [
-        ({"terminated": True, "reward": 1.0}, "terminated", True),
-        ({"terminated": True, "reward": 0.0}, "terminated", False),
-        ({"terminated": True, "reward": 0.0, "success": True}, "terminated", True),
-        ({"truncated": True, "reward": 1.0}, "truncated", False),
-        ({"truncated": True, "success": True}, "truncated", True),
-        ({"reward": 1.0}, "max_turns", False),
-        ({"observation": "b" * 50, "reward": 1.0}, "max_tokens", False),
+        (True, False, "terminated"),
+        (True, True, "terminated"),
+        (False, True, "truncated"),
+        (False, False, None),
     ],
 )
-def test_an_episode_ends_for_one_reason(changes, stop, success):
-    turns = 1 if stop == "max_turns" else 3
-    run = episode(limits=EpisodeLimits(max_turns=turns, max_tokens=40))
-    run.start("a")
-    run.complete(sampled("x"))
-    assert run.observe(outcome(**changes)) is None
-    assert (run.finish().stop, run.finish().success) == (stop, success)
+def test_the_environment_ends_an_episode_before_the_limits_do(terminated, truncated, stop):
+    turns = Turns(EpisodeLimits(max_turns=2))
+    assert turns.take(terminated=terminated, truncated=truncated) == stop
+    assert turns.count == 1
 
 
-def test_the_last_turn_may_sample_no_more_than_the_limit_leaves():
-    run = episode(limits=EpisodeLimits(max_tokens=7))
-    run.start("a")
-    run.complete(sampled("x"))
-    assert run.observe(outcome("b")) == request("sax.b", turn=1, max_tokens=2)
+def test_the_last_turn_ends_an_episode():
+    turns = Turns(EpisodeLimits(max_turns=2))
+    ends = [turns.take(terminated=False, truncated=False) for _ in range(2)]
+    assert ends == [None, "max_turns"]
 
 
-def test_a_first_observation_that_leaves_no_room_is_an_error_that_names_the_setting():
-    with pytest.raises(EnvError) as error:
-        episode(limits=EpisodeLimits(max_tokens=4)).start("aaaa")
-    assert str(error.value) == (
-        "the first observation makes a prompt of 5 tokens, which leaves no room within "
-        "max_tokens = 4: raise tasks.lake.max_tokens or shorten the observation"
-    )
-
-
-@pytest.mark.parametrize(("name", "value", "least"), [("max_turns", 0, 1), ("max_tokens", 1, 2)])
-def test_limits_that_leave_no_turn_are_refused(name, value, least):
-    with pytest.raises(ConfigError) as error:
-        EpisodeLimits(**{name: value})
-    assert str(error.value) == f"tasks.{name} = {value}: must be at least {least}"
+def test_what_is_read_and_sampled_leaves_less_room_until_none_is_left():
+    turns = Turns(EpisodeLimits(max_tokens=10))
+    assert turns.show(4) is None
+    turns.sample(3)
+    assert (turns.tokens, turns.room) == (7, 3)
+    assert turns.show(3) == "max_tokens"

@@ -8,9 +8,9 @@ NOW, LATE_S = 4.0, 10.0
 def group_of(*, running=(), others=(), scored=0, queued=0):
     """Return a group with attempts running since these times and others in these states."""
     group = Group(id=0)
-    flying = [("running", at_s) for at_s in running] + [(state, 0.0) for state in others]
-    for member, (state, at_s) in enumerate(flying):
-        group.flying[member] = Attempt(
+    in_flight = [("running", at_s) for at_s in running] + [(state, 0.0) for state in others]
+    for member, (state, at_s) in enumerate(in_flight):
+        group.in_flight[member] = Attempt(
             id=member,
             group=group,
             member=member,

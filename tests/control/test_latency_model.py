@@ -15,9 +15,9 @@ def answer(profiler, *, domain, pool, new, sampled, costs, beside=0.0, held=0, h
         Answered(
             domain=domain,
             pool=pool,
-            new_tokens=new,
-            held_tokens=held,
-            sampled_tokens=sampled,
+            new=new,
+            held=held,
+            sampled=sampled,
             took_s=took_s,
             beside=beside,
         )
@@ -46,7 +46,7 @@ def trained(*, requests=400):
 def delay_s(profiler, domain, pool, *, beside=0, held=0):
     """Return the delay of a domain's usual request."""
     new = {"code": 3000, "math": 200}[domain]
-    return profiler.delay_s(domain, pool, new_tokens=new - held, held_tokens=held, beside=beside)
+    return profiler.delay_s(domain, pool, new=new - held, held=held, beside=beside)
 
 
 def test_the_delay_of_a_request_counts_its_own_waiting_and_the_others():
@@ -112,9 +112,9 @@ def test_no_cost_is_below_nothing_however_odd_the_times():
             Answered(
                 domain="math",
                 pool="odd",
-                new_tokens=100 * sampled,
-                held_tokens=sampled % 3,
-                sampled_tokens=sampled,
+                new=100 * sampled,
+                held=sampled % 3,
+                sampled=sampled,
                 took_s=0.0 if sampled % 2 else 10.0 / sampled,
                 beside=80 - sampled,
             )

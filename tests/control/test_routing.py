@@ -11,7 +11,7 @@ ENGINES = [("a", "fast"), ("b", "fast"), ("c", "wide")]
 
 
 def finish(router, session):
-    router.done(session, now=0.0, sampled_tokens=1)
+    router.done(session, now=0.0, sampled=1)
 
 
 def test_a_new_episode_goes_to_the_least_loaded_engine():
@@ -63,7 +63,7 @@ def test_a_session_knows_the_engine_it_asked_last():
         router.home(3)
     router.pick(3, domain="games")
     assert router.home(3) == "a"
-    router.done(3, now=1.0, sampled_tokens=1)
+    router.done(3, now=1.0, sampled=1)
     router.close("a")
     assert router.home(3) == "a"
 
@@ -130,7 +130,7 @@ class Reference:
 
     def __init__(self, rule, engines):
         self.rule, self.pools, self.load = rule, defaultdict(list), {}
-        self.homes, self.flying = {}, {}
+        self.homes, self.in_flight = {}, {}
         for engine, pool in engines:
             self.open(engine, pool)
 
@@ -144,19 +144,19 @@ class Reference:
                 pool.remove(engine)
         del self.load[engine]
         self.homes = {session: home for session, home in self.homes.items() if home != engine}
-        self.flying = {s: None if home == engine else home for s, home in self.flying.items()}
+        self.in_flight = {s: None if home == engine else home for s, home in self.in_flight.items()}
 
     def pick(self, session, domain):
         home = self.homes.get(session)
         if home is None or not self.rule.sticky:
             named = [self.pools[pool] for pool in self.rule.pools(domain) if self.pools[pool]]
             home = min([*named, list(self.load)][0], key=self.load.__getitem__)
-        self.homes[session] = self.flying[session] = home
+        self.homes[session] = self.in_flight[session] = home
         self.load[home] += 1
         return home
 
     def land(self, session):
-        home = self.flying.pop(session, None)
+        home = self.in_flight.pop(session, None)
         if home is not None:
             self.load[home] -= 1
 
@@ -178,26 +178,26 @@ DOMAINS = ("math", "game", "lake")
 
 def play(router, steps, *, reference=None):
     """Obey the steps that make sense; compare every answer with the reference's."""
-    flying, opened = set(), {engine for engine, _ in ENGINES}
+    in_flight, opened = set(), {engine for engine, _ in ENGINES}
     for number, (verb, n) in enumerate(steps):
         router.check()
         engine = "abcdefghijklm"[n]
-        if verb == "pick" and n not in flying:
-            flying.add(n)
-            home = router.pick(n, domain=DOMAINS[n % 3], now=number, tokens=10 * number)
+        if verb == "pick" and n not in in_flight:
+            in_flight.add(n)
+            home = router.pick(n, domain=DOMAINS[n % 3], now=number, length=10 * number)
             assert home in opened
             if reference:
                 assert reference.pick(n, DOMAINS[n % 3]) == home
-        elif verb in ("done", "cancelled") and n in flying:
-            flying.remove(n)
+        elif verb in ("done", "cancelled") and n in in_flight:
+            in_flight.remove(n)
             if verb == "done":
-                router.done(n, now=number, sampled_tokens=n)
+                router.done(n, now=number, sampled=n)
             else:
                 router.cancelled(n)
             if reference:
                 reference.land(n)
         elif verb == "forget":
-            flying.discard(n)
+            in_flight.discard(n)
             home = router.forget(n)
             if reference:
                 assert reference.forget(n) == home
@@ -239,7 +239,7 @@ class Closed:
     def start(self, domain):
         self.number += 1
         session, (new, sampled) = self.number, SHAPES[domain]
-        engine = self.router.pick(session, domain=domain, now=self.now, tokens=new)
+        engine = self.router.pick(session, domain=domain, now=self.now, length=new)
         new_s, sampled_s = COSTS["reader" if engine[0] == "r" else "writer"]
         took_s = new * new_s + sampled * sampled_s
         self.live.append((self.now + took_s, session, sampled))
@@ -250,7 +250,7 @@ class Closed:
         due = min(self.live)
         self.live.remove(due)
         self.now, session, sampled = due
-        self.router.done(session, now=self.now, sampled_tokens=sampled)
+        self.router.done(session, now=self.now, sampled=sampled)
         self.router.forget(session)
 
     def run(self, domains):
@@ -287,10 +287,10 @@ def test_a_known_pool_long_passed_by_is_tried_again():
 
 def test_until_anything_is_known_a_router_that_learns_keeps_episodes_where_they_are():
     router = Router(Routing(learn=True), engines=[("a", "p"), ("b", "p")])
-    assert [router.pick(n, domain="code", tokens=9) for n in range(3)] == ["a", "b", "a"]
-    router.done(0, now=1.0, sampled_tokens=1)
-    router.pick(3, domain="code", tokens=9)
-    assert [router.pick(0, domain="code", now=1.0, tokens=19)] == ["a"]
+    assert [router.pick(n, domain="code", length=9) for n in range(3)] == ["a", "b", "a"]
+    router.done(0, now=1.0, sampled=1)
+    router.pick(3, domain="code", length=9)
+    assert [router.pick(0, domain="code", now=1.0, length=19)] == ["a"]
     router.check()
 
 
@@ -300,18 +300,18 @@ def crowd(router, *, held_s):
         held, now = 0, 100.0 * number
         for turn in range(3):
             tokens = held + 500
-            router.pick(number, domain="code", now=now, tokens=tokens)
+            router.pick(number, domain="code", now=now, length=tokens)
             now += 1e-3 * (500 + number % 7) + held_s * held + 0.1
-            router.done(number, now=now, sampled_tokens=100 + number % 7 + turn)
+            router.done(number, now=now, sampled=100 + number % 7 + turn)
             held = tokens + 100 + number % 7 + turn
         router.forget(number)
     now = 1e6
-    home = router.pick(900, domain="code", now=now, tokens=9000)
-    router.done(900, now=now + 9.1, sampled_tokens=100)
-    others = [router.pick(n, domain="code", now=now, tokens=10) for n in (901, 902, 903)]
+    home = router.pick(900, domain="code", now=now, length=9000)
+    router.done(900, now=now + 9.1, sampled=100)
+    others = [router.pick(n, domain="code", now=now, length=10) for n in (901, 902, 903)]
     assert others.count(home) == 2
     router.forget(next(n for n in (901, 902, 903) if others[n - 901] != home))
-    return router.pick(900, domain="code", now=now + 10, tokens=9200) == home
+    return router.pick(900, domain="code", now=now + 10, length=9200) == home
 
 
 def test_an_episode_leaves_a_crowded_home_only_if_its_prefix_is_not_worth_the_wait():
@@ -335,7 +335,7 @@ def test_a_guest_nothing_is_known_of_is_judged_as_the_preferred_pool():
     world = Closed(router)
     world.run(["code"] * 14)
     router.open("t", "training", is_guest=True)
-    assert router.pick(900, domain="code", now=world.now, tokens=3000) == "t"
+    assert router.pick(900, domain="code", now=world.now, length=3000) == "t"
 
 
 def learned(router):
@@ -349,16 +349,16 @@ def learned(router):
 def test_tokens_an_engine_has_seen_and_others_are_told_apart():
     router = Router(Routing(learn=True), engines=ENGINES[:2])
     seen = learned(router)
-    router.pick(0, domain="math", now=0.0, tokens=10)
-    router.done(0, now=1.0, sampled_tokens=5)
-    router.pick(0, domain="math", now=3.0, tokens=22)
+    router.pick(0, domain="math", now=0.0, length=10)
+    router.done(0, now=1.0, sampled=5)
+    router.pick(0, domain="math", now=3.0, length=22)
     router.cancelled(0)
-    router.pick(0, domain="math", now=4.0, tokens=22)
-    router.done(0, now=6.0, sampled_tokens=1)
+    router.pick(0, domain="math", now=4.0, length=22)
+    router.done(0, now=6.0, sampled=1)
     router.close("a")
-    router.pick(0, domain="math", now=7.0, tokens=30)
-    router.done(0, now=8.0, sampled_tokens=2)
-    charged = [(e.new_tokens, e.held_tokens, e.sampled_tokens, e.took_s, e.beside) for e in seen]
+    router.pick(0, domain="math", now=7.0, length=30)
+    router.done(0, now=8.0, sampled=2)
+    charged = [(e.new, e.held, e.sampled, e.took_s, e.beside) for e in seen]
     assert charged == [(10, 0, 5, 1.0, 0), (7, 15, 1, 2.0, 0), (30, 0, 2, 1.0, 0)]
 
 

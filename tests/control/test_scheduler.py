@@ -62,14 +62,14 @@ def test_a_trained_group_is_outstanding_until_its_weights_are_served():
     run = Driver(staleness=Staleness(alpha=1))
     run.finished(0)
     run.send(StepFinished(version=1))
-    assert run.scheduler.cohort.admission.consumed == 1
+    assert run.scheduler.groups.admission.consumed == 1
     run.send(Published(version=1))
     run.send(EngineSuspended(engine="a"))
     assert run.send(EngineUpdated(engine="a", version=1)) == [
         Resume(engine="a"),
         run.launch(2),
     ]
-    assert run.scheduler.cohort.admission.consumed == 0
+    assert run.scheduler.groups.admission.consumed == 0
 
 
 def test_a_group_is_as_old_as_its_oldest_member():
@@ -217,14 +217,14 @@ def test_a_cancelled_attempt_that_ends_by_itself_is_dropped_and_not_retried():
     run.finished(1)
     assert run.finished(0) == [Drop(ids=(0,), reason="surplus")]
     assert run.failed(2) == []
-    assert run.scheduler.flights.failures == 1
+    assert run.scheduler.attempts.failures == 1
 
 
 def test_a_cancelled_attempt_has_no_birth():
     run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1))
     run.finished(0)
     assert run.born(1, 0) == []
-    assert len(run.scheduler.cohort.rolling_ages) == 0
+    assert len(run.scheduler.groups.rolling_ages) == 0
 
 
 def test_a_failed_attempt_is_made_again_elsewhere_while_its_slot_rests():
@@ -326,7 +326,7 @@ def test_a_score_that_comes_after_its_group_is_complete_changes_nothing(answer):
         Train(version=0, groups=((1,),), staleness=0),
     ]
     assert run.send(answer) == []
-    assert run.scheduler.flights.attempts == {}
+    assert run.scheduler.attempts.by_id == {}
 
 
 RIVALS = Batching(groups_per_step=1, group_size=2, min_members=2)
@@ -524,7 +524,7 @@ def test_an_interrupted_run_cancels_what_runs_and_keeps_what_finished():
     for id_ in (4, 5, 6, 7):
         assert run.cancelled(id_) == []
     assert run.scheduler.done
-    assert [(g.state, g.trajectories) for g in run.scheduler.cohort.groups.values()] == [
+    assert [(g.state, g.trajectories) for g in run.scheduler.groups.by_id.values()] == [
         ("ready", (0, 1)),
         ("rolling", (2,)),
         ("rolling", ()),

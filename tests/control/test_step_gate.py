@@ -18,13 +18,13 @@ PATIENCE_S = 10.0
 class Scene:
     """Groups of one member that run, all born of version 0, and a step that could begin."""
 
-    hold: StepGate
-    cohort: GroupTable
+    gate: StepGate
+    groups: GroupTable
     usual: AttemptDurations
 
     def held(self, *times, optimizer=1):
         """Say at which of these times the step waits."""
-        return [now for now in times if self.hold.holds(optimizer=optimizer, now=now)]
+        return [now for now in times if self.gate.must_wait(optimizer=optimizer, now=now)]
 
 
 def scene(*launched_s, at_bound="pace", alpha=1, extra=0, mode=ROLLART, usual_s=USUAL_S, **bound):
@@ -37,15 +37,15 @@ def scene(*launched_s, at_bound="pace", alpha=1, extra=0, mode=ROLLART, usual_s=
         staleness=bound,
         redundancy=Redundancy(extra_groups=extra),
     )
-    cohort, usual = GroupTable(rules, bound=bound), AttemptDurations()
-    flights = AttemptTable(rules, durations=cohort.dispatcher.durations, usual=usual)
+    group_table, usual = GroupTable(rules, bound=bound), AttemptDurations()
+    attempt_table = AttemptTable(rules, durations=group_table.dispatcher.durations, usual=usual)
     for slot, at_s in enumerate(launched_s):
-        group = cohort.open()
-        flights.enqueue(group)
-        flights.launch(slot, at_s)
-        cohort.birth(group, 0)
+        group = group_table.open()
+        attempt_table.enqueue(group)
+        attempt_table.launch(slot, at_s)
+        group_table.birth(group, 0)
     usual.note("", usual_s)
-    return Scene(StepGate(rules, bound=bound, cohort=cohort, usual=usual), cohort, usual)
+    return Scene(StepGate(rules, bound=bound, groups=group_table, usual=usual), group_table, usual)
 
 
 def test_a_step_waits_while_work_is_on_time():
@@ -55,7 +55,7 @@ def test_a_step_waits_while_work_is_on_time():
 def test_a_step_waits_for_the_last_that_is_on_time():
     it = scene(0.0, 3.0, 1.0)
     assert it.held(3.0, 6.9, 7.0) == [3.0, 6.9]
-    assert it.hold.until_s == 7.0
+    assert it.gate.until_s == 7.0
 
 
 def test_a_step_does_not_wait_for_work_that_hangs():
@@ -70,22 +70,22 @@ def test_patience_does_not_begin_again_before_the_step_has_begun():
     it = scene(0.0, usual_s=99.0)
     it.held(5.0)
     assert it.held(15.0, 16.0) == []
-    assert it.hold.end(17.0) == PATIENCE_S
+    assert it.gate.end(17.0) == PATIENCE_S
     assert it.held(17.0, 26.9, 27.0) == [17.0, 26.9]
 
 
 def test_a_step_ends_its_wait_when_all_but_the_hung_have_come():
     it = scene(0.0, 3.0)
     assert it.held(4.5)
-    it.cohort.complete(it.cohort.groups[1])
-    assert it.cohort.take()
+    it.groups.complete(it.groups.by_id[1])
+    assert it.groups.take()
     assert it.held(5.0) == []
 
 
 def test_a_step_does_not_wait_for_a_group_that_was_dropped():
     it = scene(0.0, 3.0)
     assert it.held(4.5)
-    it.cohort.remove(it.cohort.groups[1])
+    it.groups.remove(it.groups.by_id[1])
     assert it.held(5.0) == []
 
 
@@ -103,7 +103,7 @@ def test_groups_in_excess_are_left_behind():
 def test_waiting_has_no_end():
     it = scene(0.0, at_bound="wait", extra=1)
     assert it.held(1e9) == [1e9]
-    assert it.hold.until_s is None
+    assert it.gate.until_s is None
 
 
 @pytest.mark.parametrize(
@@ -113,45 +113,45 @@ def test_waiting_has_no_end():
 )
 def test_no_step_waits_where_work_is(options):
     it = scene(3.0, **options)
-    assert (it.held(3.0), it.hold.is_on) == ([], False)
+    assert (it.held(3.0), it.gate.is_on) == ([], False)
 
 
 def test_a_step_that_begins_at_once_has_not_waited():
-    assert scene().hold.end(5.0) == 0.0
+    assert scene().gate.end(5.0) == 0.0
 
 
 def test_a_late_group_stays_late_when_it_is_found_to_be_older():
     it = scene(0.0, 3.0)
     assert it.held(4.5)
-    for group in it.cohort.groups.values():
-        it.cohort.birth(group, -1)
-    assert list(it.cohort.late_ages) == [0]
-    it.cohort.check()
+    for group in it.groups.by_id.values():
+        it.groups.birth(group, -1)
+    assert list(it.groups.late_ages) == [0]
+    it.groups.check()
 
 
 def test_a_wait_that_has_ended_does_not_begin_again_before_the_step_has_begun():
     it = scene(3.0)
     assert it.held(3.0)
-    it.cohort.complete(it.cohort.groups[0])
-    assert it.cohort.take()
+    it.groups.complete(it.groups.by_id[0])
+    assert it.groups.take()
     assert it.held(4.0) == []
-    it.cohort.birth(it.cohort.open(), 0)
+    it.groups.birth(it.groups.open(), 0)
     assert it.held(5.0) == []
-    assert it.hold.end(9.0) == 1.0
+    assert it.gate.end(9.0) == 1.0
 
 
 def test_of_several_versions_in_danger_the_latest_work_is_waited_for():
     it = scene(3.0, 5.0, 6.0, alpha=2)
-    it.cohort.groups[0].born = None  # born again, as of the version before
-    it.cohort.rolling_ages.remove(0, born=0)
-    it.cohort.birth(it.cohort.groups[0], -1)
+    it.groups.by_id[0].born = None  # born again, as of the version before
+    it.groups.rolling_ages.remove(0, born=0)
+    it.groups.birth(it.groups.by_id[0], -1)
     assert it.held(6.0) == [6.0]
-    assert it.hold.until_s == 5.0 + LATE_S
+    assert it.gate.until_s == 5.0 + LATE_S
 
 
 def test_each_domain_has_its_own_time():
     it = scene(0.0, 0.0)
-    it.cohort.groups[1].domain = "slow"
+    it.groups.by_id[1].domain = "slow"
     it.usual.note("slow", 2 * USUAL_S)
     assert it.held(LATE_S) == [LATE_S]
-    assert (list(it.cohort.late_ages), it.hold.until_s) == ([0], 2 * LATE_S)
+    assert (list(it.groups.late_ages), it.gate.until_s) == ([0], 2 * LATE_S)

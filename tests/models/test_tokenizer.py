@@ -7,6 +7,7 @@ from transformers import AutoTokenizer
 from rollart.envs.frozen_lake import FrozenLake
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import SPECIAL_TOKENS, build_tokenizer
+from rollart.types import Message, open_chat
 
 SHIPPED = build_tokenizer(shipped_texts())
 
@@ -49,5 +50,5 @@ def test_a_frozen_lake_spends_few_tokens():
     env = FrozenLake(holes=3)
     opening = env.reset(0, {})[0]
     assert len(renderer.encode(opening)) <= 10
-    assert len(renderer.start(env.system_prompt, opening)) <= 25
-    assert len(renderer.extend(env.step(env.suggest())[0], closed=True)) == 3
+    assert len(renderer.start(open_chat(env.system_prompt, opening))) <= 25
+    assert len(renderer.extend([Message.of("user", env.step(env.suggest())[0])], closed=True)) == 3

@@ -12,7 +12,7 @@ from rollart.inference.scripted import ScriptedEngine
 from rollart.rewards.chat import chat_through
 from rollart.rewards.context import use_model
 from rollart.rewards.scoring import score
-from rollart.types import EngineId, Request, Reward, Sampling
+from rollart.types import EngineId, Message, Request, Reward, Sampling
 
 STOP = 0
 
@@ -22,11 +22,12 @@ class Letters:
 
     stop = (STOP,)
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
-        return tuple(map(ord, f"{system}|{observation}|"))
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        system = messages[0].text if len(messages) > 1 else ""
+        return tuple(map(ord, f"{system}|{messages[-1].text}|"))
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
-        return tuple(map(ord, observation))
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
+        return tuple(map(ord, messages[-1].text))
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(chr(token) for token in tokens if token != STOP)

@@ -16,7 +16,6 @@ from live_parts import (
     Slow,
 )
 
-from rollart.control.episode import EpisodeLimits
 from rollart.control.rules import MODES, Batching, Filter, Redundancy, Retry, Rules
 from rollart.control.staleness import Staleness
 from rollart.errors import StorageError, UserError
@@ -32,6 +31,7 @@ from rollart.events import (
 from rollart.inference.scripted import ScriptedEngine
 from rollart.observe.replay import replay
 from rollart.rollout.env_slot import Timeouts
+from rollart.types import EpisodeLimits
 
 ALPHA = 2
 PROMISED = {"sync": 0, "sync_plus": 0, "one_off": 1, "rollart": ALPHA}

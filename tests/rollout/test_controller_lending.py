@@ -6,7 +6,6 @@ import pytest
 from live_parts import ENGINE, LENT, STOP, Countdown, Live, make_access, make_setup, make_task
 from live_parts import running_proxy as open_proxy
 
-from rollart.control.episode import Spec
 from rollart.control.lending import Lending
 from rollart.control.rules import MODES, Batching, Filter, Rules
 from rollart.control.staleness import Staleness
@@ -15,7 +14,7 @@ from rollart.inference.scripted import ScriptedEngine
 from rollart.observe.replay import replay
 from rollart.rollout.env_manager import EnvManager
 from rollart.rollout.env_slot import EnvSlot
-from rollart.types import GroupId, Sampling, SlotId, TrajectoryId, Version
+from rollart.types import AttemptSpec, GroupId, Sampling, SlotId, TrajectoryId, Version
 
 LENGTH = 40
 WORD = (ord("x"),) * LENGTH
@@ -37,7 +36,7 @@ async def play_across_engines(evictions: int):
         proxies = {ENGINE: first, LENT: second}
         access = make_access(proxies, closed=[LENT])
         setup = make_setup(lambda _slot: Countdown(turns=1), **LONG)
-        spec = Spec(
+        spec = AttemptSpec(
             id=TrajectoryId(1),
             group=GroupId(0),
             task=make_task(1),
@@ -46,7 +45,7 @@ async def play_across_engines(evictions: int):
             sampling=setup.sampling,
             seed=3,
         )
-        manager = EnvManager(spec, setup=setup, seat=EnvSlot(SlotId(0)), access=access)
+        manager = EnvManager(spec, setup=setup, slot=EnvSlot(SlotId(0)), access=access)
         playing = asyncio.create_task(manager.play(lambda _version: None))
         here, there = ENGINE, LENT
         async with asyncio.timeout(5):

@@ -6,11 +6,10 @@ import time
 import pytest
 from live_parts import AsyncCountdown, Countdown, InlineCountdown
 
-from rollart.control.episode import StepOutcome
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot, close_all
 from rollart.rollout.env_threads import EnvThreads
-from rollart.types import Failure
+from rollart.types import Failure, StepOutcome
 
 LONG_S = 20.0
 SHORT_S = 0.05

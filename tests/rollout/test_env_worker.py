@@ -19,7 +19,6 @@ from live_parts import (
     say,
 )
 
-from rollart.control.episode import EpisodeLimits
 from rollart.events import (
     Launch,
     TrajectoryBorn,
@@ -32,6 +31,7 @@ from rollart.rollout.barrier import LockStepBarrier
 from rollart.rollout.env_slot import Timeouts
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.types import (
+    EpisodeLimits,
     Failure,
     GroupId,
     SlotId,

@@ -2,7 +2,6 @@
 
 import pytest
 
-from rollart.control.episode import EpisodeLimits
 from rollart.errors import InvariantError
 from rollart.events import (
     Launch,
@@ -14,7 +13,15 @@ from rollart.events import (
 from rollart.sim.attempt import Job, SimAttempt, Surroundings
 from rollart.sim.loop import Loop
 from rollart.sim.workload import Script, ScriptTurn
-from rollart.types import Failure, GroupId, SlotId, TrajectoryId, TrajectoryInfo, Version
+from rollart.types import (
+    EpisodeLimits,
+    Failure,
+    GroupId,
+    SlotId,
+    TrajectoryId,
+    TrajectoryInfo,
+    Version,
+)
 
 ID = TrajectoryId(7)
 TURN_S = 3.0

@@ -8,7 +8,6 @@ from random import Random
 import pytest
 
 from rollart.config.simulation import ScoringOptions
-from rollart.control.episode import EpisodeLimits
 from rollart.control.lending import Lending
 from rollart.control.routing import Routing
 from rollart.control.rules import MODES, Batching, Redundancy, Rules
@@ -26,7 +25,7 @@ from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.sim.world import World
-from rollart.types import EngineId, GroupId, SlotId, TrajectoryId, Version
+from rollart.types import EngineId, EpisodeLimits, GroupId, SlotId, TrajectoryId, Version
 
 MIX = TaskMix([TaskKind(name="short", domain="s"), TaskKind(name="long", domain="l")], seed=4)
 FIGURES = ("step_s", "staleness_mean", "staleness_max")

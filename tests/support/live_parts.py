@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,6 @@ from scorers import in_thread
 
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost
-from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
@@ -34,7 +33,17 @@ from rollart.rollout.env_slot import Timeouts
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.rollout.scoring import Scorer
 from rollart.training.batch import encode
-from rollart.types import EngineId, EngineInfo, Sampling, StepReport, Task, Trajectory, Version
+from rollart.types import (
+    EngineId,
+    EngineInfo,
+    EpisodeLimits,
+    Message,
+    Sampling,
+    StepReport,
+    Task,
+    Trajectory,
+    Version,
+)
 from rollart.weights.store import open_store
 
 ENGINE = EngineId("engine-0")
@@ -49,12 +58,13 @@ class LetterRenderer:
 
     stop = (STOP,)
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
-        return tuple(ord(each) for each in f"{system}|{observation}>")
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        system = messages[0].text if len(messages) > 1 else ""
+        return tuple(ord(each) for each in f"{system}|{messages[-1].text}>")
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
         end = () if closed else (STOP,)
-        return (*end, *(ord(each) for each in f"{observation}>"))
+        return (*end, *(ord(each) for each in f"{messages[0].text}>"))
 
     def decode(self, tokens) -> str:
         return "".join(chr(token) for token in tokens if token != STOP)

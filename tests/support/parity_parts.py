@@ -16,7 +16,6 @@ from scorers import in_thread
 from virtual_time import VirtualClock, VirtualLoop, run
 
 from rollart.config.simulation import ScoringOptions
-from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
@@ -40,6 +39,8 @@ from rollart.types import (
     Completion,
     EngineId,
     EngineInfo,
+    EpisodeLimits,
+    Message,
     Request,
     Sampling,
     StepReport,
@@ -269,11 +270,11 @@ class CountRenderer:
 
     stop = (0,)
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
-        return (1,) * int(observation)
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        return (1,) * int(messages[-1].text)
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
-        return (1,) * int(observation)
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
+        return (1,) * int(messages[-1].text)
 
     def decode(self, tokens) -> str:
         return ""

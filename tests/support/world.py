@@ -222,7 +222,7 @@ class World:
             place.pop(lost, None)
         self.pending = [event for event in self.pending if getattr(event, "engine", "") != lost]
         self.joined += 1
-        version = Version(self.random.randint(0, self.scheduler.serving.published))
+        version = Version(self.random.randint(0, self.scheduler.weights.published))
         is_lent = lost.startswith("t")
         name = EngineId(f"{'t' if is_lent else 'j'}{99 + self.joined}")
         joining = EngineInfo(id=name, pool="gpu", version=version, lent=is_lent)

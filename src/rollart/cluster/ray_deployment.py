@@ -249,7 +249,7 @@ class RayDeployment:
     ) -> Rollout:
         """Return what runs attempts on the cluster and reports to the controller."""
         del setups  # every worker makes its own
-        self._newest = lambda: controller.scheduler.serving.published
+        self._newest = lambda: controller.scheduler.weights.published
         is_lockstep = self._config.mode.lockstep
         grounds = EnvWorkerSettings(
             spawn=self._spawner.environments,

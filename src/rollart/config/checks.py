@@ -21,12 +21,13 @@ from rollart.envs.trial import try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
 from rollart.plugins import find, split_name
+from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Sampling
 
 
 def check_names(config: Config, *, is_trained: bool = True) -> None:
-    """Make each task's environment once and find its parser and rewards.
+    """Make each task's environment once and find its parser, player and rewards.
 
     If it is to be trained on, see also that it can be demonstrated.
     """
@@ -51,6 +52,7 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
             raise ConfigError(f"tasks.{name}.env", task.env, problem)
         if task.parser:
             find_parser(task.parser, field=f"tasks.{name}.parser")
+        find_player(name, task.player)
         check_rewards(name, task.rewards)
 
 
@@ -71,6 +73,23 @@ def engine_options(config: Config) -> Any:
     if cls is None:
         return None
     return OptionBuilder(Layered()).build(cls, dict(engine.options), "engine.options")
+
+
+def find_player(task: str, target: str) -> Player:
+    """Return the player of a kind of task."""
+    field = f"tasks.{task}.player"
+    found = find("player", target, field=field)
+    if not isinstance(found, type):
+        raise ConfigError(field, target, "a player is a class with a method play(attempt)")
+    play = getattr(found, "play", None)
+    if not inspect.iscoroutinefunction(play):
+        fix = f"give {found.__name__} a method: async def play(self, attempt) -> Played"
+        raise ConfigError(field, target, fix)
+    try:
+        return found()
+    except Exception as error:
+        fix = f"making it without arguments raised {describe_error(error)}"
+        raise ConfigError(field, target, fix) from error
 
 
 def find_parser(target: str, *, field: str) -> Callable[[str], Any]:

@@ -97,6 +97,9 @@ class TaskOptions:
     """Turns after which an episode is cut off."""
     max_tokens: Annotated[int, AtLeast(2)] = 1024
     """Tokens, read and sampled, after which an episode is cut off."""
+    player: str = "turns"
+    """What plays its attempts: "turns" talks with the model turn by turn; your own:
+    "module:Class" or "path/to/file.py:Class" (docs/extend.md)."""
     parser: Annotated[
         str, Matches(r"([\w.]+:\w+)?", 'must read "module:function", or be empty')
     ] = ""

@@ -1,4 +1,4 @@
-"""Adapting: how much is started beyond the batch, and how far ahead, by what that cost and saved.
+"""Adaptive levels: how many extra groups are started, and how far ahead, by their cost and benefit.
 
 Before each step the time since the step before is judged by six shares: the time the trainer
 waited, the parts of it due to the batch's slow groups (the tail) and to work about to become too
@@ -15,9 +15,8 @@ became stale or surplus. Running means of them count, from when work can have be
   while there is no other wait; waiting without it for a larger one.
 
 A level moves only when the same was called for twice in a row, by one step, within its bounds:
-never above the configured alpha, so what may train is bounded as without adapting.
-
-Occupancy: how much of the time the environments of a run had something to do.
+never above the configured alpha, so what may train is bounded as without adapting. `Occupancy`
+measures how much of the time the environments had something to do.
 """
 
 from collections import Counter, deque
@@ -211,7 +210,7 @@ class Adapter:
     def lose(self, group: Group, reason: DropReason) -> None:
         """Note that a group is dropped: its cost is wasted if it was stale or surplus."""
         if self.is_on and reason in ("stale", "surplus"):
-            attempts = (attempt.id for attempt in group.flying.values())
+            attempts = (attempt.id for attempt in group.in_flight.values())
             self._lost.update(dict.fromkeys([*attempts, *group.trajectories], reason))
 
     def note(self, now: float, event: Event, commands: Sequence[Command]) -> Adapt | None:

@@ -1,21 +1,16 @@
-"""Flights: every attempt from launch to end, the members waiting for one, and the slots they use.
+"""Attempts: from launch to end, the members waiting for one, and the slots they use.
 
 An attempt is launched once and forgotten once: when it is scored, fails, is cancelled, or is
-dropped after it finished. While it runs, or is being cancelled, it has a slot to itself. A group's
-`queued` and `flying` change only here, so a member is never in both.
+dropped after it finished. While it runs or is being cancelled it has a slot to itself. A group's
+`queued` and `in_flight` change only in `AttemptTable`, so a member is never in both.
 
-Slots: the places where environments run, and which of them rest after a failure.
+`Slots` are the places where environments run. Each is free, doubtful (back from a rest), resting
+until a time, or taken. Never more are taken than the run has environments; while one rests, a spare
+replaces it. Healthy slots are used first, then unused spares, then doubtful ones.
 
-Every slot is in exactly one place: free, doubtful (back from a rest), resting until a time, or
-taken. Never more are taken than the run has environments; while one rests, a spare may stand in
-for it, so a bad place costs no more than what was lost in it. Healthy slots are used first, then
-unused spares, then doubtful ones.
-
-Hedging: redundancy only where it is needed, when an attempt runs much longer than usual.
-
-The usual time is a running mean of the attempts that finished, in which no single one weighs
-much. An attempt overdue gets a rival in another slot, and its group takes whichever finish first;
-a slot whose attempt was overtaken rests like one that failed, so a slow environment costs little.
+`Hedges` finds attempts that run much longer than usual. The usual time is a running mean of the
+attempts that finished. An overdue attempt gets a rival in another slot, and its group takes
+whichever finishes first; the slot of the slower one rests like one that failed.
 """
 
 from collections import deque
@@ -168,7 +163,7 @@ class AttemptTable:
         self._rules = rules
         self._durations = durations
         self._usual = usual
-        self.attempts: dict[TrajectoryId, Attempt] = {}
+        self.by_id: dict[TrajectoryId, Attempt] = {}
         self.queue: deque[tuple[Group, int]] = deque()
         """Members to launch; those no longer queued in their group are skipped when met."""
         self.slots = Slots(0)
@@ -208,8 +203,8 @@ class AttemptTable:
             launched_s=now,
         )
         self.next_trajectory += 1
-        self.attempts[attempt.id] = attempt
-        group.flying[member] = attempt
+        self.by_id[attempt.id] = attempt
+        group.in_flight[member] = attempt
         self._hedges.launch(attempt.id, now)
         return Launch(
             id=attempt.id,
@@ -224,7 +219,7 @@ class AttemptTable:
     def hedge(self, now: float) -> float | None:
         """Queue a rival for every attempt that is overdue; return when the next may be."""
         for id_ in self._hedges.overdue(now):
-            attempt = self.attempts[id_]
+            attempt = self.by_id[id_]
             if attempt.state == "running":
                 group = attempt.group
                 group.queued[group.members] = 0
@@ -234,7 +229,7 @@ class AttemptTable:
 
     def finish(self, id_: TrajectoryId, now: float) -> Attempt:
         """Note that an attempt finished by itself; one being cancelled is forgotten."""
-        attempt = self.attempts[id_]
+        attempt = self.by_id[id_]
         self._hedges.finish(id_, now)
         domain, took_s = attempt.group.domain, now - attempt.launched_s
         self._durations.note(domain, took_s)
@@ -267,9 +262,9 @@ class AttemptTable:
 
     def end(self, id_: TrajectoryId) -> Attempt:
         """Forget an attempt; its member is then neither queued nor in flight."""
-        attempt = self.attempts.pop(id_)
+        attempt = self.by_id.pop(id_)
         if attempt.is_wanted:
-            del attempt.group.flying[attempt.member]
+            del attempt.group.in_flight[attempt.member]
         return attempt
 
     def retry(self, attempt: Attempt) -> bool:
@@ -294,8 +289,8 @@ class AttemptTable:
 
         A group is compared once: what else it has in flight is then surplus.
         """
-        rivals = {member: each for member, each in group.flying.items() if each.state == "rival"}
-        is_whole = not group.queued and len(rivals) == len(group.flying)
+        rivals = {member: each for member, each in group.in_flight.items() if each.state == "rival"}
+        is_whole = not group.queued and len(rivals) == len(group.in_flight)
         if not rivals or not (is_whole or len(rivals) >= self._rules.batching.group_size):
             return []
         commands = self.stop(group, "surplus", spared=rivals)
@@ -324,7 +319,7 @@ class AttemptTable:
         """Cancel what runs in a group and drop what has finished but is not scored."""
         commands: list[Command] = []
         spared = spared or {}
-        for member, attempt in group.flying.items():
+        for member, attempt in group.in_flight.items():
             if member in spared:
                 continue
             if attempt.state == "running":
@@ -334,9 +329,9 @@ class AttemptTable:
             else:
                 commands.append(Drop(ids=(attempt.id,), reason=reason))
                 if attempt.state in ("rival", "finished"):
-                    del self.attempts[attempt.id]
+                    del self.by_id[attempt.id]
                 attempt.state = "discarded"
-        group.flying = dict(spared)
+        group.in_flight = dict(spared)
         group.queued.clear()
         return commands
 
@@ -350,14 +345,14 @@ class AttemptTable:
     @property
     def are_over(self) -> bool:
         """Whether nothing is in flight but scores that nobody wants."""
-        return all(attempt.state == "discarded" for attempt in self.attempts.values())
+        return all(attempt.state == "discarded" for attempt in self.by_id.values())
 
     def check(self, groups: Iterable[Group]) -> None:
-        """Assert that slots, attempts and groups tell of the same flights."""
-        attempts = self.attempts.values()
+        """Assert that slots, attempts and groups tell of the same attempts."""
+        attempts = self.by_id.values()
         self.slots.check({a.slot for a in attempts if a.state in ("running", "cancelling")})
-        flying = [a.id for group in groups for a in group.flying.values()]
-        assert sorted(flying) == sorted(a.id for a in attempts if a.is_wanted)
+        in_flight = [a.id for group in groups for a in group.in_flight.values()]
+        assert sorted(in_flight) == sorted(a.id for a in attempts if a.is_wanted)
 
     def _rest(self, attempt: Attempt, now: float) -> None:
         """Keep a slot out of use for a while, longer after each failure in a row."""

@@ -1,30 +1,23 @@
-"""Groups and attempts: the scheduler's own record of what runs.
-
-A member is one place in a group; an attempt is one try at filling it. A member is queued, in
-flight (running, or finished and not yet scored), scored, or lost (out of tries, in none of them).
-
-Batching: which finished groups form the next batch.
-
-Any `groups_per_step` complete groups will do, so no slow group holds up others; whether a step
-waits for work that it would make too old is for `pacing`. Oldest first spends the work nearest the
-staleness bound before it expires.
-
-Admission: whether another group may start now.
-
-In iterations (sync, sync_plus, one_off) a batch's groups start together, and the next batch starts
-when this one has rolled out and the served weights are at most `alpha` behind. In a window (areal,
-rollart) a group starts whenever fewer are outstanding than the trainer can consume within `alpha`
-steps. Either way no group starts that the run's remaining steps could not train.
-
-Cohort: every group of a run, from its opening until the weights it made are served.
+"""Groups: the attempts at one task, from opening until the weights they trained are served.
 
     open ─► rolling ─► ready ─► training ─► trained ─► released
                │         │
                └─────────┴─► removed (dropped untrained)
 
-It owns a group's state, birth and scores (`Flights` owns its attempts) and counts each group in
-one place at a time: the admission's counters, the ages and the ready queue agree with the states,
-because every change of state goes through here.
+A member is one place in a group; an attempt is one try at filling it. A member is queued, in flight
+(running, or finished and not yet scored), scored, or lost (out of tries).
+
+`GroupTable` owns a group's state, birth and scores (`AttemptTable` owns its attempts). Every change
+of state goes through it, so its counters (`Admission`), ages and ready queue agree with the states.
+
+`Admission` decides whether another group may start. In iterations (sync, sync_plus, one_off) the
+groups of a batch start together, and the next batch starts when this one has rolled out and the
+served weights are at most `alpha` behind. In a window (areal, rollart) a group starts whenever
+fewer are outstanding than the trainer can consume within `alpha` steps. No group starts that the
+remaining steps could not train.
+
+`ReadyQueue` decides which complete groups form the next batch. Any `groups_per_step` will do, so no
+slow group delays others; oldest first uses the work nearest the staleness bound before it expires.
 """
 
 from collections import deque
@@ -50,10 +43,10 @@ class Group:
     domain: str = ""
     state: Literal["rolling", "ready", "training", "trained"] = "rolling"
     born: Version | None = None
-    """The oldest version that sampled a first token in it."""
+    """The oldest version that chose a first action in it."""
     queued: dict[int, int] = field(default_factory=dict[int, int])
     """Members waiting for a slot, with the number of their next attempt."""
-    flying: dict[int, "Attempt"] = field(default_factory=dict[int, "Attempt"])
+    in_flight: dict[int, "Attempt"] = field(default_factory=dict[int, "Attempt"])
     """Attempts in flight by member."""
     scored: dict[int, tuple[TrajectoryId, float]] = field(
         default_factory=dict[int, tuple[TrajectoryId, float]]
@@ -72,7 +65,7 @@ class Group:
     @property
     def unscored(self) -> dict[int, int]:
         """Members queued or in flight, with the number of the attempt each needs."""
-        return self.queued | {member: each.number for member, each in self.flying.items()}
+        return self.queued | {member: each.number for member, each in self.in_flight.items()}
 
     def due_s(self, size: int, *, late_s: float, now: float) -> float:
         """Return until when enough of its members are on time to make it complete.
@@ -80,8 +73,8 @@ class Group:
         One that runs is on time until `late_s` after its launch, one that is queued or being
         scored until `late_s` from now.
         """
-        flying = self.flying.values()
-        began_s = [each.launched_s if each.state == "running" else now for each in flying]
+        in_flight = self.in_flight.values()
+        began_s = [each.launched_s if each.state == "running" else now for each in in_flight]
         began_s += [now] * len(self.queued)
         needed = max(1, min(size - len(self.scored), len(began_s)))
         return sorted(began_s)[-needed] + late_s
@@ -241,7 +234,7 @@ class GroupTable:
             staleness=bound,
             redundancy=rules.redundancy,
         )
-        self.groups: dict[GroupId, Group] = {}
+        self.by_id: dict[GroupId, Group] = {}
         self.rolling_ages = Ages()
         self.late_ages = Ages()
         """Rolling groups that the next step does not wait for."""
@@ -264,13 +257,13 @@ class GroupTable:
             members=members,
         )
         self.next_group += 1
-        self.groups[group.id] = group
+        self.by_id[group.id] = group
         self.admission.open()
         return group
 
     def restore(self, group: Group) -> None:
         """Take in a rolling or ready group of an earlier run."""
-        self.groups[group.id] = group
+        self.by_id[group.id] = group
         if group.state == "rolling":
             self.admission.rolling += 1
             if group.born is not None:
@@ -299,7 +292,7 @@ class GroupTable:
         """Say what becomes of a rolling group; one that the filter refuses is counted."""
         batching = self._rules.batching
         if len(group.scored) < batching.group_size:
-            if group.flying or group.queued:
+            if group.in_flight or group.queued:
                 return "rolling"
             if len(group.scored) < min(batching.min_members, batching.group_size):
                 return "too_few_members"
@@ -317,11 +310,11 @@ class GroupTable:
         group.state = "ready"
         if not self.admission.complete():
             return []
-        return [other for other in self.groups.values() if other.state == "rolling"]
+        return [other for other in self.by_id.values() if other.state == "rolling"]
 
     def remove(self, group: Group) -> None:
         """Forget a rolling or ready group."""
-        del self.groups[group.id]
+        del self.by_id[group.id]
         is_rolling = group.state == "rolling"
         if group.born is not None:
             ages = self.rolling_ages if is_rolling else self.ready_ages
@@ -334,18 +327,18 @@ class GroupTable:
 
     @property
     def born(self) -> Iterator[Group]:
-        """The rolling groups that have a token."""
-        return (self.groups[group] for group in self.rolling_ages)
+        """The rolling groups in which the policy has acted."""
+        return (self.by_id[group] for group in self.rolling_ages)
 
     def older_than(self, version: int) -> list[Group]:
         """Return the untrained groups born before a version, rolling ones first."""
         ages = (self.rolling_ages, self.ready_ages)
-        return [self.groups[group] for each in ages for group in each.older_than(version)]
+        return [self.by_id[group] for each in ages for group in each.older_than(version)]
 
     def take(self) -> tuple[Group, ...]:
         """Hand one batch of ready groups to the trainer, in id order."""
-        batch = sorted(self._ready.take(self.groups.__contains__))
-        self.training = tuple(self.groups[group] for group in batch)
+        batch = sorted(self._ready.take(self.by_id.__contains__))
+        self.training = tuple(self.by_id[group] for group in batch)
         for group in self.training:
             self.ready_ages.remove(group.id, born=cast("Version", group.born))
             group.state = "training"
@@ -365,12 +358,12 @@ class GroupTable:
     def release(self, served: Version) -> None:
         """Forget the trained groups whose weights are served."""
         while self._trained and cast("Version", self._trained[0].produced) <= served:
-            del self.groups[self._trained.popleft().id]
+            del self.by_id[self._trained.popleft().id]
             self.admission.consumed -= 1
 
     def check(self) -> None:
         """Assert that every group is counted once, where its state says."""
-        states = [group.state for group in self.groups.values()]
+        states = [group.state for group in self.by_id.values()]
         assert states.count("rolling") == self.admission.rolling
         assert states.count("ready") == self.admission.ready == len(self.ready_ages)
         assert states.count("training") == len(self.training)

@@ -1,12 +1,12 @@
-"""Profiling: what requests of each domain ask for and how fast each pool answers, as measured.
+"""Latency model: what requests of each domain ask for and how fast each pool answers, as measured.
 
-A domain is known by the tokens its requests sample. A pool has five costs: the seconds of a prompt
-token its engine has not seen, of one it saw in the episode's last request and may still hold, of a
-sampled token, and of a sampled and of a prompt token for every request beside it on the engine.
-They are told from the requests the pool answered, so that the choice between two pools, and between
-an engine that holds a prefix and one that is free, is one of measured seconds.
+A domain is known by the lengths its requests sample. A pool has five costs per unit of length: of a
+prompt its engine has not seen, of one it saw in the episode's last request and may still hold, of
+what is sampled, and of what is sampled and read for every request beside it on the engine. They are
+fitted to the requests the pool answered, so the choice between two pools, or between an engine that
+holds a prefix and one that is free, compares measured seconds.
 
-Requests count by their relative errors: a completion of an hour tells no more than one of a second.
+Requests count by their relative errors: one that took an hour tells no more than one of a second.
 The latest one or two thousand decide.
 """
 
@@ -38,11 +38,11 @@ class Answered:
 
     domain: str
     pool: str
-    new_tokens: int
-    """Prompt tokens its engine had not seen."""
-    held_tokens: int
-    """Prompt tokens its engine saw or sampled in the episode's last request."""
-    sampled_tokens: int
+    new: int
+    """Length of the prompt that its engine had not seen."""
+    held: int
+    """Length of the prompt that its engine saw or sampled in the episode's last request."""
+    sampled: int
     took_s: float
     beside: float
     """Other requests its engine had in flight meanwhile."""
@@ -79,7 +79,7 @@ class _Speed:
         self.count += 1
         if self.count > _MANY and self.count % _EVERY:
             return
-        new, held, sampled = request.new_tokens, request.held_tokens, request.sampled_tokens
+        new, held, sampled = request.new, request.held, request.sampled
         share = 1 / max(_SHORTEST_S, request.took_s)
         crowd = share * request.beside
         prompt = new + held
@@ -120,25 +120,23 @@ class Profiler:
         """Learn from a request that was completed."""
         pair = request.domain, request.pool
         self._pairs[pair] = self._pairs.get(pair, 0) + 1
-        self._sampled[request.domain].note(request.sampled_tokens)
+        self._sampled[request.domain].note(request.sampled)
         self._speeds[request.pool].note(request)
 
     def knows(self, domain: str, pool: str) -> bool:
         """Say whether enough requests of a domain were completed on a pool to judge it."""
         return self._pairs.get((domain, pool), 0) >= _KNOWN
 
-    def delay_s(
-        self, domain: str, pool: str, *, new_tokens: int, held_tokens: int, beside: int
-    ) -> float:
+    def delay_s(self, domain: str, pool: str, *, new: int, held: int, beside: int) -> float:
         """Return how much waiting one more request of a domain means on an engine.
 
-        The request waits for its prompt and its own tokens, which go slower the more requests are
-        beside it. Each of those waits too, while its prompt is read and, at every token, for its
+        The request waits for its prompt and its own output, which are slower the more requests are
+        beside it. Each of those waits too, while its prompt is read and, at every step, for its
         place in the batch: all that waiting together is what the choice costs.
         """
         new_s, held_s, sampled_s, sampled_beside_s, prompt_beside_s = self._speeds[pool].costs_s()
         sampled = self._sampled[domain].value
-        read_s = new_tokens * new_s + held_tokens * held_s
+        read_s = new * new_s + held * held_s
         slowed_s = sampled * sampled_beside_s
-        crowded_s = slowed_s + (new_tokens + held_tokens) * prompt_beside_s
+        crowded_s = slowed_s + (new + held) * prompt_beside_s
         return read_s + sampled * sampled_s + beside * (crowded_s + read_s + slowed_s)

@@ -1,11 +1,12 @@
-"""Fates: what becomes of an attempt and of its group when one of them finishes, fails or ages.
+"""Lifecycle: how attempts and untrained groups end.
 
     finished ─► scored ─► settle ─┬─ ready       ─► surplus attempts and groups are dropped
     failed   ─► retried ──────────┼─ rolling
                                   └─ dropped, for a reason
 
-The state is the `Cohort`'s and the `Flights`'; here is what a change in one means for the other.
-Every way an attempt or an untrained group can end is a method here, and each says so in commands.
+`GroupTable` and `AttemptTable` hold the state; this module knows what a change in one means for
+the other. Every way an attempt or an untrained group can end is a method here and returns commands
+that say so, which is why none ends silently or twice.
 """
 
 from collections.abc import Callable
@@ -38,64 +39,64 @@ class Lifecycle:
         self,
         rules: Rules,
         *,
-        cohort: GroupTable,
-        flights: AttemptTable,
+        groups: GroupTable,
+        attempts: AttemptTable,
         lender: Lender,
         adapter: Adapter,
         is_fresh: Callable[[Version], bool],
     ) -> None:
         self._rules = rules
-        self._cohort = cohort
-        self._flights = flights
+        self._groups = groups
+        self._attempts = attempts
         self._lender = lender
         self._adapter = adapter
         self._is_fresh = is_fresh
-        self.hopeless = ""
-        """Why the run had better end, once nothing but failures comes."""
+        self.give_up_reason = ""
+        """Why the run should end, once only failures arrive; empty while there is hope."""
 
     def born(self, event: TrajectoryBorn) -> list[Command]:
         """Note the weights an attempt began with; what is too old already is dropped."""
-        return self._birth(self._flights.attempts[event.id], event.version)
+        return self._birth(self._attempts.by_id[event.id], event.version)
 
     def finished(self, info: TrajectoryInfo, now: float) -> list[Command]:
         """Score an attempt that has its reward, or keep it to be scored."""
-        attempt = self._flights.finish(info.id, now)
+        attempt = self._attempts.finish(info.id, now)
         if attempt.state == "cancelling":
             return [Drop(ids=(attempt.id,), reason=attempt.ending)]
         commands = self._birth(attempt, info.born)
         if attempt.state == "discarded":
             return commands
         if info.reward is not None:
-            return commands + self._score(self._flights.end(attempt.id), info.reward, now)
-        self._flights.await_score(attempt, is_compared=info.is_compared)
-        return commands + (self._flights.compare(attempt.group) if info.is_compared else [])
+            return commands + self._score(self._attempts.end(attempt.id), info.reward, now)
+        self._attempts.await_score(attempt, is_compared=info.is_compared)
+        return commands + (self._attempts.compare(attempt.group) if info.is_compared else [])
 
     def failed(self, event: TrajectoryFailed, now: float) -> list[Command]:
         """Retry an attempt that failed, or go on without its member."""
         # A worker's end fails all it had at once and says nothing of what it ran.
         failure, is_counted = event.failure, event.failure.kind != "worker"
-        attempt = self._flights.fail(event.id, now, is_counted=is_counted)
+        attempt = self._attempts.fail(event.id, now, is_counted=is_counted)
         if not attempt.is_wanted:
             return []
-        count = self._flights.failures_in_a_row
+        count = self._attempts.failures_in_a_row
         if is_counted and count == self._rules.retry.give_up_after:
             last = f"{failure.kind}: {failure.message}"
-            self.hopeless = f"{count} attempts in a row failed; the last: {last}"
+            self.give_up_reason = f"{count} attempts in a row failed; the last: {last}"
         return self._retry(attempt, now)
 
     def scored(self, event: TrajectoryScored, now: float) -> list[Command]:
         """Note a reward."""
-        return self._score(self._flights.end(event.id), event.reward, now)
+        return self._score(self._attempts.end(event.id), event.reward, now)
 
     def score_failed(self, event: ScoreFailed, now: float) -> list[Command]:
         """Drop an attempt that nobody could score, and retry its member."""
-        attempt = self._flights.end(event.id)
+        attempt = self._attempts.end(event.id)
         if attempt.state == "discarded":
             return []
-        self._flights.failed_scores_in_a_row += 1
-        count = self._flights.failed_scores_in_a_row
+        self._attempts.failed_scores_in_a_row += 1
+        count = self._attempts.failed_scores_in_a_row
         if count == self._rules.retry.give_up_after:
-            self.hopeless = f"{count} scores in a row failed; the last: {event.message}"
+            self.give_up_reason = f"{count} scores in a row failed; the last: {event.message}"
         dropped = Drop(ids=(attempt.id,), reason="score_failed")
         if attempt.is_compared:  # what it was compared with is settled: no second try
             return [dropped, *self._settle(attempt.group, now)]
@@ -106,39 +107,39 @@ class Lifecycle:
         self._adapter.lose(group, reason)
         is_cancel_reason = reason in _CANCEL_REASONS
         cancelled = cast("CancelReason", reason) if is_cancel_reason else "group_dropped"
-        commands = self._flights.stop(group, cancelled)
+        commands = self._attempts.stop(group, cancelled)
         if group.scored:
             commands.append(Drop(ids=group.trajectories, reason=reason))
-        self._cohort.remove(group)
+        self._groups.remove(group)
         return commands
 
     def _birth(self, attempt: Attempt, version: Version) -> list[Command]:
-        if attempt.state == "cancelling" or not self._cohort.birth(attempt.group, version):
+        if attempt.state == "cancelling" or not self._groups.birth(attempt.group, version):
             return []
         return [] if self._is_fresh(version) else self.drop(attempt.group, "stale")
 
     def _retry(self, attempt: Attempt, now: float) -> list[Command]:
-        if self._flights.retry(attempt):
+        if self._attempts.retry(attempt):
             return []
-        return self._flights.compare(attempt.group) + self._settle(attempt.group, now)
+        return self._attempts.compare(attempt.group) + self._settle(attempt.group, now)
 
     def _score(self, attempt: Attempt, reward: float, now: float) -> list[Command]:
         if attempt.state == "discarded":
             return []
-        self._flights.failed_scores_in_a_row = 0
-        self._cohort.score(attempt, reward)
+        self._attempts.failed_scores_in_a_row = 0
+        self._groups.score(attempt, reward)
         return self._settle(attempt.group, now)
 
     def _settle(self, group: Group, now: float) -> list[Command]:
         """Complete or drop a group if no more is to come of it."""
-        verdict = self._cohort.judge(group)
+        verdict = self._groups.judge(group)
         if verdict == "rolling":
             return []
         if verdict != "ready":
             return self.drop(group, verdict)
         self._lender.complete(now)
         self._adapter.complete(now)
-        commands = self._flights.stop(group, "surplus")
-        for other in self._cohort.complete(group):
+        commands = self._attempts.stop(group, "surplus")
+        for other in self._groups.complete(group):
             commands += self.drop(other, "surplus")
         return commands

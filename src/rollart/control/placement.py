@@ -1,17 +1,17 @@
-"""Binding: which pool each worker runs in, the one it prefers or one in its place.
+"""Placement: which pool each worker runs in, the one it prefers or a replacement.
 
 A worker names pools, best first. It gets the first that is large enough for it and has room on one
-node; if none has, another that may stand in: devices for devices, CPUs for CPUs, a pool with a role
-only for one that has it too. What was preferred is kept beside what was had, so that a worker can
-go home when its pool has room again. Machines come and go: `observe` says what is alive, and a
-worker whose node is gone is lost until it is bound anew or released.
+node; if none has, another that may replace it: devices for devices, CPUs for CPUs, a pool with a
+role only for one that has it too. The preferred pool is kept beside the one in use, so that a
+worker can return when its pool has room again. Machines come and go: `observe` says what is alive,
+and a worker whose node is lost stays lost until it is bound again or released.
+
+`PoolCapacity` is what a pool was declared with, `Needs` what a worker needs; together they say
+whether that could ever fit.
 
 Invariant: the workers of a node never hold more units than are alive on it, nor those of a pool
-more than it was declared with. `check` asserts it.
-
-Pure: no clock, no I/O. What starts processes on the nodes is told what was decided here.
-
-Capacity: what a pool was declared with, what a worker needs, and whether that could ever fit.
+more than it was declared with. `check` asserts it. No clock, no I/O: `cluster` starts the
+processes that are decided here.
 """
 
 from collections import Counter

@@ -2,21 +2,20 @@
 
 An episode stays with the engine that holds its prefix. A new one goes to the least loaded engine
 of the pool its domain prefers; when that pool has none, to the next pool named, then to any. The
-router knows engines, pools, times and lengths; nothing of models or tokens.
+router knows engines, pools, times and lengths; nothing of models or contents.
 
-A router that learns sends every request where it is measured to mean the least waiting for itself
-and the others: to the engine that holds its prefix, unless reading it again elsewhere delays less;
-to the pool that is fast at what its domain asks for, unless that pool is so full that another is
+With `learn` every request goes where it is measured to cause the least waiting for itself and the
+others (`latency_model`): to the engine that holds its prefix, unless reading it again elsewhere
+delays less; to the pool that is fast for its domain, unless that pool is so full that another is
 faster. Affinity decides until the domain is known on the pool it prefers, and another pool must be
-clearly better. A pool that has long had no new episode of a domain gets one, the sooner the less
-it has had of that domain, so that what is expected of it stays true.
+clearly better. A pool that has long had no new episode of a domain gets one, so that what is
+expected of it stays true.
 
-Loads: the engines of a pool, the least loaded of them at hand.
-
-A heap lists each engine under a load it had. A load that falls is listed anew at once; one that
-has grown is found out when its old entry comes first. So every engine is always listed at no more
-than its load, and an entry that comes first and is still true is the least. Entries overtaken by a
-lower one are dropped when met, or all together when they outnumber the engines.
+`PoolLoads` finds the least loaded engine of a pool. A heap lists each engine under a load it had. A
+load that falls is listed again at once; one that has grown is noticed when its old entry comes
+first. So every engine is listed at no more than its load, and an entry that comes first and is
+still true is the least. Outdated entries are dropped when met, or all together when they outnumber
+the engines.
 """
 
 from collections.abc import Iterable, Mapping
@@ -130,10 +129,10 @@ class _Session:
     """When its request started."""
     beside: int = 0
     """Requests its home had in flight when its own joined them."""
-    tokens: int = 0
+    length: int = 0
     """Length of the prompt in flight."""
-    held_tokens: int = 0
-    """Tokens of it that its home has seen."""
+    held: int = 0
+    """How much of it its home has seen."""
 
 
 class Router:
@@ -184,41 +183,41 @@ class Router:
         return engine in self._engines
 
     def pick(
-        self, session: TrajectoryId, *, domain: str, now: float = 0.0, tokens: int = 0
+        self, session: TrajectoryId, *, domain: str, now: float = 0.0, length: int = 0
     ) -> EngineId:
         """Return the engine for the session's next request and count it as load.
 
-        `tokens` is the length of the whole prompt, what the engine may still hold included.
+        `length` is the length of the whole prompt, what the engine may still hold included.
         """
         stay = self._sessions.get(session)
         if stay is None:
             stay = self._sessions[session] = _Session(domain=domain)
         elif stay.in_flight:
             raise InvariantError(f"session {session} asks again before it was answered")
-        home = self._home(stay, tokens=tokens)
+        home = self._home(stay, length=length)
         if home is not stay.home:
-            stay.home, stay.held_tokens = home, 0
-        stay.in_flight, stay.since_s, stay.tokens = True, now, tokens
+            stay.home, stay.held = home, 0
+        stay.in_flight, stay.since_s, stay.length = True, now, length
         stay.beside = home.load
         home.load += 1
         return home.id
 
-    def done(self, session: TrajectoryId, *, now: float, sampled_tokens: int) -> None:
+    def done(self, session: TrajectoryId, *, now: float, sampled: int) -> None:
         """Note that the session's request was completed."""
         stay, home = self._land(session)
         if self._profiler is not None:
-            held = min(stay.tokens, stay.held_tokens)
+            held = min(stay.length, stay.held)
             answered = Answered(
                 domain=stay.domain,
                 pool=home.pool,
-                new_tokens=stay.tokens - held,
-                held_tokens=held,
-                sampled_tokens=sampled_tokens,
+                new=stay.length - held,
+                held=held,
+                sampled=sampled,
                 took_s=max(0.0, now - stay.since_s),
                 beside=(stay.beside + home.load) / 2,
             )
             self._profiler.note(answered)
-        stay.held_tokens = stay.tokens + sampled_tokens
+        stay.held = stay.length + sampled
 
     def cancelled(self, session: TrajectoryId) -> None:
         """Note that the session's request was given up; nothing is learned from it."""
@@ -259,12 +258,12 @@ class Router:
             self._pools[home.pool].fell(home)
         return stay, home
 
-    def _home(self, stay: _Session, *, tokens: int) -> EngineLoad:
+    def _home(self, stay: _Session, *, length: int) -> EngineLoad:
         """Return the engine for a session's next request."""
         if self._profiler is not None:
             is_new = stay.home is None
             untried = self._untried(self._profiler, stay.domain) if is_new else None
-            measured = untried or self._least_delay(self._profiler, stay, tokens=tokens)
+            measured = untried or self._least_delay(self._profiler, stay, length=length)
             home = measured or self._least_loaded(stay)
             if is_new:
                 self._pass_by(stay.domain, chosen=home.pool)
@@ -293,14 +292,14 @@ class Router:
                 return pool.least()
         return None
 
-    def _least_delay(self, profiler: Profiler, stay: _Session, *, tokens: int) -> EngineLoad | None:
+    def _least_delay(self, profiler: Profiler, stay: _Session, *, length: int) -> EngineLoad | None:
         """Return the engine where a request delays least; None while that is not known."""
         preferred = self._least(stay.domain, guests=False)
         if not profiler.knows(stay.domain, preferred.pool):
             return None
         best, least_s = preferred, inf
         for engine in self._candidates(stay):
-            pool, held = engine.pool, min(tokens, stay.held_tokens) if engine is stay.home else 0
+            pool, held = engine.pool, min(length, stay.held) if engine is stay.home else 0
             is_equal = pool == preferred.pool or pool in self._guests
             is_known = profiler.knows(stay.domain, pool)
             if not is_known and not is_equal:
@@ -308,8 +307,8 @@ class Router:
             delay_s = profiler.delay_s(
                 stay.domain,
                 pool if is_known else preferred.pool,
-                new_tokens=tokens - held,
-                held_tokens=held,
+                new=length - held,
+                held=held,
                 beside=engine.load,
             )
             if not is_equal:

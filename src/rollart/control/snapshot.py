@@ -78,16 +78,16 @@ class SchedulerRecord(TypedDict):
 
 def take_snapshot(scheduler: Scheduler) -> SchedulerRecord:
     """Record a scheduler's state."""
-    cohort, flights = scheduler.cohort, scheduler.flights
+    groups, attempts = scheduler.groups, scheduler.attempts
     return SchedulerRecord(
         version=scheduler.optimizer,
-        next_group=cohort.next_group,
-        next_trajectory=flights.next_trajectory,
-        failures=flights.failures,
-        filtered=cohort.filtered,
-        dispatch=cohort.dispatcher.record(),
+        next_group=groups.next_group,
+        next_trajectory=attempts.next_trajectory,
+        failures=attempts.failures,
+        filtered=groups.filtered,
+        dispatch=groups.dispatcher.record(),
         adapting=scheduler.adapter.record(),
-        groups=[_record(g) for g in cohort.groups.values() if g.state != "trained"],
+        groups=[_record(g) for g in groups.by_id.values() if g.state != "trained"],
     )
 
 
@@ -108,20 +108,20 @@ def restore(
 ) -> Scheduler:
     """Return a scheduler that goes on from a snapshot; its next event is `RunStarted`."""
     scheduler = Scheduler(rules, domain_of=domain_of)
-    scheduler.optimizer = scheduler.serving.published = Version(record["version"])
-    cohort, flights = scheduler.cohort, scheduler.flights
-    cohort.next_group = record["next_group"]
-    flights.next_trajectory = record["next_trajectory"]
-    flights.failures = record["failures"]
-    cohort.filtered = record["filtered"]
-    cohort.dispatcher.restore(record["dispatch"])
+    scheduler.optimizer = scheduler.weights.published = Version(record["version"])
+    groups, attempts = scheduler.groups, scheduler.attempts
+    groups.next_group = record["next_group"]
+    attempts.next_trajectory = record["next_trajectory"]
+    attempts.failures = record["failures"]
+    groups.filtered = record["filtered"]
+    groups.dispatcher.restore(record["dispatch"])
     levels = scheduler.adapter.restore(record["adapting"])
-    cohort.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
+    groups.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
     for saved in record["groups"]:
         group = _restore_group(saved, domain_of)
-        cohort.restore(group)
-        flights.enqueue(group)
-    cohort.admission.resume(scheduler.optimizer)
+        groups.restore(group)
+        attempts.enqueue(group)
+    groups.admission.resume(scheduler.optimizer)
     return scheduler
 
 

@@ -1,6 +1,6 @@
 """Staleness: how many groups may be outstanding, and which trajectories may still train.
 
-A trajectory is born of the weights that sampled its first token; a group is as old as its oldest
+A trajectory is born of the weights that chose its first action; a group is as old as its oldest
 member. `alpha` bounds, in optimizer steps, the gap between those weights and the ones the group
 will update. The bound is held twice. At the door, no more groups start than the trainer can
 consume within `alpha` steps. At the exit, every group is checked again, because long ones finish

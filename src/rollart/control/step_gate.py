@@ -1,11 +1,11 @@
-"""Pacing: whether a step waits for running work that it would make too old.
+"""StepGate: whether a step waits for running work that it would make too old.
 
-`staleness.at_bound` says how: never, until the work has come, or while it may be expected to come
-and no longer than `patience_s` from the moment the step could have begun.
+`staleness.at_bound` says how: never, until the work has finished, or while it can be expected to
+finish and no longer than `patience_s` from the moment the step could have begun.
 
-What may be expected is decided once, when the wait begins: groups with enough attempts that are
-not late. Of those, as many may be left behind as redundancy starts in excess. The wait ends when
-no more than that are left to come, or are not late, or with patience.
+What can be expected is decided once, when the wait begins: groups with enough attempts that are
+not late. As many of those may be lost as redundancy starts in excess. The wait ends when no more
+than that are outstanding, when the rest is late, or when patience runs out. So a wait always ends.
 """
 
 from typing import cast
@@ -21,11 +21,11 @@ class StepGate:
     """The wait before a step, if there is one."""
 
     def __init__(
-        self, rules: Rules, *, bound: Staleness, cohort: GroupTable, usual: AttemptDurations
+        self, rules: Rules, *, bound: Staleness, groups: GroupTable, usual: AttemptDurations
     ) -> None:
         self._bound = bound
         self._batching = rules.batching
-        self._cohort = cohort
+        self._groups = groups
         self._usual = usual
         self._waits_for_all = bound.at_bound == "wait"
         # Counted against the weights served, work would age during the wait.
@@ -39,13 +39,13 @@ class StepGate:
         self.is_on = False
         """Whether the next step waits."""
 
-    def holds(self, *, optimizer: Version, now: float) -> bool:
+    def must_wait(self, *, optimizer: Version, now: float) -> bool:
         """Say whether a step from `optimizer` that could begin now waits."""
         if not self._is_possible:
             return False
         # A wait goes on while no group completes or is dropped.
-        admission = self._cohort.admission
-        seen = (admission.ready, admission.rolling, self._cohort.next_group)
+        admission = self._groups.admission
+        seen = (admission.ready, admission.rolling, self._groups.next_group)
         is_over = self.until_s is not None and now >= self.until_s
         if not self.is_on or seen != self._seen or is_over:
             self._seen = seen
@@ -56,7 +56,7 @@ class StepGate:
         """Note that the step begins, and return how long it waited; the next one waits anew."""
         self._turn(now, is_on=False)
         held_s, self._held_s = self._held_s, 0.0
-        self._cohort.late_ages.clear()
+        self._groups.late_ages.clear()
         self.until_s = None
         return held_s
 
@@ -81,14 +81,14 @@ class StepGate:
     def _expect(self, optimizer: Version, now: float) -> float:
         """Leave out what is late; return until when waiting for the rest may save some."""
         on_time: list[tuple[Version, float]] = []
-        for group in self._cohort.born:
+        for group in self._groups.born:
             late_s = self._usual.late_s(group.domain)
             due_s = group.due_s(self._batching.group_size, late_s=late_s, now=now)
             born = cast("Version", group.born)
             if due_s > now:
                 on_time.append((born, due_s))
             else:
-                self._cohort.late_ages.add(group.id, born=born)
+                self._groups.late_ages.add(group.id, born=born)
         until_s = now
         for version, places in self._endangered(optimizer).items():
             times = sorted(due_s for born, due_s in on_time if born <= version)
@@ -96,12 +96,12 @@ class StepGate:
         return until_s
 
     def _endangered(self, optimizer: Version) -> dict[Version, int]:
-        cohort = self._cohort
+        groups = self._groups
         return self._bound.find_endangered(
-            rolling=cohort.rolling_ages,
-            late=cohort.late_ages,
-            ready=cohort.ready_ages,
+            rolling=groups.rolling_ages,
+            late=groups.late_ages,
+            ready=groups.ready_ages,
             optimizer=optimizer,
             groups_per_step=self._batching.groups_per_step,
-            spare=0 if self._waits_for_all else cohort.admission.redundancy.extra_groups,
+            spare=0 if self._waits_for_all else groups.admission.redundancy.extra_groups,
         )

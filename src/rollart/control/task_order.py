@@ -1,19 +1,15 @@
-"""Dispatch: which task is opened next.
+"""Task order: the endless stream of tasks, and which of them is opened next.
 
-In order of arrival tasks are opened by index. With "longest" the next `lookahead_groups` indices
-are opened in the order of how long a group of their domain is expected to take, the longest first,
-and only when all of them are open are the next ones looked at. So the stream is permuted within
-blocks of a fixed size: no index is lost or repeated, none waits behind more than a block, and every
-block trains the same mix whatever is expected.
+`TaskMix` draws the task at an index from a weighted mix. It depends only on the seed and the index,
+so a resumed or replayed run poses the same problems. Each task names its split, "train" or "test",
+so that an environment can keep the problems of evaluations apart, and its index, so that it can
+pose each of them once.
 
-A domain of which nothing is known goes first: it is the one to learn about.
-
-Tasks: an endless stream of problems, drawn from a weighted mix by index.
-
-The task at an index depends only on the seed and the index, so a resumed or replayed run poses
-the same problems. Each task names its split, "train" or "test", so that an environment can keep
-the problems of evaluations apart from those of training, and its index, so that it can pose each
-of them once.
+`Dispatcher` hands out every index once. In order of arrival tasks are opened by index. With
+"longest" the next `lookahead_groups` indices are opened longest expected duration first, and only
+when all of them are open are the next ones considered. So the stream is permuted within blocks of a
+fixed size: no index is lost or repeated, and every block trains the same mix. A domain with no
+known duration is opened first, to learn about it.
 """
 
 from bisect import bisect_right

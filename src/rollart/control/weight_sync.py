@@ -1,21 +1,18 @@
-"""Serving: which weights the engines serve, and when that changes.
+"""Weight sync: which weights the engines serve, and when that changes.
 
-    Published ─► sync ─► Suspend/Update/Resume per engine ─► served moves on
+    Published ─► sync ─► Suspend/Update/Resume per engine ─► served rises
     nothing trains, nothing is ready ─► lend ─► … ─► recall before a step, a sync or the end
 
-The protocols are the `Syncer`'s and the `Lender`'s; here is when each of them acts. New weights
-wait for lent engines that are behind them, and lent engines for a batch: neither ever holds up an
-attempt.
-
-Syncing: moving engines to published weights, all at once or one after another.
-
-`Syncer` is the protocol for one version: suspend, update, resume, per engine. A version published
-while another is being loaded waits; only the newest waiting one is ever loaded. Engines on training
-hardware take no part: they get their weights with each `Lend`.
+`Syncer` is the protocol for one version: suspend, update, resume, per engine, all at once or one
+after another. A version published while another is being loaded waits; only the newest waiting one
+is loaded. Engines on training hardware take no part: they get their weights with each `Lend`.
 
 Engines come and go. One that joins takes no request before it holds what the others serve, so the
-version served never falls; where all are to serve the same, one that holds newer weights waits for
-the others. One that is lost holds nobody up.
+served version never falls; where all must serve the same, one with newer weights waits for the
+others. An engine that is lost delays nobody.
+
+`ServedWeights` decides when `Syncer` and `Lender` act. New weights wait for lent engines that are
+behind them, and lent engines for a batch; neither delays an attempt.
 """
 
 from collections import deque
@@ -174,15 +171,15 @@ class ServedWeights:
     """The engines' side of a run."""
 
     def __init__(
-        self, rules: Rules, *, bound: Staleness, cohort: GroupTable, flights: AttemptTable
+        self, rules: Rules, *, bound: Staleness, groups: GroupTable, attempts: AttemptTable
     ) -> None:
         self.published = Version(0)
         """The newest version the weight store holds."""
         self._is_at_once = rules.mode.update == "at_once"
         self.syncer = Syncer(rules.syncing, is_uniform=not self._is_at_once)
         self.lender = Lender(rules.lending, groups_per_step=rules.batching.groups_per_step)
-        self._cohort = cohort
-        self._flights = flights
+        self._groups = groups
+        self._attempts = attempts
         self._groups_per_step = rules.batching.groups_per_step
         self._alpha = bound.alpha
         self._waits_for_batch = rules.syncing.when == "batch" and bound.alpha > 0
@@ -222,15 +219,15 @@ class ServedWeights:
         """
         if self.published <= self.syncer.served or self.syncer.active:
             return []
-        admission = self._cohort.admission
+        admission = self._groups.admission
         commands: list[Command] = []
         if self._is_at_once:
             waits = self._waits_for_batch and admission.has_batch_to_come
-            is_time = not waits or self._cohort.training or may_idle or self._missing <= 0
+            is_time = not waits or self._groups.training or may_idle or self._missing <= 0
             is_behind = self.lender.version < self.published
         else:
             is_rolling = admission.rolling and not may_idle
-            is_time = not self._flights.slots.taken and not is_rolling
+            is_time = not self._attempts.slots.taken and not is_rolling
             is_behind = True
         if is_time and is_behind:
             commands = self.lender.recall(now)
@@ -248,7 +245,7 @@ class ServedWeights:
         if self.lender.is_serving and self.lender.version < self.served:
             return self.lender.recall(now)
         missing = self._missing
-        if self._cohort.training or missing <= 0 or not self._flights.slots.taken:
+        if self._groups.training or missing <= 0 or not self._attempts.slots.taken:
             return []
         behind = optimizer - self.published
         may_lag = self._is_at_once and self._waits_for_batch and behind <= self._alpha
@@ -260,4 +257,4 @@ class ServedWeights:
     @property
     def _missing(self) -> int:
         """How many groups the next batch still lacks."""
-        return self._groups_per_step - self._cohort.admission.ready
+        return self._groups_per_step - self._groups.admission.ready

@@ -5,20 +5,24 @@ between is laid around real texts later. So a conversation grows only at its end
 is ever encoded again, and what the policy sampled stays as sampled. For a template that does not
 rewrite earlier messages the pieces joined equal its own rendering of the whole conversation.
 
-Texts are data: the name of a special token inside an observation is encoded as plain letters.
+Texts are data: the name of a special token inside a message is encoded as plain letters. Images
+are refused, and so is a role that the template does not write.
 
 A tokenizer without a template is given a plain one: `User: …⏎Assistant:`, closed by its
 end-of-text token; it then needs such a token.
 """
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, TypeAlias
 
 from jinja2.exceptions import TemplateError
 from transformers import PreTrainedTokenizerFast
 
 from rollart.errors import ModelError
+from rollart.types import Json, Message, TextPart, ToolCall
 
 PLAIN_TEMPLATE = (
     "{% for m in messages %}{% if m['role'] == 'system' %}{{ m['content'] }}\n\n"
@@ -26,8 +30,11 @@ PLAIN_TEMPLATE = (
     "{% else %}Assistant:{{ m['content'] }}{{ eos_token }}\n{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}Assistant:{% endif %}"
 )
-_SYSTEM, _FIRST, _REPLY, _NEXT = ("Zq7sys", "Zq7one", "Zq7act", "Zq7two")
+_FIRST, _REPLY = "Zq7one", "Zq7act"
 _CACHED = 8192
+_Shape: TypeAlias = tuple[tuple[str, bool, str, str], ...]
+"""Messages without their texts: role, whether there is text, tool calls as JSON, what it answers"""
+_USER_NEXT: _Shape = (("user", True, "", ""),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,19 +64,11 @@ class ChatRenderer:
         if not template and tokenizer.eos_token is None:
             raise ModelError("the tokenizer has neither a chat template nor an end-of-text token")
         self._specials = tuple(tokenizer.get_added_vocab())
-        user = {"role": "user", "content": _FIRST}
-        system = {"role": "system", "content": _SYSTEM}
-        self._alone = self._cut([user], (_FIRST,))
-        self._opening = self._cut_system([system, user])
-        reply = {"role": "assistant", "content": _REPLY}
-        after = {"role": "user", "content": _NEXT}
-        closing, cue = self._cut([user, reply, after], (_REPLY, _NEXT)).texts[1:]
-        self._stop_text, stop = self._find_stop(closing)
+        self._frames: dict[_Shape, TemplateFrame] = {}
+        self._openings: dict[_Shape, TemplateFrame] = {}
+        self._stop_text, stop = self._find_stop(self._follow_up(_USER_NEXT).texts[0])
         self._stop = (stop, *(i for i in self._ends() if i != stop))
-        strips = self._alone.strips
-        opened = closing.removeprefix(self._stop_text)
-        self._after_closed = TemplateFrame(texts=(opened, cue), strips=strips)
-        self._after_open = TemplateFrame(texts=(self._stop_text + opened, cue), strips=strips)
+        self._has_system = self._accepts_system()
         self._extend = lru_cache(_CACHED)(self._extend_anew)
         self._decode = lru_cache(_CACHED)(self._decode_anew)
 
@@ -78,17 +77,22 @@ class ChatRenderer:
         """Token ids that end an assistant's turn; the template's own comes first."""
         return self._stop
 
-    def start(self, system: str, observation: str) -> tuple[int, ...]:
-        """Return the ids of the opening: system text, first observation, the assistant's cue."""
-        if not system:
-            return self._encode_pieces(self._alone.fill(observation))
-        if self._opening is None:
-            return self._encode_pieces(self._alone.fill(f"{system}\n\n{observation}"))
-        return self._encode_pieces(self._opening.fill(system, observation))
+    def start(self, messages: Sequence[Message]) -> tuple[int, ...]:
+        """Return the ids of the opening: the messages, then the assistant's cue.
 
-    def extend(self, observation: str, *, closed: bool) -> tuple[int, ...]:
-        """Return the ids that follow a completion: its closing, an observation, the cue."""
-        return self._extend(observation, closed)
+        Where the template knows no system role, the system text opens the first message.
+        """
+        if not self._has_system and len(messages) > 1 and messages[0].role == "system":
+            joined = f"{messages[0].text}\n\n{messages[1].text}"
+            parts = (TextPart(text=joined), *messages[1].images)
+            messages = (replace(messages[1], parts=parts), *messages[2:])
+        frame = self._opening(self._shape(messages))
+        return self._encode_pieces(frame.fill(*(each.text for each in messages if each.parts)))
+
+    def extend(self, messages: Sequence[Message], *, closed: bool) -> tuple[int, ...]:
+        """Return the ids that follow a completion: its closing, the messages, the cue."""
+        texts = tuple(each.text for each in messages if each.parts)
+        return self._extend(self._shape(messages), texts, closed)
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of plain text."""
@@ -98,9 +102,12 @@ class ChatRenderer:
         """Return the text of sampled ids without special tokens."""
         return self._decode(tuple(tokens))
 
-    def _extend_anew(self, observation: str, closed: bool) -> tuple[int, ...]:
-        frame = self._after_closed if closed else self._after_open
-        return self._encode_pieces(frame.fill(observation))
+    def _extend_anew(self, shape: _Shape, texts: tuple[str, ...], closed: bool) -> tuple[int, ...]:
+        frame = self._follow_up(shape)
+        if closed:
+            first = frame.texts[0].removeprefix(self._stop_text)
+            frame = replace(frame, texts=(first, *frame.texts[1:]))
+        return self._encode_pieces(frame.fill(*texts))
 
     def _decode_anew(self, tokens: tuple[int, ...]) -> str:
         return self._backend.decode(list(tokens), skip_special_tokens=True)
@@ -118,17 +125,59 @@ class ChatRenderer:
         self._backend.encode_special_tokens = False
         return tuple(ids)
 
-    def _cut_system(self, messages: list[dict[str, str]]) -> TemplateFrame | None:
-        """Cut an opening with a system message; None if the template knows no such role."""
-        try:
-            return self._cut(messages, (_SYSTEM, _FIRST))
-        except ModelError:
-            return None
+    def _shape(self, messages: Sequence[Message]) -> _Shape:
+        """Return all of the messages but their texts; refuse what no text can say."""
+        for message in messages:
+            if message.images:
+                raise ModelError(
+                    f"a message of role {message.role} holds an image, and this model's chat "
+                    "template writes text only: use a model that reads images"
+                )
+        return tuple(
+            (each.role, bool(each.parts), self._calls(each), each.answers or "")
+            for each in messages
+        )
 
-    def _cut(self, messages: list[dict[str, str]], contents: tuple[str, ...]) -> TemplateFrame:
+    def _calls(self, message: Message) -> str:
+        if not message.calls:
+            return ""
+        calls = [
+            {"id": call.id, "type": "function", "function": _function(call)}
+            for call in message.calls
+        ]
+        text = json.dumps(calls, ensure_ascii=False)
+        # The template writes these itself, so a special token's name would become that token.
+        if any(special in text for special in self._specials):
+            raise ModelError("a tool call holds the name of a special token: leave it out")
+        return text
+
+    def _opening(self, shape: _Shape) -> TemplateFrame:
+        if shape not in self._openings:
+            messages, contents = _fill_in(shape)
+            self._openings[shape] = self._cut(messages, contents)
+        return self._openings[shape]
+
+    def _follow_up(self, shape: _Shape) -> TemplateFrame:
+        """Return what is written after a reply, before, between and after the contents."""
+        if shape not in self._frames:
+            messages, contents = _fill_in(shape)
+            before = [{"role": "user", "content": _FIRST}, {"role": "assistant", "content": _REPLY}]
+            frame = self._cut(before + messages, (_FIRST, _REPLY, *contents))
+            self._frames[shape] = replace(frame, texts=frame.texts[2:])
+        return self._frames[shape]
+
+    def _accepts_system(self) -> bool:
+        self._opening(_USER_NEXT)
+        try:
+            self._opening((("system", True, "", ""), *_USER_NEXT))
+        except ModelError:
+            return False
+        return True
+
+    def _cut(self, messages: list[dict[str, Any]], contents: tuple[str, ...]) -> TemplateFrame:
         """Render `messages` and cut at `contents`, which must appear once and in order."""
         texts = self._split(self._render(messages), contents)
-        padded = [m | {"content": f" {m['content']} "} for m in messages]
+        padded = [m | {"content": f" {m['content']} " if m["content"] else ""} for m in messages]
         strips = self._split(self._render(padded), contents)[-1] == texts[-1]
         return TemplateFrame(texts=texts, strips=strips)
 
@@ -141,7 +190,7 @@ class ChatRenderer:
             texts.append(before)
         return (*texts, text)
 
-    def _render(self, messages: list[dict[str, str]]) -> str:
+    def _render(self, messages: list[dict[str, Any]]) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
                 messages, chat_template=self._template, tokenize=False, add_generation_prompt=True
@@ -161,3 +210,23 @@ class ChatRenderer:
     def _ends(self) -> tuple[int, ...]:
         end = self._tokenizer.eos_token_id
         return (end,) if isinstance(end, int) else ()
+
+
+def _fill_in(shape: _Shape) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Return messages of a shape with sentinels as texts, and the sentinels."""
+    messages: list[dict[str, Any]] = []
+    contents: list[str] = []
+    for number, (role, has_text, calls, answers) in enumerate(shape):
+        content = f"Zq7c{number}x" if has_text else ""
+        message: dict[str, Any] = {"role": role, "content": content}
+        if calls:
+            message["tool_calls"] = json.loads(calls)
+        if answers:
+            message["tool_call_id"] = answers
+        messages.append(message)
+        contents += [content] if has_text else []
+    return messages, tuple(contents)
+
+
+def _function(call: ToolCall) -> dict[str, Json]:
+    return {"name": call.name, "arguments": dict(call.arguments)}

@@ -28,6 +28,7 @@ from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
 from rollart.models.tokenizer import load_tokenizer
 from rollart.ports import Renderer
+from rollart.types import Message, open_chat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +55,9 @@ def demonstrate(
     sampled: list[bool] = []
     for turn, (observation, action) in enumerate(zip(observations, actions, strict=False)):
         if turn == 0:
-            prompt = renderer.start(system, observation)
+            prompt = renderer.start(open_chat(system, observation))
         else:
-            prompt = renderer.extend(observation, closed=True)
+            prompt = renderer.extend([Message.of("user", observation)], closed=True)
         chosen = (*renderer.encode(action), renderer.stop[0])
         tokens += [*prompt, *chosen]
         sampled += [False] * len(prompt) + [True] * len(chosen)

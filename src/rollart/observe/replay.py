@@ -123,8 +123,8 @@ def _scheduler(part: LogPart) -> Scheduler:
 
 def _known(scheduler: Scheduler) -> set[TrajectoryId]:
     """Return the attempts a scheduler still answers for: in flight, or kept for a resume."""
-    kept = {id_ for group in scheduler.cohort.groups.values() for id_ in group.trajectories}
-    return kept | set(scheduler.flights.attempts)
+    kept = {id_ for group in scheduler.groups.by_id.values() for id_ in group.trajectories}
+    return kept | set(scheduler.attempts.by_id)
 
 
 def _ages(

@@ -12,12 +12,11 @@ from typing import cast
 
 from rollart.checkpoints.save import Saved, set_aside_later
 from rollart.config import Config, TaskOptions, dump_toml
-from rollart.config.checks import describe_truncation, find_parser
+from rollart.config.checks import describe_truncation, find_parser, find_player
 from rollart.config.loader import parse_config
 from rollart.config.places import unused_units
 from rollart.config.rewards import are_compared, check_rewards
 from rollart.config.writer import changed_values
-from rollart.control.episode import EpisodeLimits
 from rollart.control.snapshot import buffered, encode_rules
 from rollart.control.task_order import TaskKind, TaskMix
 from rollart.envs.registry import load_env_class, make_env
@@ -29,7 +28,7 @@ from rollart.observe.run_directory import CONFIG, DirectoryLock, claim_directory
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_slot import Timeouts
 from rollart.seeds import derive_seed
-from rollart.types import Json, Sampling
+from rollart.types import EpisodeLimits, Json, Sampling
 
 _TRAINING, _HELD_OUT = 1, 2
 
@@ -60,6 +59,7 @@ def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
     return Setup(
         make=lambda slot: make_env(task.env, options=task.options, slot=slot),
         parse=parser,
+        player=find_player(name, task.player),
         system=getattr(load_env_class(task.env), "system_prompt", ""),
         limits=EpisodeLimits(max_turns=task.max_turns, max_tokens=task.max_tokens),
         sampling=sampling,

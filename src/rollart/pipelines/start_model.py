@@ -26,6 +26,7 @@ from rollart.models.tokenizer import build_tokenizer, load_tokenizer
 from rollart.models.warm_start import Demonstration, demonstrate, warm_start
 from rollart.ports import Env
 from rollart.seeds import derive_seed
+from rollart.types import open_chat
 
 _RECIPE = 1
 """Raised when the same options would give other weights than before."""
@@ -138,7 +139,7 @@ def _demonstrations(config: Config, renderer: ChatRenderer) -> list[Demonstratio
         seeds = [derive_seed(config.model.seed, position, each) % 2**31 for each in numbers]
         system, plays = _played(name, task, player, seeds=seeds)
         firsts = {each.observations[0] for each in plays[:_CORPUS_PLAYS]}
-        prompts = [len(renderer.start(system, each)) for each in firsts]
+        prompts = [len(renderer.start(open_chat(system, each))) for each in firsts]
         _check_room(name, task, max(prompts, default=0))
         shown += [
             demonstrate(

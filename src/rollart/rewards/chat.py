@@ -28,7 +28,7 @@ from rollart.rewards.addresses import may_carry_secrets
 from rollart.rewards.context import Ask, get_model
 from rollart.rewards.registry import is_pinned
 from rollart.rewards.semaphore import CrossLoopSemaphore
-from rollart.types import Json, Request, Sampling, TrajectoryId
+from rollart.types import Json, Request, Sampling, TrajectoryId, open_chat
 
 T = TypeVar("T")
 
@@ -211,7 +211,7 @@ def chat_through(generator: Generator, *, renderer: Renderer, sampling: Sampling
             session=session,
             turn=0,
             domain=DOMAIN,
-            tokens=renderer.start(texts.get("system", ""), texts["user"]),
+            tokens=renderer.start(open_chat(texts.get("system", ""), texts["user"])),
             sampling=sampling,
             stop=renderer.stop,
             seed=number,

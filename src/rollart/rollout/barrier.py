@@ -1,13 +1,13 @@
 """Barrier: where episodes wait for each other before every turn. Only mode `sync` has one.
 
-`LockStepBarrier` is the live side of `control.lockstep`: that decides which episodes may pass, and
-this wakes them in the order of their ids, so that a lock-step run is the same every time.
+`LockStepBarrier` is the live side of `control.episode.LockStep`: that decides which episodes may
+pass, and this wakes them in the order of their ids, so that a lock-step run is the same every time.
 """
 
 import asyncio
 from typing import Protocol
 
-from rollart.control.lockstep import LockStep
+from rollart.control.episode import LockStep
 from rollart.types import TrajectoryId
 
 

@@ -1,17 +1,19 @@
-"""Switchboard: where the requests of one process find an engine, go on to another, or wait.
+"""EngineClient: sends the requests of one process to engines, and moves them when one goes away.
 
 It owns the process's router and the engines it may ask. An engine that gives a request back, or is
-gone, is no failure of the attempt: the request goes on elsewhere with what it has. While no engine
-is open, requests wait for one.
+lost, is no failure of the attempt: another engine continues the request. It reads what was sampled
+so far as part of its prompt (`remainder`), so nothing is sampled twice, and the tokens keep the
+log-probs and versions they were drawn with (`join`). While no engine is open, requests wait.
 """
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
-from rollart.control.episode import join, remainder
 from rollart.control.routing import Router
 from rollart.ports import Generator
+from rollart.seeds import derive_seed
 from rollart.types import Completion, EngineId, Request, TrajectoryId
 
 
@@ -86,15 +88,40 @@ class EngineClient:
     async def _ask(self, request: Request) -> Completion:
         router, now, session = self.router, self._now, request.session
         await self.some_open()
-        engine = router.pick(session, domain=request.domain, now=now(), tokens=len(request.tokens))
+        engine = router.pick(session, domain=request.domain, now=now(), length=len(request.tokens))
         on_cut = partial(self._note_cut, session)
         completion = await self._generators[engine].generate(request, on_cut)
         if completion.finish == "abort":
             router.cancelled(session)
         else:
-            router.done(session, now=now(), sampled_tokens=len(completion.tokens))
+            router.done(session, now=now(), sampled=len(completion.tokens))
         return completion
 
     def _note_cut(self, session: TrajectoryId, tokens: int) -> None:
         if self._on_cut is not None and tokens:
             self._on_cut(session, tokens)
+
+
+def remainder(request: Request, partial: Completion) -> Request:
+    """Return what is still to be asked of a request of which a part was sampled."""
+    count = len(partial.tokens)
+    if not count:
+        return request
+    left = request.sampling.max_tokens - count
+    assert left > 0
+    return replace(
+        request,
+        tokens=request.tokens + partial.tokens,
+        sampling=replace(request.sampling, max_tokens=left),
+        seed=derive_seed(request.seed, count),
+    )
+
+
+def join(partial: Completion, rest: Completion) -> Completion:
+    """Return a completion that began as `partial` and ended as `rest`."""
+    return replace(
+        rest,
+        tokens=partial.tokens + rest.tokens,
+        logprobs=partial.logprobs + rest.logprobs,
+        versions=partial.versions + rest.versions,
+    )

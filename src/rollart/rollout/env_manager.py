@@ -1,28 +1,38 @@
-"""EnvManager: drives one Episode in one environment, from reset to record.
+"""EnvManager: runs one attempt in one environment slot, from reset to record.
 
-Its requests are routed in its own process, so no turn visits the controller. Whatever goes wrong
-below it arrives as `AttemptError`; whatever is cancelled is left behind, not awaited.
+It gives a player what it needs (`AttemptContext`): the environment with its time limits, the
+engines, the renderer. It keeps the deadline of the episode, notes the weights of the first action
+and the cost so far, and turns everything that fails below it into an `AttemptError`. The player
+decides only what is asked of the policy and which actions are taken.
+
+Requests are routed in this process, so no turn visits the controller. An environment that is still
+busy when its attempt is cancelled is abandoned, not awaited.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from rollart.control.episode import Episode, EpisodeLimits, Spec, StepOutcome
-from rollart.errors import EnvError
+from rollart.errors import EnvError, RollartError, describe_error
 from rollart.inference.driver import RequestError
-from rollart.ports import Env, Renderer
+from rollart.ports import Env, Player, Renderer
 from rollart.rollout.barrier import Barrier
 from rollart.rollout.engine_client import EngineClient
-from rollart.rollout.env_contract import AttemptError
+from rollart.rollout.env_contract import AttemptError, where_raised
 from rollart.rollout.env_slot import EnvSlot, Timeouts
+from rollart.rollout.players.token_turns import TurnPlayer
 from rollart.types import (
+    AttemptSpec,
     Completion,
     EngineId,
+    EpisodeLimits,
+    Json,
+    Played,
     Request,
     Sampling,
+    StepOutcome,
     Trajectory,
     Version,
 )
@@ -30,12 +40,20 @@ from rollart.types import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """How one kind of task is run."""
+    """How one kind of task is run.
+
+    Example:
+        Setup(make=lambda slot: FrozenLake(), system="You walk on ice.", limits=EpisodeLimits(),
+              sampling=Sampling(max_tokens=4), timeouts=Timeouts(step_s=5.0))
+
+    """
 
     make: Callable[[int], Env]
     """Makes the environment of a slot."""
     parse: Callable[[str], str] | None = None
     """The user's parser of actions; None strips the text."""
+    player: Player = field(default_factory=TurnPlayer)
+    """Plays every attempt of this kind, many at once."""
     system: str
     limits: EpisodeLimits
     sampling: Sampling
@@ -47,7 +65,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """What every EnvManager of a process shares."""
+    """What every EnvManager of a process shares.
+
+    Example:
+        Access(renderer=ChatRenderer(tokenizer), switchboard=EngineClient(router, ...),
+               gate=NoBarrier(), is_fresh=lambda born: True)
+
+    """
 
     renderer: Renderer
     switchboard: EngineClient
@@ -56,82 +80,129 @@ class Access:
 
 
 class EnvManager:
-    """One attempt at one task."""
+    """One attempt at one task; the `AttemptContext` of its player."""
 
-    def __init__(self, spec: Spec, *, setup: Setup, seat: EnvSlot, access: Access) -> None:
-        self.episode = Episode(spec, renderer=access.renderer)
+    def __init__(self, spec: AttemptSpec, *, setup: Setup, slot: EnvSlot, access: Access) -> None:
+        self._spec = spec
         self._setup = setup
-        self._seat = seat
+        self._slot = slot
         self._access = access
+        self._acts = 0
+        self._born: Version | None = None
+        self._on_birth: Callable[[Version], None] | None = None
+        self.cost = 0
+        """What the policy has produced so far."""
         self.served: Counter[EngineId] = Counter()
         """Turns by the engine that completed them."""
 
+    @property
+    def spec(self) -> AttemptSpec:
+        """The attempt; after `reset` its task holds what the environment says of it."""
+        return self._spec
+
+    @property
+    def renderer(self) -> Renderer:
+        """Writes messages as the tokens the model reads."""
+        return self._access.renderer
+
     async def play(self, on_birth: Callable[[Version], None]) -> Trajectory:
-        """Run the episode to its end; raises AttemptError when infrastructure fails under it."""
+        """Play the attempt to its end; raises AttemptError when something fails under it."""
+        self._on_birth = on_birth
         limit_s = self._setup.timeouts.episode_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._play(on_birth)
+                return self._record(await self._play())
         except TimeoutError:
-            self._seat.close()
+            self._slot.close()
             message = f"{self._task_name}: the episode took more than {limit_s:g} s"
             raise AttemptError("episode_timeout", message) from None
         finally:
-            self._access.switchboard.forget(self.episode.spec.id)
+            self._access.switchboard.forget(self._spec.id)
 
-    async def _play(self, on_birth: Callable[[Version], None]) -> Trajectory:
-        episode, access = self.episode, self._access
-        request = await self._open()
-        while request is not None:
-            await access.gate.arrive(episode.spec.id)
-            completion = await self._generate(request)
-            if request.turn == 0:
-                on_birth(completion.versions[0])
-            action = await self._parse(episode.complete(completion))
-            if request.turn > 0 and not access.is_fresh(self._born()):
-                # Too old to train on: the Cancel that says so is on its way.
-                await asyncio.Event().wait()
-            await access.gate.arrive(episode.spec.id)
-            request = episode.observe(await self._step(action))
-        return episode.finish()
-
-    async def _open(self) -> Request:
-        spec, timeouts = self.episode.spec, self._setup.timeouts
-        await self._seat.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
-        observation, info = await self._seat.reset(
-            spec.task.seed, spec.task.payload, timeout_s=timeouts.reset_s
+    async def reset(self) -> tuple[str, dict[str, Json]]:
+        """Start the episode: return the first observation and the environment's info."""
+        task, timeouts = self._spec.task, self._setup.timeouts
+        await self._slot.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
+        observation, info = await self._slot.reset(
+            task.seed, task.payload, timeout_s=timeouts.reset_s
         )
         payload = None if self._setup.scoring == "env" else info.get("payload")
         if payload is not None and not isinstance(payload, dict):
             message = f"info['payload'] must be a dict; it is {payload!r}"
             raise AttemptError("env_contract", f"{self._task_name}: {message}")
-        try:
-            return self.episode.start(observation, payload)
-        except EnvError as error:
-            raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
+        if payload:
+            task = replace(task, payload={**task.payload, **payload})
+            self._spec = replace(self._spec, task=task)
+        return observation, info
 
-    async def _generate(self, request: Request) -> Completion:
+    async def complete(self, request: Request) -> Completion:
+        """Have an engine complete a request."""
+        access = self._access
+        await access.gate.arrive(self._spec.id)
         try:
-            completion = await self._access.switchboard.complete(request)
+            completion = await access.switchboard.complete(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        self.served[self._access.switchboard.home(request.session)] += 1
+        self.served[access.switchboard.home(request.session)] += 1
+        self.note_action(completion.versions[0], cost=len(completion.tokens))
         return completion
 
-    async def _step(self, action: str) -> StepOutcome:
-        return await self._seat.step(action, timeout_s=self._setup.timeouts.step_s)
-
-    async def _parse(self, text: str) -> str:
+    async def parse(self, text: str) -> str:
+        """Return the action in a completion's text, by the user's parser if there is one."""
         parse = self._setup.parse
         if parse is None:
             return text.strip()
-        return await self._seat.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
+        return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
 
-    def _born(self) -> Version:
-        born = self.episode.born
-        assert born is not None
-        return born
+    async def step(self, action: str) -> StepOutcome:
+        """Apply an action to the environment."""
+        if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
+            # Too old to train on: the Cancel that says so is on its way.
+            await asyncio.Event().wait()
+        await self._access.gate.arrive(self._spec.id)
+        return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
+
+    def note_action(self, version: Version, *, cost: int) -> None:
+        """Count an action of the policy; `complete` does this by itself."""
+        self._acts += 1
+        self.cost += cost
+        if self._born is None:
+            self._born = version
+            if self._on_birth is not None:
+                self._on_birth(version)
+
+    async def _play(self) -> Played:
+        try:
+            return await self._setup.player.play(self)
+        except EnvError as error:
+            raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
+        except (RollartError, AssertionError):
+            raise  # an attempt that failed, or a program that is wrong
+        except Exception as error:
+            said = f"{describe_error(error)}{where_raised(error, self._setup.player)}"
+            message = f"{self._task_name}: the player raised {said}"
+            raise AttemptError("player", message) from error
+
+    def _record(self, played: Played) -> Trajectory:
+        spec, name = self._spec, self._task_name
+        if not isinstance(played, Played):  # pyright: ignore[reportUnnecessaryIsInstance]
+            message = f"{name}: the player must return a Played; it returned {played!r}"
+            raise AttemptError("player", message)
+        if self._born is None:
+            message = f"{name}: the player ended the attempt without an action of the policy"
+            raise AttemptError("player", f"{message}: await complete(), or call note_action()")
+        return Trajectory(
+            id=spec.id,
+            group=spec.group,
+            task=spec.task,
+            stop=played.stop,
+            success=played.success,
+            reward=played.reward,
+            born=self._born,
+            cost=self.cost,
+            payload=played.payload,
+        )
 
     @property
     def _task_name(self) -> str:
-        return self.episode.spec.task.env
+        return self._spec.task.env

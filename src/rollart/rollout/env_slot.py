@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from rollart.control.episode import StepOutcome
 from rollart.errors import EnvError, describe_error
 from rollart.ports import Env
 from rollart.rollout.env_contract import AttemptError, check_reset, check_step, where_raised
@@ -29,7 +28,7 @@ from rollart.rollout.env_threads import (
     HeldUpError,
     LoopThread,
 )
-from rollart.types import Json
+from rollart.types import Json, StepOutcome
 
 T = TypeVar("T")
 _CLOSING_S = 4.0

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from rollart.control.episode import Spec
 from rollart.events import (
     Event,
     Launch,
@@ -24,7 +23,15 @@ from rollart.events import (
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_manager import Access, EnvManager, Setup
 from rollart.rollout.env_slot import EnvSlot, close_all
-from rollart.types import EngineId, SlotId, Task, Trajectory, TrajectoryId, TrajectoryInfo
+from rollart.types import (
+    AttemptSpec,
+    EngineId,
+    SlotId,
+    Task,
+    Trajectory,
+    TrajectoryId,
+    TrajectoryInfo,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +131,7 @@ class EnvWorker:
     async def _run(self, launch: Launch) -> None:
         task = self._tasks(launch.task)
         setup = self._setups[task.env]
-        spec = Spec(
+        spec = AttemptSpec(
             id=launch.id,
             group=launch.group,
             task=task,
@@ -136,7 +143,7 @@ class EnvWorker:
         if launch.slot not in self._slots:
             self._slots[launch.slot] = EnvSlot(launch.slot)
         slot = self._slots[launch.slot]
-        manager = EnvManager(spec, setup=setup, seat=slot, access=self._access)
+        manager = EnvManager(spec, setup=setup, slot=slot, access=self._access)
         event = await self._outcome(manager)
         del self._running[launch.id]
         self._ends.post(event)
@@ -147,16 +154,15 @@ class EnvWorker:
             self._ends.post(TrajectoryCancelled(id=id_, cost=0))
 
     async def _outcome(self, manager: EnvManager) -> Event:
-        episode, id_ = manager.episode, manager.episode.spec.id
+        id_ = manager.spec.id
         try:
             trajectory = await manager.play(
                 lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
             )
         except AttemptError as error:
-            cost = episode.sampled_tokens
-            return TrajectoryFailed(id=id_, failure=error.failure, cost=cost)
+            return TrajectoryFailed(id=id_, failure=error.failure, cost=manager.cost)
         except asyncio.CancelledError:
-            return TrajectoryCancelled(id=id_, cost=episode.sampled_tokens)
+            return TrajectoryCancelled(id=id_, cost=manager.cost)
         self._ends.put(trajectory)
         return TrajectoryFinished(info=self._info(trajectory, manager.served))
 

@@ -9,13 +9,12 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rollart.control.episode import Spec
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_manager import Access, EnvManager, Setup
 from rollart.rollout.env_slot import EnvSlot, close_all
 from rollart.rollout.tasks import together
 from rollart.seeds import derive_seed
-from rollart.types import Failure, GroupId, Task, Trajectory, TrajectoryId, Version
+from rollart.types import AttemptSpec, Failure, GroupId, Task, Trajectory, TrajectoryId, Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +115,7 @@ class Evaluator:
         task = self._tasks(index)
         setup = self._setups[task.env]
         self._sessions += 1
-        spec = Spec(
+        spec = AttemptSpec(
             id=TrajectoryId(-self._sessions),
             group=GroupId(-1),
             task=task,
@@ -125,7 +124,7 @@ class Evaluator:
             sampling=setup.sampling,
             seed=derive_seed(self._seed, index),
         )
-        manager = EnvManager(spec, setup=setup, seat=seat, access=self._access)
+        manager = EnvManager(spec, setup=setup, slot=seat, access=self._access)
         try:
             return await manager.play(_ignore)
         except AttemptError as error:

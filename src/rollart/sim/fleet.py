@@ -165,12 +165,12 @@ class Fleet:
             return
         tokens = int(job.context + job.sampled)
         now = self._loop.now
-        home = self.router.pick(job.session, domain=job.domain, now=now, tokens=tokens)
+        home = self.router.pick(job.session, domain=job.domain, now=now, length=tokens)
         job.home, job.brought = home, job.sampled
         self._engines[home].submit(job)
 
     def _done(self, job: Job) -> None:
         tokens = int(job.response - job.brought)
-        self.router.done(job.session, now=self._loop.now, sampled_tokens=tokens)
+        self.router.done(job.session, now=self._loop.now, sampled=tokens)
         assert job.then is not None
         job.then(job)

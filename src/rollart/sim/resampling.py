@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TypeVar
 
-from rollart.control.episode import EpisodeLimits
 from rollart.control.rules import one_domain
 from rollart.control.task_order import TaskMix
 from rollart.errors import UserError
@@ -23,7 +22,7 @@ from rollart.events import Launch
 from rollart.seeds import derive_seed
 from rollart.sim.measured import Course, Measured, Place
 from rollart.sim.workload import Script, ScriptTurn
-from rollart.types import EngineId, Version
+from rollart.types import EngineId, EpisodeLimits, Version
 
 _FILLING = 1
 """Stretches at the start that stay in place: filling a pipeline is like nothing that follows."""

@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import assert_never
 
-from rollart.control.lockstep import LockStep
+from rollart.control.episode import LockStep
 from rollart.control.scheduler import Scheduler
 from rollart.errors import InvariantError, UserError
 from rollart.events import (
@@ -288,7 +288,7 @@ class Simulator:
 
     def _regain(self, engine: EngineId) -> None:
         """Let a dead engine return with the newest weights; it serves once it is admitted."""
-        version = self.scheduler.serving.published
+        version = self.scheduler.weights.published
         back = self.fleet.engine(engine)
         back.update(version, keep_cache=False)
         back.resume()

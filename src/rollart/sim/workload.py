@@ -13,12 +13,12 @@ from math import exp
 from random import Random
 from typing import NamedTuple, Protocol, overload
 
-from rollart.control.episode import EpisodeLimits
 from rollart.control.task_order import TaskKind, TaskMix
 from rollart.errors import ConfigError
 from rollart.events import Launch
 from rollart.seeds import derive_seed
 from rollart.sim.distributions import Latency, unit_lognormal
+from rollart.types import EpisodeLimits
 
 
 class ScriptTurn(NamedTuple):

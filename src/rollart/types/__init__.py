@@ -1,11 +1,12 @@
 """The values of the project, by what they are about; all are re-exported here.
 
 `core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
-have; `trajectories` joins them; `messages` are conversations; `program` is what a sandbox runs;
-`token_arrays` are what an algorithm trains on.
+have; `trajectories` joins them; `attempts` is what a player gets and returns; `messages` are
+conversations; `program` is what a sandbox runs; `token_arrays` are what an algorithm trains on.
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
+from rollart.types.attempts import AttemptSpec, Played, StepOutcome
 from rollart.types.core import (
     EngineId,
     EngineInfo,
@@ -22,10 +23,26 @@ from rollart.types.core import (
     TrajectoryInfo,
     Version,
 )
-from rollart.types.messages import ImagePart, Message, Part, Role, TextPart, ToolCall
+from rollart.types.messages import (
+    ImagePart,
+    Message,
+    Part,
+    Role,
+    TextPart,
+    ToolCall,
+    open_chat,
+)
 from rollart.types.program import Program, ProgramEnd, ProgramLimits, ProgramResult
 from rollart.types.token_arrays import AlgorithmNeeds, LossTerms, TokenBatch, TokenLosses
-from rollart.types.tokens import Completion, FinishReason, Request, Sampling, TokenTurns, Turn
+from rollart.types.tokens import (
+    Completion,
+    EpisodeLimits,
+    FinishReason,
+    Request,
+    Sampling,
+    TokenTurns,
+    Turn,
+)
 from rollart.types.trajectories import Payload, ScoreCall, Trajectory, token_trajectory
 
 __all__ = [
@@ -33,9 +50,11 @@ __all__ = [
     "ArraySpec",
     "ArraySteps",
     "ArrayValue",
+    "AttemptSpec",
     "Completion",
     "EngineId",
     "EngineInfo",
+    "EpisodeLimits",
     "Failure",
     "FailureKind",
     "FinishReason",
@@ -46,6 +65,7 @@ __all__ = [
     "Message",
     "Part",
     "Payload",
+    "Played",
     "Program",
     "ProgramEnd",
     "ProgramLimits",
@@ -56,6 +76,7 @@ __all__ = [
     "Sampling",
     "ScoreCall",
     "SlotId",
+    "StepOutcome",
     "StepReport",
     "StopReason",
     "Task",
@@ -69,5 +90,6 @@ __all__ = [
     "TrajectoryInfo",
     "Turn",
     "Version",
+    "open_chat",
     "token_trajectory",
 ]

@@ -25,6 +25,7 @@ FailureKind = Literal[
     "env_timeout",
     "episode_timeout",
     "parser",
+    "player",
     "engine",
     "reward",
     "worker",

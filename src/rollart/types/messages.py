@@ -96,3 +96,14 @@ class Message:
     def images(self) -> tuple[ImagePart, ...]:
         """Its images, in order."""
         return tuple(part for part in self.parts if isinstance(part, ImagePart))
+
+
+def open_chat(system: str, text: str) -> tuple[Message, ...]:
+    """Return the messages that open a conversation; an empty system text makes none.
+
+    Example:
+        open_chat("You walk on ice.", "a1")
+
+    """
+    first = Message.of("user", text)
+    return (Message.of("system", system), first) if system else (first,)

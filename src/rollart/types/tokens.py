@@ -5,8 +5,9 @@ sampled, and a turn keeps both, so that the trainer sees exactly what the engine
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
+from rollart.constraints import AtLeast, check_fields
 from rollart.types.core import TrajectoryId, Version
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -15,7 +16,12 @@ FinishReason = Literal["stop", "length", "abort"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How tokens are drawn."""
+    """How tokens are drawn.
+
+    Example:
+        Sampling(temperature=0.8, top_p=0.95, max_tokens=64)
+
+    """
 
     temperature: float = 1.0
     """Divides the logits; 0 takes the likeliest token."""
@@ -31,7 +37,13 @@ class Sampling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One turn to be completed: the whole history as token ids."""
+    """One turn to be completed: the whole history as token ids.
+
+    Example:
+        Request(session=41, turn=1, domain="frozen_lake", tokens=(1, 7, 9, 4), stop=(2,),
+                sampling=Sampling(max_tokens=4), seed=977)
+
+    """
 
     session: TrajectoryId
     """The trajectory: requests of one session share a growing prefix."""
@@ -47,7 +59,13 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """What an engine sampled for one request; the three tuples are of equal length."""
+    """What an engine sampled for one request; the three tuples are of equal length.
+
+    Example:
+        Completion(session=41, turn=1, tokens=(8, 2), logprobs=(-0.7, -0.1), versions=(3, 3),
+                   finish="stop")
+
+    """
 
     session: TrajectoryId
     turn: int
@@ -60,7 +78,13 @@ class Completion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turn:
-    """One completion and the observation that answered it."""
+    """One completion and the observation before it.
+
+    Example:
+        Turn(prompt_tokens=(1, 7), tokens=(4, 2), logprobs=(-0.7, -0.1), versions=(3, 3),
+             observation="left or right?", action="left", reward=1.0)
+
+    """
 
     prompt_tokens: tuple[int, ...]
     """Tokens new since the turn before, not sampled: the observation as the model read it."""
@@ -71,6 +95,24 @@ class Turn:
     """What the agent saw before it acted."""
     action: str
     reward: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeLimits:
+    """Where an episode is cut short.
+
+    Example:
+        EpisodeLimits(max_turns=8, max_tokens=512)
+
+    """
+
+    max_turns: Annotated[int, AtLeast(1)] = 16
+    """Most completions in one episode."""
+    max_tokens: Annotated[int, AtLeast(2)] = 512
+    """Most tokens in one episode, prompts and completions together."""
+
+    def __post_init__(self) -> None:
+        check_fields(self, "tasks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-from rollart.control.lockstep import LockStep
+from rollart.control.episode import LockStep
 
 
 def test_episodes_go_on_when_all_have_arrived_in_id_order():

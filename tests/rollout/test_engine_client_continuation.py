@@ -1,6 +1,6 @@
 from dataclasses import replace
 
-from rollart.control.episode import join, remainder
+from rollart.rollout.engine_client import join, remainder
 from rollart.seeds import derive_seed
 from rollart.types import Completion, Request, Sampling
 
