@@ -21,7 +21,7 @@ from rollart.checkpoints.save import (
     step_of,
 )
 from rollart.errors import DamagedError, UserError
-from rollart.observe.log import describe_fault
+from rollart.serialization.codec import describe_fault
 
 _MODEL = "model"
 _OPTIMIZER = "optimizer"
