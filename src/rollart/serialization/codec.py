@@ -97,7 +97,7 @@ class Codec(Generic[T]):
         try:
             encoded = self._writers[type(value)](value)
         except KeyError:
-            raise CodecError(f"{_show(value)} is no {self._name}") from None
+            raise CodecError(f"{show(value)} is no {self._name}") from None
         except (ValueError, TypeError, RecursionError) as error:
             encoded = self._encode_slowly(value, error)
         if self._is_foreign and (b"NaN" in encoded or b"Infinity" in encoded):
@@ -284,7 +284,7 @@ _NAME = core_schema.dataclass_field(
 def _open_mapping(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(cast("Mapping[object, object]", value))
-    raise TypeError(f"{_show(value)} is no JSON value")
+    raise TypeError(f"{show(value)} is no JSON value")
 
 
 def check_text(data: bytes | bytearray | str) -> None:
@@ -306,7 +306,7 @@ def check_text(data: bytes | bytearray | str) -> None:
 
 def _check_keys(pairs: list[tuple[str, Any]]) -> None:
     if len(dict(pairs)) != len(pairs):
-        keys = _show([key for key, _ in pairs])
+        keys = show([key for key, _ in pairs])
         raise CodecError(f"a key is written twice among {keys}")
 
 
@@ -316,7 +316,7 @@ def _check_finite(text: str) -> None:
 
 
 def _refuse_number(text: str) -> NoReturn:
-    raise CodecError(f"{_show(text)} is not a finite number")
+    raise CodecError(f"{show(text)} is not a finite number")
 
 
 def _describe(error: ValidationError, data: bytes | bytearray | str, name: str) -> str:
@@ -333,13 +333,13 @@ def _describe(error: ValidationError, data: bytes | bytearray | str, name: str) 
             fault = " is unknown"
         case "literal_error" | "enum":
             wanted = str(first.get("ctx", {}).get("expected")).replace("'", "")
-            fault = f" must be one of {wanted}, got {_show(given)}"
+            fault = f" must be one of {wanted}, got {show(given)}"
         case "union_tag_invalid" | "union_tag_not_found":
             fault = _describe_tag(first)
         case _ if kind in _WANTED:
-            fault = f" must be {_WANTED[kind]}, got {_show(given)}"
+            fault = f" must be {_WANTED[kind]}, got {show(given)}"
         case _:
-            fault = f": {first['msg']}, got {_show(given)}"
+            fault = f": {first['msg']}, got {show(given)}"
     return f"{place}{fault}"
 
 
@@ -347,7 +347,7 @@ def _describe_tag(error: Any) -> str:
     context, given = error["ctx"], error["input"]
     tag = str(context["discriminator"]).strip("'")
     if not isinstance(given, dict):
-        return f" must be an object, got {_show(given)}"
+        return f" must be an object, got {show(given)}"
     if error["type"] == "union_tag_not_found":
         return f".{tag} is missing"
     return f".{tag} = {context['tag']!r} is not known"
@@ -397,6 +397,7 @@ def read_object(file: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def _show(value: object) -> str:
+def show(value: object) -> str:
+    """Return a value as a message shows it: its repr, cut if it is long."""
     text = repr(value)
     return text if len(text) <= _SHOWN else text[: _SHOWN - 1] + "…"
