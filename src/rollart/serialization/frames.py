@@ -64,7 +64,7 @@ def make_frame(head: bytes, *body: Buffer) -> list[memoryview]:
 def parse_prefix(prefix: Buffer, limits: FrameLimits = NO_LIMITS) -> tuple[int, int]:
     """Return how many bytes head and body have, by the first bytes of a frame."""
     if len(prefix) < PREFIX.size:
-        raise FrameError(f"a frame of {len(prefix)} bytes is too short to be one")
+        raise CutFrameError(f"a frame of {len(prefix)} bytes is too short to be one")
     magic, head_bytes, body_bytes = PREFIX.unpack(prefix)
     if magic != MAGIC:
         raise FrameError(f"a frame starts with {magic!r}, wanted {MAGIC!r}")
