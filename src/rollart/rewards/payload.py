@@ -96,7 +96,7 @@ def _reordered(payload: bytes) -> bytes:
         raise CodecError(f"wanted a JSON object, got {show(tree)}")
     body = cast("dict[str, Any]", tree)
     written = body.pop("format", None)
-    if written != FORMAT or written is True:
+    if type(written) is not int or written != FORMAT:
         raise CodecError(f"its format is {show(written)}, this release reads {FORMAT}")
     return json.dumps(body, ensure_ascii=False).encode("utf-8", "surrogatepass")
 

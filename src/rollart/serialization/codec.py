@@ -26,7 +26,17 @@ from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Generic, Literal, NoReturn, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Any,
+    Generic,
+    Literal,
+    NoReturn,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 from typing import get_type_hints as type_hints_of
 
 from pydantic_core import SchemaSerializer, SchemaValidator, ValidationError, core_schema
@@ -170,7 +180,7 @@ def _derive(hint: Any, config: core_schema.CoreConfig, *, is_named: bool = False
         return _derive_dataclass(cast("type", hint), config, is_named=is_named)
     if isinstance(hint, enum.EnumType):
         return core_schema.enum_schema(hint, list(hint))
-    if hint == _JSON:
+    if hint in (_JSON, Json):
         return core_schema.any_schema()
     return _derive_generic(hint, config)
 
@@ -269,6 +279,7 @@ class _Plain:
 
 
 _JSON: Any = type_hints_of(_Plain)["value"]
+"""The alias resolved; outside of a class it is the text it stands for."""
 _NAME = core_schema.dataclass_field(
     "__class__",
     core_schema.any_schema(
