@@ -51,7 +51,7 @@ def test_an_unknown_architecture_is_refused(tmp_path):
     (tmp_path / "config.json").write_text("[]")
     assert "config.json holds no JSON object" in message_of(load_config, tmp_path)
     (tmp_path / "config.json").write_text("{")
-    assert "cannot be read" in message_of(load_config, tmp_path)
+    assert "config.json: no whole JSON: it breaks off" in message_of(load_config, tmp_path)
 
 
 def test_weights_are_read_as_fp32_from_one_file_or_shards(tmp_path):
