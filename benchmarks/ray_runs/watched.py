@@ -26,7 +26,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.observe.log import Record, decode_record, read_log
+from rollart.observe.log import Record, decode_record, is_header, read_log
 from rollart.types import TrajectoryId
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,8 +142,8 @@ class WatchedRun:
             return []
         if whole:
             self._read_bytes += len(whole) + 1
-            lines = [json.loads(line) for line in whole.split(b"\n")]
-            self._records += [decode_record(line) for line in lines if "format" not in line]
+            lines = whole.split(b"\n")
+            self._records += [decode_record(line) for line in lines if not is_header(line)]
         return self._records
 
     def now(self) -> float:

@@ -1,27 +1,23 @@
-"""Directories that are replaced whole.
+"""Files and directories that are written whole or not at all.
 
-A draft is written beside its target and gets its name by two renames; the directory of that name
-before it goes only afterwards. What goes wrong between the renames, a crash too, costs the new one,
-never the old.
+What is new is written beside its target under another name, and renamed when it is complete. A
+reader, a second writer or a later run therefore meets the old content or the new, never a part of
+either. A directory takes two renames, so for an instant there is none; `recover_directory` brings
+the old one back if the program dies in that instant.
 
-Checkpoint directories, written whole or not at all.
-
-Everything is written to a sibling directory first and renamed when complete, so that a reader, a
-second writer or a later run never meets half a checkpoint.
-
-The summary: what a run came to, as one small JSON file, whole or not there.
+    write_file(path, data)             a file
+    with written_whole(path) as draft  a directory, filled by the caller
+    replace_directory(draft, path)     a directory that is filled already
 """
 
 import json
+import os
+import secrets
 import shutil
 import tempfile
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-from safetensors import SafetensorError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from rollart.errors import StorageError
 from rollart.types import Json
@@ -58,16 +54,6 @@ def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.old")
 
 
-def save_checkpoint(
-    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
-) -> None:
-    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
-    logging.disable_progress_bar()
-    with written_whole(directory) as target:
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
-
-
 @contextmanager
 def written_whole(directory: Path) -> Generator[Path]:
     """Give a directory to write to; it becomes `directory` on leaving, or nothing does."""
@@ -80,19 +66,40 @@ def written_whole(directory: Path) -> Generator[Path]:
         yield draft
         draft.chmod(0o755)
         replace_directory(draft, directory)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         fix = "make room, or choose another directory"
         raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
 
+def write_file(path: Path, data: bytes | memoryview, *, draft: Path | None = None) -> None:
+    """Give a file this content; OSError, and the old content stays, if that cannot be.
+
+    `draft` is the name it is written under first, in the same directory.
+    """
+    beside = draft or path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        beside.write_bytes(data)
+        beside.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
+        raise
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file of a draft so that it is on the disk before the draft gets its name."""
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 def write_summary(path: Path, values: Mapping[str, Json]) -> None:
-    """Write the summary; readers see the old one or the new one, never half of it."""
-    partial = path.with_suffix(".partial")
+    """Write the figures a run ended with as one small JSON file."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text(json.dumps(dict(values), indent=2) + "\n", encoding="utf-8")
-        partial.replace(path)
+        write_file(path, (json.dumps(dict(values), indent=2) + "\n").encode())
     except OSError as error:
         raise StorageError(f"{path}: the summary cannot be written: {error}") from error

@@ -69,11 +69,11 @@ def test_a_cut_state_is_told_in_words(copied, small):
     del value["notes"]
     state.write_text(json.dumps(value))
     assert refusal(small, copied) == (
-        "step-000003 is damaged (run.json: 'notes' is missing)" + WAY_OUT
+        "step-000003 is damaged (run.json: state.notes is missing)" + WAY_OUT
     )
     state.write_text(whole)
     (state.parent / "buffer.jsonl").write_text('{"id": 1}\n')
-    assert "(buffer.jsonl: 'group' is missing)" in refusal(small, copied)
+    assert "(buffer.jsonl: trajectory.group is missing)" in refusal(small, copied)
 
 
 def test_weights_of_another_model_are_named(copied, small, runs):

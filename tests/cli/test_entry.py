@@ -199,7 +199,7 @@ def test_a_model_that_lacks_a_file_is_told_before_torch_is_loaded(lines, tmp_pat
         assert code == 2
         return err
 
-    assert said() == "error: model.path = './model': no config.json there\n"
+    assert said() == "error: model.path = './model': config.json is missing\n"
     (model / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
     assert said().startswith("error: model.path = './model': no model.safetensors there")
     (model / "model.safetensors").write_bytes(b"")

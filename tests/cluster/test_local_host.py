@@ -16,7 +16,7 @@ from checkout import SUPPORT
 
 from rollart.cluster.local_host import ActorDiedError, ActorError, EmbeddedHost, thread_env
 from rollart.errors import ConfigError, InvariantError, RollartError, StorageError, UserError
-from rollart.serialization import CodecError
+from rollart.serialization.codec import CodecError
 from rollart.types import StepReport, Version
 
 ECHO = "host_actors:Echo"

@@ -43,15 +43,15 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch, tmp_path):
 
 
 def test_an_unknown_architecture_is_refused(tmp_path):
-    assert message_of(load_config, tmp_path) == f"{tmp_path}: no config.json there"
+    assert message_of(load_config, tmp_path) == f"{tmp_path}: config.json is missing"
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["GPT2LMHeadModel"]}))
     assert "architecture GPT2LMHeadModel is not supported" in message_of(load_config, tmp_path)
     (tmp_path / "config.json").write_text("{}")
     assert "architecture none named" in message_of(load_config, tmp_path)
     (tmp_path / "config.json").write_text("[]")
-    assert "must hold a JSON object" in message_of(load_config, tmp_path)
+    assert "config.json holds no JSON object" in message_of(load_config, tmp_path)
     (tmp_path / "config.json").write_text("{")
-    assert "cannot be read" in message_of(load_config, tmp_path)
+    assert "config.json: no whole JSON: it breaks off" in message_of(load_config, tmp_path)
 
 
 def test_weights_are_read_as_fp32_from_one_file_or_shards(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollart.errors import UserError
 from rollart.events import Command, Event, Launch, Resume, StepFinished, TrajectoryBorn, Woke
-from rollart.observe.log import EventLog, LogHeader, LogPart, Record, encode, read_log
+from rollart.observe.log import EventLog, LogHeader, LogPart, Record, encode_record, read_log
 
 BORN = TrajectoryBorn(id=1, version=0)
 LAUNCH = Launch(id=1, group=2, member=3, attempt=0, task=4, slot=5, seed=2**62)
@@ -43,7 +43,8 @@ def test_every_class_is_written_with_its_name_and_fields():
         names = [each.name for each in fields(cls)]
         assert cls.__name__.isidentifier()
         assert "type" not in names
-    assert encode(BORN) == '{"type":"TrajectoryBorn","id":1,"version":0}'
+    line = b'{"t":0.5,"event":{"type":"TrajectoryBorn","id":1,"version":0},"do":[]}\n'
+    assert encode_record(0.5, BORN, []) == line
 
 
 def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
@@ -98,17 +99,22 @@ def test_records_are_on_disk_after_a_second_or_a_flush(tmp_path: Path):
         (
             '{"format":2,"seed":0,"rules":{},"snapshot":null}\n'
             '{"t":1,"event":{"type":"Nope"},"do":[]}\n',
-            ":2: not a line of an event log: no event or command is called 'Nope'",
+            ":2: not a line of an event log: record.event.type = 'Nope' is not known$",
         ),
         (
             '{"format":2,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"do":[]}\n',
-            ":2: not a line of an event log: 'event' is missing$",
+            ":2: not a line of an event log: record.event is missing$",
         ),
         (
             '{"format":2,"seed":0,"rules":{},"snapshot":null}\n{"t":1,"eve\n',
             ":2: not a line of an event log: no whole JSON: it breaks off or errs at column 12$",
         ),
-        ("7\n", ":1: not a line of an event log: a value is of another kind"),
+        ("7\n", ":1: not a line of an event log: record must be an object, got 7$"),
+        ('{"format":2,"seed":"x"}\n', ":1: not a line of an event log: header.seed must be an int"),
+        (
+            '{"format":1,"seed":0,"rules":{},"snapshot":null}\n',
+            "log format 1; this version of rollart reads format 2",
+        ),
     ],
 )
 def test_what_is_not_a_log_is_refused_with_the_line(tmp_path: Path, text: str, message: str):

@@ -13,6 +13,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import encode_rules
 from rollart.control.staleness import Staleness
 from rollart.control.task_order import TaskKind, TaskMix
+from rollart.errors import UserError
 from rollart.events import (
     EngineSuspended,
     EngineUpdated,
@@ -219,7 +220,19 @@ def test_values_of_the_wrong_type_are_found(tampered):
                 line["event"]["info"]["born"] = "yesterday"
                 break
 
-    with pytest.raises(ReplayError, match=r"event 2 \(.* cannot have happened: TypeError"):
+    wrong = r":3: .*TrajectoryFinished.info.born must be an integer, got 'yesterday'"
+    with pytest.raises(UserError, match=wrong):
+        replay(tampered(change))
+
+
+def test_an_event_that_no_scheduler_can_take_is_found(tampered):
+    def change(lines):
+        for line in lines:
+            if "TrajectoryFinished" in json.dumps(line.get("event", "")):
+                line["event"]["info"]["id"] = 10**6
+                break
+
+    with pytest.raises(ReplayError, match=r"event 2 \(.* cannot have happened: KeyError"):
         replay(tampered(change))
 
 

@@ -99,9 +99,9 @@ def test_numbers_and_read_only_payloads_keep_their_values():
     [
         ({"x": (1, 2)}, r"task.payload.x holds a tuple, \(1, 2\): use a list"),
         ({"x": {1: "a"}}, "task.payload.x has the key 1: use str keys"),
-        ({"x": [object()]}, "cannot be sent as JSON: <object object at .*> is no JSON value"),
-        ({"x": float("nan")}, "cannot be sent as JSON: Out of range float"),
-        ({"x": "\ud800"}, "cannot be sent as JSON: .*surrogates not allowed"),
+        ({"x": [object()]}, "cannot be sent: call cannot be written as JSON: .*<class 'object'>"),
+        ({"x": float("nan")}, "cannot be sent: 'NaN' is not a finite number"),
+        ({"x": "\ud800"}, "cannot be sent: .*surrogates not allowed"),
     ],
 )
 def test_what_json_cannot_hold_is_refused_before_it_is_sent(payload, message):
@@ -127,12 +127,12 @@ DEEP = b"[" * 100_000 + b"]" * 100_000
         (b"{}", "its format is None, this release reads 2"),
         (changed(format=3), "its format is 3, this release reads 2"),
         (changed(format=True), "its format is True"),
-        (b'{"format":2,"format":2}', "a key is said twice"),
+        (b'{"format":2,"key":1,"key":1}', "a key is written twice"),
         (b'{"format":2,"x":NaN}', "'NaN' is not a finite number"),
         (b'{"format":2,"x":-Infinity}', "'-Infinity' is not a finite number"),
         (b'{"format":2,"x":1e999}', "'1e999' is not a finite number"),
-        (b'{"format":2,"function":"exact"}', "call must have function, options, .*missing or unk"),
-        (changed(extra=1), "missing or unknown: extra"),
+        (b'{"format":2,"function":"exact"}', "call.options is missing"),
+        (changed(extra=1), "call.extra is unknown"),
         (changed(function=3), "call.function must be a string, got 3"),
         (changed(options=[]), r"call.options must be an object, got \[\]"),
         (changed(is_group=1), "call.is_group must be true or false, got 1"),
@@ -152,17 +152,17 @@ def test_what_is_no_call_is_refused_by_place(payload: bytes, message: str):
         ("id", 1.0, r"trajectories\[0\].id must be an integer, got 1.0"),
         ("id", True, r"trajectories\[0\].id must be an integer, got True"),
         ("reward", "1", r"trajectories\[0\].reward must be a number, got '1'"),
-        ("reward", 10**400, r"trajectories\[0\].reward is too large for a number"),
+        ("reward", 10**400, r"trajectories\[0\].reward must be a finite number, got 1000"),
         ("stop", "tired", r"trajectories\[0\].stop must be one of terminated, .*, got 'tired'"),
         (
             "payload",
             {"kind": "token_turns", "turns": [{}]},
-            r"trajectories\[0\].payload.turns\[0\] must have prompt_tokens, tokens",
+            r"payload.token_turns.turns\[0\].prompt_tokens is missing",
         ),
         (
             "payload",
             {"kind": "array_steps", "turns": []},
-            r"trajectories\[0\].payload.kind must be one of token_turns, got 'array_steps'",
+            r"payload.array_steps.observations is missing",
         ),
     ],
 )
@@ -190,11 +190,11 @@ def test_a_call_over_the_limit_is_not_even_parsed():
     ("payload", "message"),
     [
         (b"<html>502 Bad Gateway</html>", "no JSON in UTF-8"),
-        (b'{"format":2}', "wanted {'format', 'rewards'"),
-        (b'{"format":2,"rewards":3}', "wanted {'format', 'rewards'"),
+        (b'{"format":2}', "answer.rewards is missing"),
+        (b'{"format":2,"rewards":3}', "answer.rewards must be a list, got 3"),
         (b'{"format":2,"rewards":[]}', "0 rewards for 1 trajectories"),
         (b'{"format":2,"rewards":[1.0]}', r"rewards\[0\] must be an object, got 1.0"),
-        (b'{"format":2,"rewards":[{"value":1}]}', "missing or unknown: parts"),
+        (b'{"format":2,"rewards":[{"value":1}]}', r"rewards\[0\].parts is missing"),
         (b'{"format":2,"rewards":[{"value":null,"parts":{}}]}', "value must be a number, got None"),
         (b'{"format":2,"rewards":[{"value":true,"parts":{}}]}', "value must be a number, got True"),
         (b'{"format":2,"rewards":[{"value":NaN,"parts":{}}]}', "'NaN' is not a finite number"),
@@ -209,9 +209,9 @@ def test_what_is_no_answer_is_refused_and_may_be_asked_for_again(payload: bytes,
 
 
 def test_an_answer_that_is_not_finite_is_never_sent():
-    with pytest.raises(ScoreError, match="an answer cannot be sent as JSON"):
+    with pytest.raises(ScoreError, match="an answer cannot be sent: 'Infinity' is not a finite number"):
         encode_rewards((Reward(value=float("inf")),))
 
 
-def test_the_format_is_one():
+def test_the_format_is_two():
     assert FORMAT == 2

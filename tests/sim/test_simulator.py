@@ -28,7 +28,7 @@ from rollart.events import (
     Update,
 )
 from rollart.hardware.gpus import gpu_named
-from rollart.observe.log import encode
+from rollart.observe.log import encode_record
 from rollart.sim.cluster import Disaggregation, RolloutPool
 from rollart.sim.distributions import Latency
 from rollart.sim.outages import OutageOptions
@@ -47,8 +47,7 @@ class Recording:
         self.trains: list[Train] = []
 
     def __call__(self, now, event, commands) -> None:
-        did = ",".join(encode(each) for each in commands)
-        self.lines.append(f"{now!r} {encode(event)} {did}")
+        self.lines.append(encode_record(now, event, commands).decode())
         self.events[type(event)] += 1
         self.commands.update(type(each) for each in commands)
         self.trains += [each for each in commands if isinstance(each, Train)]

@@ -96,8 +96,8 @@ def test_a_writer_killed_half_way_leaves_nothing_visible_and_is_cleaned_up_after
 def test_a_file_half_written_by_a_dead_process_is_removed(tmp_path):
     code = """
     import sys
-    from rollart.weights import files
-    files.Path.rename = lambda *_: (print("half", flush=True), sys.stdin.read())
+    from rollart.weights.blobs import files
+    files.Path.replace = lambda *_: (print("half", flush=True), sys.stdin.read())
     files.FileBlobs(sys.argv[1]).put("key", b"content")
     """
     writer = python(code, tmp_path)

@@ -69,7 +69,7 @@ store.publish(0, {"w": np.zeros(1000)})
 if sys.argv[2] == "data":
     store._fill = hang
 else:
-    pathlib.Path.rename = hang
+    pathlib.Path.replace = hang
 store.publish(1, {"w": np.ones(1000)})
 """
 

@@ -11,17 +11,20 @@ Where it cannot be made, that is told before anything else, with the checkpoint 
 """
 
 import asyncio
-import json
-import os
 import shutil
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, cast
+from typing import NoReturn, TypeVar, cast
 
-from rollart.atomic_files import cut_short, recover_directory, replace_directory
+from rollart.atomic_files import (
+    cut_short,
+    recover_directory,
+    replace_directory,
+    write_through,
+)
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
 from rollart.errors import ClusterError, DamagedError, ModelError, StorageError, UserError
@@ -29,16 +32,10 @@ from rollart.observe.run_directory import find_holder
 from rollart.ports import Handle
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller
-from rollart.types import (
-    GroupId,
-    Json,
-    Task,
-    TokenTurns,
-    Trajectory,
-    TrajectoryId,
-    Turn,
-    Version,
-)
+from rollart.serialization.codec import Codec, CodecError, describe_fault, read_object
+from rollart.types import Json, Trajectory
+
+T = TypeVar("T")
 
 FORMAT = 3
 """Raised when a record of a run gains or loses a part."""
@@ -98,12 +95,11 @@ class Checkpointer:
         record = take_snapshot(scheduler)
         return _Moment(
             version=record["version"],
-            state={
-                "format": FORMAT,
-                "clock_s": self._now(),
-                "scheduler": record,
-                "notes": self._notes(),
-            },
+            state=_State(
+                clock_s=self._now(),
+                scheduler=cast("Mapping[str, Json]", record),
+                notes=self._notes(),
+            ),
             trajectories=tuple(self._buffer.get(id_) for id_ in buffered(record)),
         )
 
@@ -139,13 +135,27 @@ class _Moment:
     """What a checkpoint holds besides the trainer's part."""
 
     version: int
-    state: dict[str, Any]
+    state: "_State"
     trajectories: tuple[Trajectory, ...]
 
     def write(self, directory: Path) -> None:
-        lines = [json.dumps(asdict(trajectory)) + "\n" for trajectory in self.trajectories]
-        _write_through(directory / BUFFER, "".join(lines))
-        _write_through(directory / STATE, json.dumps(self.state))
+        lines = [_TRAJECTORY.encode(each) + b"\n" for each in self.trajectories]
+        write_through(directory / BUFFER, b"".join(lines))
+        write_through(directory / STATE, _STATE.encode(self.state))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """The run's part of a checkpoint, but for its trajectories."""
+
+    format: int = FORMAT
+    clock_s: float
+    scheduler: Mapping[str, Json]
+    notes: Mapping[str, Json]
+
+
+_STATE = Codec[_State](_State, name="state")
+_TRAJECTORY = Codec[Trajectory](Trajectory, name="trajectory")
 
 
 def checkpoints(directory: Path) -> list[Path]:
@@ -194,25 +204,33 @@ def set_aside_later(checkpoint: Path) -> list[Path]:
 
 def load_saved(directory: Path) -> Saved:
     """Read the run's part of a checkpoint; the trainer reads its own."""
-    try:
-        state = cast("dict[str, Any]", json.loads((directory / STATE).read_text()))
-        if state.get("format") != FORMAT:
-            raise ModelError(
-                f"{directory}: written in format {state.get('format')}, not {FORMAT}, by another "
-                "version of rollart: go on with that one, or start from its weights (model.path)"
-            )
-        lines = (directory / BUFFER).read_text().splitlines()
-        scheduler = cast("SchedulerRecord", state["scheduler"])
-        int(scheduler["version"])
-        return Saved(
-            directory=directory,
-            scheduler=scheduler,
-            trajectories=tuple(_read_trajectory(json.loads(line)) for line in lines),
-            clock_s=state["clock_s"],
-            notes={**state["notes"]},
+    written = _read_part(directory, STATE, lambda: read_object(directory / STATE))
+    if written.get("format") != FORMAT:
+        raise ModelError(
+            f"{directory}: written in format {written.get('format')}, not {FORMAT}, by another "
+            "version of rollart: go on with that one, or start from its weights (model.path)"
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(f"{directory}: not a whole checkpoint: {error!r}") from error
+    state = _read_part(directory, STATE, lambda: _STATE.decode((directory / STATE).read_bytes()))
+    return Saved(
+        directory=directory,
+        scheduler=cast("SchedulerRecord", state.scheduler),
+        trajectories=_read_part(directory, BUFFER, lambda: _read_buffer(directory / BUFFER)),
+        clock_s=state.clock_s,
+        notes={**state.notes},
+    )
+
+
+def _read_part(directory: Path, name: str, read: Callable[[], T]) -> T:
+    try:
+        return read()
+    except (OSError, CodecError) as error:
+        fault = str(error).removeprefix(f"{name}: ") if isinstance(error, CodecError) else ""
+        why = f"{name}: {fault or describe_fault(error)}"
+        raise DamagedError(f"{directory}: not a whole checkpoint: {why}") from error
+
+
+def _read_buffer(file: Path) -> tuple[Trajectory, ...]:
+    return tuple(_TRAJECTORY.decode(line) for line in file.read_bytes().splitlines())
 
 
 async def _to_its_end(work: Callable[[], None]) -> None:
@@ -230,40 +248,6 @@ def _look_at(job: "asyncio.Future[None]") -> None:
     """Take what a job raised that nobody waits for any more."""
     if not job.cancelled():
         job.exception()
-
-
-def _write_through(path: Path, text: str) -> None:
-    """Write a file that is on the disk, not only in memory, before its directory gets its name."""
-    with path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _read_trajectory(value: dict[str, Any]) -> Trajectory:
-    return Trajectory(
-        id=TrajectoryId(value["id"]),
-        group=GroupId(value["group"]),
-        task=Task(**value["task"]),
-        stop=value["stop"],
-        success=value["success"],
-        reward=value["reward"],
-        born=Version(value["born"]),
-        cost=value["cost"],
-        payload=TokenTurns(turns=tuple(_read_turn(turn) for turn in value["payload"]["turns"])),
-    )
-
-
-def _read_turn(value: dict[str, Any]) -> Turn:
-    return Turn(
-        prompt_tokens=tuple(value["prompt_tokens"]),
-        tokens=tuple(value["tokens"]),
-        logprobs=tuple(value["logprobs"]),
-        versions=tuple(Version(version) for version in value["versions"]),
-        observation=value["observation"],
-        action=value["action"],
-        reward=value["reward"],
-    )
 
 
 _SAVE_S = 300.0

@@ -5,15 +5,12 @@ it holds: damage is found before anything is started, at no cost to speak of. Wh
 the numbers themselves is the engine's and the trainer's to judge.
 """
 
-import json
 from pathlib import Path
 from typing import Any, cast
 
 from safetensors import SafetensorError, safe_open
 
 from rollart.checkpoints.save import (
-    BUFFER,
-    STATE,
     Saved,
     checkpoints,
     find_checkpoint,
@@ -21,7 +18,7 @@ from rollart.checkpoints.save import (
     step_of,
 )
 from rollart.errors import DamagedError, UserError
-from rollart.observe.log import describe_fault
+from rollart.serialization.codec import CodecError, read_object
 
 _MODEL = "model"
 _OPTIMIZER = "optimizer"
@@ -42,12 +39,12 @@ def load_newest(path: Path) -> Saved:
 
 def read_whole(checkpoint: Path) -> Saved:
     """Read the run's part of a checkpoint, of which every part is there."""
-    state = _read_json(checkpoint / STATE)
     try:
         saved = load_saved(checkpoint)
     except DamagedError as error:
-        file = BUFFER if {"clock_s", "notes", "scheduler"} <= set(state) else STATE
-        raise DamagedError(f"{file}: {describe_fault(error.__cause__ or error)}") from error
+        raise DamagedError(
+            str(error).removeprefix(f"{checkpoint}: not a whole checkpoint: ")
+        ) from error
     _check_model(checkpoint)
     _read_shapes(checkpoint, _OPTIMIZER)
     if (checkpoint / _ADAPTER).is_dir():
@@ -126,14 +123,9 @@ def _read_shapes(checkpoint: Path, stem: str) -> Shapes:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DamagedError(f"{file.name} is missing") from None
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"{file.name}: {describe_fault(error)}") from error
-    if not isinstance(value, dict):
-        raise DamagedError(f"{file.name} holds no JSON object")
-    return cast("dict[str, Any]", value)
+        return read_object(file)
+    except CodecError as error:
+        raise DamagedError(str(error)) from error
 
 
 def _show(shape: list[int] | None) -> str:

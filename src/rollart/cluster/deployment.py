@@ -32,7 +32,6 @@ from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
-from rollart.observe.log import describe_fault
 from rollart.pipelines.run_record import task_streams
 from rollart.ports import Array, Generator, Handle, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
@@ -43,6 +42,7 @@ from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.rollout.evaluation import Evaluator
 from rollart.seeds import derive_seed
+from rollart.serialization.codec import describe_fault
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.options import trainer_arguments

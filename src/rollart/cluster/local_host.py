@@ -34,7 +34,9 @@ from typing import Any, Protocol
 from rollart.cluster.local_worker import Actor, nearest_error, restore
 from rollart.errors import RollartError, UserError
 from rollart.plugins import LOCAL_WORKER
-from rollart.serialization import CodecError, encode, read_frame, write_pieces
+from rollart.serialization.codec import CodecError
+from rollart.serialization.frames import write_pieces
+from rollart.serialization.values import encode, read_frame
 from rollart.types import Json
 
 PIPE_BYTES = 1 << 20

@@ -22,7 +22,9 @@ from typing import Any
 
 from rollart import errors
 from rollart.errors import ConfigError, RollartError
-from rollart.serialization import CodecError, encode, read_frame, write_pieces
+from rollart.serialization.codec import CodecError
+from rollart.serialization.frames import write_pieces
+from rollart.serialization.values import encode, read_frame
 from rollart.types import Json
 
 _PR_SET_PDEATHSIG = 1

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rollart.atomic_files import write_file
 from rollart.clock import SystemClock
 from rollart.cluster.engine_supervisor import EnginePlace, Spawned
 from rollart.cluster.local_host import thread_env
@@ -203,9 +204,7 @@ class Resources:
 
     def _write(self) -> None:
         rows = [asdict(binding) for binding in self._bindings.records()]
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-        partial.replace(self._path)
+        write_file(self._path, (json.dumps(rows, indent=1) + "\n").encode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

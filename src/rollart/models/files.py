@@ -6,7 +6,6 @@ says what is missing and where.
 Where a model is: a directory of this machine, or a name on the model hub. Loads nothing.
 """
 
-import json
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, cast
 
 from rollart.errors import ModelError
 from rollart.models.options import TINY
+from rollart.serialization.codec import CodecError, read_object
 
 ARCHITECTURES = ("LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 _INDEX = "model.safetensors.index.json"
@@ -72,14 +72,9 @@ def check_tokenizer(directory: Path) -> None:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        value = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{file.parent}: no {file.name} there") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: cannot be read: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{file}: must hold a JSON object")
-    return cast("dict[str, Any]", value)
+        return read_object(file)
+    except CodecError as error:
+        raise ModelError(f"{file.parent}: {error}") from error
 
 
 _HUB_NAME_PARTS = 2

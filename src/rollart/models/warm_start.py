@@ -23,9 +23,9 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from rollart.atomic_files import save_checkpoint
 from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
+from rollart.models.tiny import save_model
 from rollart.models.tokenizer import load_tokenizer
 from rollart.ports import Renderer
 from rollart.types import Message, open_chat
@@ -93,7 +93,7 @@ def warm_start(
     model = AutoModelForCausalLM.from_pretrained(directory_in, dtype=torch.float32)
     train(model, shown, options=options, on_progress=on_progress)
     tokenizer = load_tokenizer(directory_in)
-    save_checkpoint(model, tokenizer=tokenizer, directory=directory_out)
+    save_model(model, tokenizer=tokenizer, directory=directory_out)
 
 
 def train(

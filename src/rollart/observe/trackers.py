@@ -13,6 +13,7 @@ from typing import Any, Protocol, cast
 from tensorboardX.event_file_writer import EventsWriter  # pyright: ignore[reportMissingTypeStubs]
 from tensorboardX.proto import event_pb2, summary_pb2
 
+from rollart.atomic_files import write_file
 from rollart.errors import StorageError, UserError
 from rollart.observe.metrics import Row
 
@@ -39,9 +40,7 @@ class JsonlTracker:
             kept: list[Row] = []
             if resume_step is not None and path.exists():
                 kept = [row for row in read_rows(path) if row["step"] <= resume_step]
-            aside = path.with_suffix(".partial")
-            aside.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
-            aside.replace(path)
+            write_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
             self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise StorageError(f"{path}: metrics cannot be written: {error}") from error

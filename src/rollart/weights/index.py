@@ -1,4 +1,4 @@
-"""The head: the one value of a bucket store that changes, naming everything else that is there.
+"""The index: the one value of a bucket store that changes, naming everything else that is there.
 
     head             which versions are stored, which of them are visible, which is being written
     ID.layout        names, shapes, dtypes and offsets, known before the first bucket
@@ -6,17 +6,16 @@
     ID.manifest      the layout again, with the checksum of every bucket
 
 All other values are written once under an id of their own and never again, so a reader that holds
-an id reads one version or nothing. A version becomes visible by the head that names it, which is
+an id reads one version or nothing. A version becomes visible by the index that names it, which is
 written after everything else. What a dead writer left is named by `writing`: the next one removes
 it. Nothing has to be listed, which not every store can do.
 """
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from rollart.errors import StorageError
+from rollart.serialization.codec import Codec, CodecError
 from rollart.types import Version
 
 FORMAT = 1
@@ -25,7 +24,12 @@ HEAD = "head"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """One version's values in the store."""
+    """One version's values in the store.
+
+    Example:
+        Stored(id="3-9f2c", version=3, buckets=4, is_visible=True)
+
+    """
 
     id: str
     version: Version
@@ -58,7 +62,12 @@ class Stored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreIndex:
-    """What a store holds."""
+    """What a store holds.
+
+    Example:
+        StoreIndex(stored=(Stored(id="3-9f2c", version=3, buckets=4, is_visible=True),))
+
+    """
 
     stored: tuple[Stored, ...] = ()
     writing: Stored | None = None
@@ -87,7 +96,7 @@ class StoreIndex:
         return chain
 
     def with_version(self, stored: Stored, *, keep: int) -> "StoreIndex":
-        """Return the head that makes a version visible and hides all but the newest `keep`.
+        """Return the index that makes a version visible and hides all but the newest `keep`.
 
         Versions that are not older are replaced: they are of a run this one went back behind.
         """
@@ -109,36 +118,30 @@ class StoreIndex:
         return (each for each in self.stored if each.is_visible)
 
     def encode(self) -> bytes:
-        """Return the head as JSON."""
-        return json.dumps(
-            {
-                "format": FORMAT,
-                "stored": [_encode(each) for each in self.stored],
-                "writing": None if self.writing is None else _encode(self.writing),
-            }
-        ).encode()
+        """Return the index as JSON."""
+        return _FILE.encode(_File(format=FORMAT, stored=self.stored, writing=self.writing))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """The index as it is stored."""
+
+    format: int
+    stored: tuple[Stored, ...]
+    writing: Stored | None
+
+
+_FILE = Codec[_File](_File, name="index")
 
 
 def decode_index(data: bytes, *, place: str) -> StoreIndex:
-    """Return the head written at `place`."""
+    """Return the index stored at `place`."""
     try:
-        values = json.loads(data)
-        if values["format"] != FORMAT:
-            raise ValueError(f"format {values['format']} instead of {FORMAT}")
-        writing = values["writing"]
-        return StoreIndex(
-            stored=tuple(_decode(each) for each in values["stored"]),
-            writing=None if writing is None else _decode(writing),
-        )
-    except (ValueError, KeyError, TypeError) as error:
+        file = _FILE.decode(data)
+        if file.format != FORMAT:
+            raise CodecError(f"format {file.format} instead of {FORMAT}")
+    except CodecError as error:
         raise StorageError(
             f"the list of weight versions in {place} is damaged: {error}; empty the store"
         ) from error
-
-
-def _encode(stored: Stored) -> dict[str, Any]:
-    return {name: getattr(stored, name) for name in Stored.__dataclass_fields__}
-
-
-def _decode(values: dict[str, Any]) -> Stored:
-    return Stored(**values)
+    return StoreIndex(stored=file.stored, writing=file.writing)

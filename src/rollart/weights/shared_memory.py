@@ -38,6 +38,7 @@ from typing import Any
 
 import numpy as np
 
+from rollart.atomic_files import write_file
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array
 from rollart.types import ArraySpec, Version
@@ -242,13 +243,8 @@ class SharedMemoryStore:
         return zlib.crc32(segment.memory) if self._checksum else None
 
     def _write_manifest(self, version: Version, manifest: Mapping[str, object]) -> None:
-        unfinished = self._directory / f"{version}.json.part"
-        try:
-            unfinished.write_text(json.dumps(manifest), encoding="utf-8")
-            unfinished.rename(self._manifest_path(version))
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+        path = self._manifest_path(version)
+        write_file(path, json.dumps(manifest).encode(), draft=path.with_suffix(".json.part"))
 
     def _prune(self) -> None:
         for version in sorted(self._visible())[: -self._keep]:

@@ -1,16 +1,20 @@
-"""Frames: what an instance and its parent say to each other over a socket pair.
+"""What an instance and its parent say to each other over a socket pair.
 
-A frame is a length, the number of the call, what it is, and JSON. Nothing is pickled, and no frame
-is larger than the reader allows.
+Each message is a frame (`serialization.frames`): the head says what it is and to which call it
+belongs, the body is the payload of the call or of its answer. No frame is larger than the reader
+allows.
 """
 
 import asyncio
-import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import BinaryIO
 
-_HEADER = struct.Struct(">IIB")
+from rollart.serialization import frames
+from rollart.serialization.codec import Codec, CodecError
+from rollart.serialization.frames import NO_LIMITS, CutFrameError, FrameError, FrameLimits
+
+_HEAD_BYTES = 1024
 
 
 class Kind(IntEnum):
@@ -31,48 +35,64 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    kind: Kind
+    number: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceMessage:
-    """One message."""
+    """One message.
+
+    Example:
+        InstanceMessage(kind=Kind.CALL, number=7, payload=encode_call(call))
+
+    """
 
     kind: Kind
     number: int = 0
-    payload: bytes = b""
+    """The call it belongs to."""
+    payload: bytes = field(default=b"", repr=False)
 
 
-class FrameError(Exception):
-    """What was read is no frame, or too large a one."""
+_CODEC = Codec[_Head](_Head, name="message")
 
 
-def pack(frame: InstanceMessage) -> bytes:
-    """Return a frame as it is written."""
-    return _HEADER.pack(len(frame.payload), frame.number, frame.kind) + frame.payload
+def pack(message: InstanceMessage) -> bytes:
+    """Return a message as it is written."""
+    head = _CODEC.encode(_Head(kind=message.kind, number=message.number))
+    return b"".join(frames.make_frame(head, message.payload))
 
 
-def read_frame(stream: BinaryIO) -> InstanceMessage | None:
-    """Read a frame, waiting for it; None when the other side is gone."""
-    header = stream.read(_HEADER.size)
-    if len(header) < _HEADER.size:
+def read_message(stream: BinaryIO) -> InstanceMessage | None:
+    """Read a message from the parent, waiting for it; None when the other side has ended."""
+    try:
+        frame = frames.read_frame(lambda view: _fill(stream, view), limits=NO_LIMITS)
+    except CutFrameError:
         return None
-    length, number, kind = _HEADER.unpack(header)
-    payload = stream.read(length)
-    return (
-        InstanceMessage(kind=Kind(kind), number=number, payload=payload)
-        if len(payload) == length
-        else None
-    )
+    return None if frame is None else _unpack(*frame)
 
 
-async def receive_frame(
+async def receive_message(
     reader: asyncio.StreamReader, *, limit_bytes: int
 ) -> InstanceMessage | None:
-    """Read a frame without blocking the loop; None when the other side is gone."""
+    """Read a message without blocking the loop; None when the other side has ended."""
+    limits = FrameLimits(head_bytes=_HEAD_BYTES, body_bytes=limit_bytes)
     try:
-        length, number, kind = _HEADER.unpack(await reader.readexactly(_HEADER.size))
-        if length > limit_bytes:
-            raise FrameError(f"a frame of {length} bytes, more than {limit_bytes}")
-        payload = await reader.readexactly(length)
-        return InstanceMessage(kind=Kind(kind), number=number, payload=payload)
+        return _unpack(*await frames.receive_frame(reader, limits=limits))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-    except ValueError as error:
+
+
+def _fill(stream: BinaryIO, view: memoryview) -> int:
+    data = stream.read(len(view))
+    view[: len(data)] = data
+    return len(data)
+
+
+def _unpack(head: bytes | memoryview, body: bytes | memoryview) -> InstanceMessage:
+    try:
+        read = _CODEC.decode(bytes(head))
+    except CodecError as error:
         raise FrameError(str(error)) from error
+    return InstanceMessage(kind=read.kind, number=read.number, payload=bytes(body))

@@ -25,7 +25,7 @@ from queue import SimpleQueue
 from typing import BinaryIO, cast
 
 from rollart.errors import ScoreError
-from rollart.rewards.invoke.frames import InstanceMessage, Kind, pack, read_frame
+from rollart.rewards.invoke.frames import InstanceMessage, Kind, pack, read_message
 from rollart.rewards.payload import decode_call, encode_rewards
 from rollart.rewards.registry import pin
 from rollart.rewards.scoring import score
@@ -67,13 +67,13 @@ class _Server:
         """Answer calls until the socket ends, and with it the process."""
         self._write(InstanceMessage(kind=Kind.READY))
         if self._settings.concurrency == 1:
-            asyncio.run(self._work(lambda: read_frame(self._stream)))
+            asyncio.run(self._work(lambda: read_message(self._stream)))
             return
         frames: SimpleQueue[InstanceMessage | None] = SimpleQueue()
         for _ in range(self._settings.concurrency):
             work = self._work(frames.get)
             threading.Thread(target=asyncio.run, args=(work,), daemon=True).start()
-        while (frame := read_frame(self._stream)) is not None:
+        while (frame := read_message(self._stream)) is not None:
             frames.put(frame)
         os._exit(0)
 
@@ -147,7 +147,7 @@ def main() -> None:
     os.set_inheritable(fd, False)
     with socket.socket(fileno=fd) as link:
         stream = cast("BinaryIO", link.makefile("rwb"))
-        first = read_frame(stream)
+        first = read_message(stream)
         if first is None:
             return
         settings = Settings(**json.loads(first.payload))

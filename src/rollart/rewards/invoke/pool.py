@@ -28,10 +28,11 @@ from rollart.clock import Clock, SystemClock
 from rollart.control.autoscaling import Orders, Scaler, Scaling
 from rollart.errors import ScoreError
 from rollart.plugins import REWARD_INSTANCE
-from rollart.rewards.invoke.frames import FrameError, InstanceMessage, Kind, pack, receive_frame
+from rollart.rewards.invoke.frames import InstanceMessage, Kind, pack, receive_message
 from rollart.rewards.invoke.instance import Settings, restore
 from rollart.rewards.invoke.options import CallLimits
 from rollart.rewards.payload import decode_rewards, encode_call
+from rollart.serialization.frames import FrameError
 from rollart.types import Reward, ScoreCall
 
 _TAIL_BYTES = 400
@@ -97,7 +98,7 @@ class Instance:
         """Wait for the next frame; None if the process is gone or talks nonsense."""
         assert self._reader is not None
         try:
-            return await receive_frame(self._reader, limit_bytes=_FRAME_BYTES)
+            return await receive_message(self._reader, limit_bytes=_FRAME_BYTES)
         except FrameError as error:
             self.kill(f"its instance wrote nonsense: {error}")
             return None

@@ -4,13 +4,13 @@ A file is written under another name and renamed when whole. Reading maps it, so
 straight from the page cache; a mapped file that is deleted stays readable.
 """
 
-import contextlib
 import mmap
 import os
 import re
 import secrets
 from pathlib import Path
 
+from rollart.atomic_files import write_file
 from rollart.errors import InvariantError, StorageError
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*")
@@ -47,11 +47,8 @@ class FileBlobs:
         path = self._directory / check_key(key)
         part = self._directory / f"{_PART}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            part.write_bytes(data)
-            part.rename(path)
+            write_file(path, data, draft=part)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                part.unlink(missing_ok=True)
             raise StorageError(
                 f"cannot write {len(data)} bytes of weights to {self.place}: {error.strerror}; "
                 "free space there or choose another directory"

@@ -10,80 +10,59 @@ nobody should listen to wants a tunnel.
 Start one with `python -m rollart.weights.blobs.relay --port 7070`.
 ROLLART_WEIGHTS_TOKEN holds the token.
 
-Frames: how the weight relay and its clients speak over TCP.
-
-A frame is the length of a JSON header, the header, and as many bytes as its `bytes` says. Nothing
-is unpickled; both lengths are bounded before anything is made for them.
+Requests and answers are frames (`serialization.frames`) whose body is the bytes of a bucket. Both
+lengths are bounded before memory is reserved for them; before the token is known to be right, no
+body is read at all.
 """
 
 import argparse
 import contextlib
 import hmac
-import json
 import os
 import secrets
 import signal
 import socket
-import struct
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from rollart.errors import RollartError, StorageError
+from rollart.serialization import frames
+from rollart.serialization.codec import Codec, CodecError
+from rollart.serialization.frames import FrameLimits
+from rollart.types import Json
 from rollart.weights.blobs.files import FileBlobs
 from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 
-LARGEST_HEADER_BYTES = 2**16
+LARGEST_HEAD_BYTES = 2**16
 LARGEST_BODY_BYTES = 2**32
-_LENGTH = struct.Struct("<I")
+Head = Mapping[str, Json]
+"""What a frame is about: `{"do": "get", "key": "head"}`, `{"missing": true}`."""
+_HEAD = Codec[Head](Mapping[str, Json], name="head")
 
 
 class RelayError(ConnectionError):
     """The other side does not speak this protocol, or hung up in the middle."""
 
 
-def send_frame(
-    connection: socket.socket, header: dict[str, Any], body: bytes | memoryview = b""
-) -> None:
-    """Send a header and its body."""
-    text = json.dumps({**header, "bytes": len(body)}).encode()
-    connection.sendall(_LENGTH.pack(len(text)) + text)
-    if len(body):
-        connection.sendall(body)
+def send_frame(connection: socket.socket, head: Head, body: bytes | memoryview = b"") -> None:
+    """Send a head and its body."""
+    for piece in frames.make_frame(_HEAD.encode(head), body):
+        connection.sendall(piece)
 
 
 def receive_frame(
     connection: socket.socket, *, largest_bytes: int = LARGEST_BODY_BYTES
-) -> tuple[dict[str, Any], bytearray] | None:
-    """Return the next header and body; None if the other side hung up before it."""
-    first = connection.recv(_LENGTH.size)
-    if not first:
-        return None
-    first += _receive(connection, _LENGTH.size - len(first))
-    (length,) = _LENGTH.unpack(first)
-    if length > LARGEST_HEADER_BYTES:
-        raise RelayError(f"a header of {length} bytes: not a frame of the weight relay")
+) -> tuple[Head, memoryview] | None:
+    """Return the next head and body; None if the other side hung up before it."""
+    limits = FrameLimits(head_bytes=LARGEST_HEAD_BYTES, body_bytes=largest_bytes)
     try:
-        header = json.loads(_receive(connection, length))
-        size = int(header["bytes"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RelayError(f"not a header of the weight relay: {error}") from error
-    if not 0 <= size <= largest_bytes:
-        raise RelayError(f"a body of {size} bytes: more than {largest_bytes} are refused")
-    return header, _receive(connection, size)
-
-
-def _receive(connection: socket.socket, size: int) -> bytearray:
-    data = bytearray(size)
-    view = memoryview(data)
-    while view:
-        count = connection.recv_into(view)
-        if not count:
-            raise RelayError("the other side hung up in the middle of a frame")
-        view = view[count:]
-    return data
+        frame = frames.read_frame(connection.recv_into, limits=limits)
+        return None if frame is None else (_HEAD.decode(bytes(frame[0])), frame[1])
+    except CodecError as error:
+        raise RelayError(f"not a frame of the weight relay: {error}") from error
 
 
 TOKEN_VARIABLE = "ROLLART_WEIGHTS_TOKEN"  # noqa: S105 - the name of it, not a token
@@ -171,14 +150,14 @@ class RelayServer:
         send_frame(connection, where)
         return True
 
-    def _answer(self, connection: socket.socket, header: dict[str, Any], body: bytearray) -> None:
-        answer: dict[str, Any] = {}
+    def _answer(self, connection: socket.socket, head: Head, body: memoryview) -> None:
+        answer: Head = {}
         content: bytes | memoryview = b""
-        key = str(header.get("key"))
+        key = str(head.get("key"))
         try:
-            match header.get("do"):
+            match head.get("do"):
                 case "put":
-                    self._blobs.put(key, memoryview(body))
+                    self._blobs.put(key, body)
                 case "get":
                     content = self._blobs.get(key)
                 case "delete":
@@ -229,10 +208,10 @@ class RelayBlobs:
                     raise
             with self._lock:
                 self._hang_up()  # if a relay is at the address, it has other files
-        header, body = self._ask({"do": "get", "key": key})
-        if header.get("missing"):
+        head, body = self._ask({"do": "get", "key": key})
+        if head.get("missing"):
             raise KeyError(key)
-        return memoryview(body)
+        return body
 
     def delete(self, key: str) -> None:
         """Remove a key, if it is there; a refusal is told by the next request.
@@ -253,17 +232,15 @@ class RelayBlobs:
         with self._lock:
             self._hang_up()
 
-    def _ask(
-        self, header: dict[str, Any], body: bytes | memoryview = b""
-    ) -> tuple[dict[str, Any], bytearray]:
+    def _ask(self, head: Head, body: bytes | memoryview = b"") -> tuple[Head, memoryview]:
         """Send a request and return its answer; a broken connection is made anew once."""
         with self._lock:
             try:
-                answer = self._exchange(header, body)
+                answer = self._exchange(head, body)
             except OSError:
                 self._hang_up()
                 try:
-                    answer = self._exchange(header, body)
+                    answer = self._exchange(head, body)
                 except OSError as error:
                     self._hang_up()
                     raise StorageError(f"{self.place} hung up: {error}") from error
@@ -271,11 +248,9 @@ class RelayBlobs:
             raise StorageError(f"{self.place}: {answer[0]['error']}")
         return answer
 
-    def _exchange(
-        self, header: dict[str, Any], body: bytes | memoryview
-    ) -> tuple[dict[str, Any], bytearray]:
+    def _exchange(self, head: Head, body: bytes | memoryview) -> tuple[Head, memoryview]:
         connection = self._connection or self._connect()
-        send_frame(connection, header, body)
+        send_frame(connection, head, body)
         answers = [_receive_answer(connection) for _ in range(self._owed + 1)]
         self._owed = 0
         return next((each for each in answers if "error" in each[0]), answers[-1])
@@ -307,14 +282,14 @@ class RelayBlobs:
             self._owed = 0
 
 
-def _receive_answer(connection: socket.socket) -> tuple[dict[str, Any], bytearray]:
+def _receive_answer(connection: socket.socket) -> tuple[Head, memoryview]:
     answer = receive_frame(connection)
     if answer is None:
         raise RelayError("no answer")
     return answer
 
 
-def _near_files(told: dict[str, Any]) -> FileBlobs | None:
+def _near_files(told: Head) -> FileBlobs | None:
     """Return the relay's directory if it is this machine's: its marker can be read."""
     directory = Path(str(told.get("directory")))
     try:

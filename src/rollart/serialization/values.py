@@ -1,19 +1,17 @@
-"""Plain values as frames on a pipe: JSON for structure, raw buffers for arrays, never pickle.
+"""Plain values as frames, for the pipes to worker processes: any of them, arrays as they are.
 
-    magic (4 bytes) · header bytes (u32) · payload bytes (u64) · JSON header · payload
-
-Scalars, strings, lists and dicts with str keys are themselves in the header. What JSON lacks is an
-object with the key `!` naming its kind: tuple, array, bytes, value (a dataclass of `VALUES`), and
-dict for a dict that itself has a key `!`. Arrays and bytes lie in the payload, aligned to 64
-bytes. Writing hands the arrays' own memory to the kernel; reading fills one buffer that the
-decoded arrays are views of.
+The head of a frame is the value's structure as JSON, its body the bytes of the arrays. Scalars,
+strings, lists and dicts with str keys are themselves in the head. What JSON lacks is an object
+with the key `!` naming its kind: tuple, array, bytes, value (a dataclass of `VALUES`), and dict
+for a dict that itself has a key `!`. Arrays and bytes lie in the body, aligned to 64 bytes.
+Writing hands the arrays' own memory to the kernel; reading fills one buffer that the decoded
+arrays are views of.
 
 Only the classes in `VALUES` are ever made, from their fields, so a frame can build nothing else.
 """
 
 import json
 import os
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from math import prod
@@ -21,8 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from rollart.errors import RollartError
 from rollart.ports import Array
+from rollart.serialization import frames
+from rollart.serialization.codec import CodecError
+from rollart.serialization.frames import PREFIX, make_frame, parse_prefix
 from rollart.types import (
     ArraySteps,
     Completion,
@@ -60,18 +60,10 @@ VALUES: dict[str, type] = {
 }
 """The dataclasses that may cross, by name."""
 
-_MAGIC = b"RLA1"
-_PREFIX = struct.Struct("<4sIQ")
 _ALIGNMENT_BYTES = 64
 _PADDING = bytes(_ALIGNMENT_BYTES)
 _DTYPE_KINDS = "biufcSUmM"
 _SCALARS = (bool, int, float, str, type(None))
-_MOST_PIECES = 512
-"""Buffers per writev call; the kernel's limit is 1024."""
-
-
-class CodecError(RollartError):
-    """A value that cannot cross, or bytes that are no frame."""
 
 
 def encode(value: object) -> list[memoryview]:
@@ -81,70 +73,26 @@ def encode(value: object) -> list[memoryview]:
         tree = encoder.encode(value)
     except RecursionError as error:
         raise CodecError("the value is nested too deeply, or contains itself") from error
-    header = json.dumps(tree, separators=(",", ":")).encode("ascii")
-    prefix = _PREFIX.pack(_MAGIC, len(header), encoder.payload_bytes)
-    return [memoryview(prefix + header), *encoder.pieces]
+    head = json.dumps(tree, separators=(",", ":")).encode("ascii")
+    return make_frame(head, *encoder.pieces)
 
 
 def decode(frame: bytes | bytearray | memoryview) -> Any:
     """Return the value of one whole frame; its arrays are views of `frame`."""
     view = memoryview(frame)
-    header_bytes, payload_bytes = _parse_prefix(view[: _PREFIX.size])
-    if len(view) != _PREFIX.size + header_bytes + payload_bytes:
-        raise CodecError(
-            f"a frame of {len(view)} bytes, announced as "
-            f"{_PREFIX.size + header_bytes + payload_bytes}"
-        )
-    middle = _PREFIX.size + header_bytes
-    return _decode(view[_PREFIX.size : middle], view[middle:])
-
-
-def write_pieces(fd: int, pieces: list[memoryview]) -> None:
-    """Write what `encode` returned to a blocking pipe."""
-    start = 0
-    while start < len(pieces):
-        written = os.writev(fd, pieces[start : start + _MOST_PIECES])
-        while start < len(pieces) and written >= len(pieces[start]):
-            written -= len(pieces[start])
-            start += 1
-        if written:
-            pieces[start] = pieces[start][written:]
+    head_bytes, body_bytes = parse_prefix(view[: PREFIX.size])
+    middle = PREFIX.size + head_bytes
+    if len(view) != middle + body_bytes:
+        raise CodecError(f"a frame of {len(view)} bytes, announced as {middle + body_bytes}")
+    return _decode(view[PREFIX.size : middle], view[middle:])
 
 
 def read_frame(fd: int) -> Any:
     """Read a value from a blocking pipe; EOFError if it ended between two frames."""
-    prefix = _read(fd, _PREFIX.size)
-    if not prefix:
+    frame = frames.read_frame(lambda view: os.readv(fd, [view]))
+    if frame is None:
         raise EOFError("the pipe was closed")
-    header_bytes, payload_bytes = _parse_prefix(prefix)
-    header = _read(fd, header_bytes)
-    payload = _read(fd, payload_bytes)
-    if len(header) < header_bytes or len(payload) < payload_bytes:
-        raise CodecError("the pipe was closed in the middle of a frame")
-    return _decode(header, payload)
-
-
-def _read(fd: int, wanted: int) -> memoryview:
-    try:
-        view = np.empty(wanted, np.uint8).data
-    except (MemoryError, ValueError) as error:
-        raise CodecError(f"a frame announces {wanted} bytes, more than there is memory") from error
-    filled = 0
-    while filled < wanted:
-        got = os.readv(fd, [view[filled:]])
-        if got == 0:
-            break
-        filled += got
-    return view[:filled]
-
-
-def _parse_prefix(prefix: memoryview) -> tuple[int, int]:
-    if len(prefix) < _PREFIX.size:
-        raise CodecError(f"a frame of {len(prefix)} bytes is too short to be one")
-    magic, header_bytes, payload_bytes = _PREFIX.unpack(prefix)
-    if magic != _MAGIC:
-        raise CodecError(f"a frame starts with {magic!r}, wanted {_MAGIC!r}")
-    return header_bytes, payload_bytes
+    return _decode(*frame)
 
 
 class _Encoder:
@@ -152,7 +100,7 @@ class _Encoder:
 
     def __init__(self) -> None:
         self.pieces: list[memoryview] = []
-        self.payload_bytes = 0
+        self.body_bytes = 0
 
     def encode(self, value: Any) -> object:
         if isinstance(value, np.generic) and not isinstance(value, float | str | bytes):
@@ -208,37 +156,37 @@ class _Encoder:
         return {"!": "value", "type": type(value).__name__, "fields": encoded}
 
     def _place(self, buffer: memoryview) -> dict[str, object]:
-        offset = self.payload_bytes
+        offset = self.body_bytes
         padding = -len(buffer) % _ALIGNMENT_BYTES
         if len(buffer):
             self.pieces.append(buffer)
         if padding:
             self.pieces.append(memoryview(_PADDING)[:padding])
-        self.payload_bytes += len(buffer) + padding
+        self.body_bytes += len(buffer) + padding
         return {"offset": offset, "bytes": len(buffer)}
 
 
-def _decode(header: memoryview, payload: memoryview) -> Any:
+def _decode(head: memoryview, body: memoryview) -> Any:
     def restore(tagged: dict[str, Any]) -> Any:
         kind = tagged.get("!")
-        return tagged if kind is None else _RESTORERS[kind](tagged, payload)
+        return tagged if kind is None else _RESTORERS[kind](tagged, body)
 
     try:
-        return json.loads(bytes(header), object_hook=restore)
+        return json.loads(bytes(head), object_hook=restore)
     except CodecError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise CodecError(f"a frame with a damaged header: {error!r}") from error
+        raise CodecError(f"a frame with a damaged head: {error!r}") from error
 
 
-def _restore_bytes(tagged: dict[str, Any], payload: memoryview) -> bytes:
-    return bytes(_part(tagged, payload))
+def _restore_bytes(tagged: dict[str, Any], body: memoryview) -> bytes:
+    return bytes(_part(tagged, body))
 
 
-def _restore_array(tagged: dict[str, Any], payload: memoryview) -> Array:
+def _restore_array(tagged: dict[str, Any], body: memoryview) -> Array:
     dtype = np.dtype(str(tagged["dtype"]))
     shape = tuple(int(length) for length in tagged["shape"])
-    part = _part(tagged, payload)
+    part = _part(tagged, body)
     if dtype.kind not in _DTYPE_KINDS or min(shape, default=0) < 0:
         raise CodecError(f"a frame with an array of dtype {dtype} and shape {shape}")
     if prod(shape) * dtype.itemsize != len(part):
@@ -246,8 +194,8 @@ def _restore_array(tagged: dict[str, Any], payload: memoryview) -> Array:
     return np.ndarray(shape, dtype, buffer=part) if len(part) else np.empty(shape, dtype)
 
 
-def _restore_scalar(tagged: dict[str, Any], payload: memoryview) -> Any:
-    return _restore_array(tagged, payload)[()]
+def _restore_scalar(tagged: dict[str, Any], body: memoryview) -> Any:
+    return _restore_array(tagged, body)[()]
 
 
 def _restore_value(tagged: dict[str, Any], _: memoryview) -> object:
@@ -262,11 +210,11 @@ def _restore_dict(tagged: dict[str, Any], _: memoryview) -> dict[str, Any]:
     return dict(tagged["items"])
 
 
-def _part(tagged: dict[str, Any], payload: memoryview) -> memoryview:
+def _part(tagged: dict[str, Any], body: memoryview) -> memoryview:
     start, length = int(tagged["offset"]), int(tagged["bytes"])
-    if start < 0 or length < 0 or start + length > len(payload):
-        raise CodecError(f"a frame with {length} bytes at {start} of a payload of {len(payload)}")
-    return payload[start : start + length]
+    if start < 0 or length < 0 or start + length > len(body):
+        raise CodecError(f"a frame with {length} bytes at {start} of a body of {len(body)}")
+    return body[start : start + length]
 
 
 _RESTORERS: dict[str, Callable[[dict[str, Any], memoryview], Any]] = {

@@ -10,7 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from rollart.serialization import CodecError, decode, encode, read_frame, write_pieces
+from rollart.serialization.codec import CodecError
+from rollart.serialization.frames import write_pieces
+from rollart.serialization.values import decode, encode, read_frame
 from rollart.types import (
     Completion,
     Sampling,
@@ -147,7 +149,7 @@ class Other:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Other(), r"test_codec\.Other cannot cross a pipe: send JSON values"),
+        (Other(), r"test_values\.Other cannot cross a pipe: send JSON values"),
         ({1: 2}, "a dict with the key 1 cannot cross a pipe: use str keys"),
         (np.array([object()]), "an array of dtype object cannot cross a pipe"),
         ({1, 2}, r"builtins\.set cannot cross"),
@@ -176,13 +178,13 @@ def frame(header: bytes, payload: bytes = b"", magic: bytes = b"RLA1"):
         (b"", "a frame of 0 bytes is too short"),
         (frame(b"1", magic=b"JUNK"), "starts with b'JUNK', wanted b'RLA1'"),
         (frame(b"1") + b"x", "a frame of 18 bytes, announced as 17"),
-        (frame(b"{"), "damaged header"),
-        (frame(b'{"!":"pickle"}'), "damaged header: KeyError"),
-        (frame(b'{"!":["list"]}'), "damaged header: TypeError"),
-        (frame(b'{"!":"tuple"}'), "damaged header"),
-        (frame(b'{"!":"value","type":"Popen","fields":{}}'), "damaged header: KeyError"),
+        (frame(b"{"), "damaged head"),
+        (frame(b'{"!":"pickle"}'), "damaged head: KeyError"),
+        (frame(b'{"!":["list"]}'), "damaged head: TypeError"),
+        (frame(b'{"!":"tuple"}'), "damaged head"),
+        (frame(b'{"!":"value","type":"Popen","fields":{}}'), "damaged head: KeyError"),
         (frame(b'{"!":"value","type":"StepReport","fields":{"x":1}}'), "unexpected keyword"),
-        (frame(b'{"!":"bytes","offset":0,"bytes":9}', b"123"), "9 bytes at 0 of a payload of 3"),
+        (frame(b'{"!":"bytes","offset":0,"bytes":9}', b"123"), "9 bytes at 0 of a body of 3"),
         (frame(b'{"!":"bytes","offset":-1,"bytes":1}', b"123"), "1 bytes at -1"),
         (
             frame(b'{"!":"array","dtype":"O","shape":[0],"offset":0,"bytes":0}'),
