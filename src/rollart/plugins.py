@@ -79,7 +79,7 @@ REWARD_INSTANCE = "rollart.rewards.invoke.instance"
 HTTP_INVOKER = "rollart.rewards.invoke.http"
 LAMBDA_INVOKER = "rollart.rewards.invoke.aws_lambda"
 HARDWARE_TABLES = "rollart.hardware"
-COMMANDS = "rollart.cli"
+COMMAND_PACKAGE = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
 _FILE_PREFIX = "rollart_file_"

@@ -12,7 +12,7 @@ import importlib
 import json
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -23,6 +23,23 @@ from rollart.errors import UserError
 
 Effort: TypeAlias = Literal["quick", "plain", "full"]
 """How much a benchmark repeats."""
+
+ABOUT = "Run a benchmark of the source checkout; without a name, list them."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+    effort = parser.add_mutually_exclusive_group()
+    for name, about in (
+        ("quick", "the smallest edition, figures less exact"),
+        ("full", "repeat more; may take longer than five minutes"),
+    ):
+        effort.add_argument(
+            f"--{name}", dest="effort", action="store_const", const=name, help=about
+        )
+    parser.set_defaults(effort="plain")
 
 
 def run(arguments: Namespace) -> int:

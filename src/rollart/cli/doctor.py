@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,14 @@ class Finding:
     state: str
     """ok, limited or missing."""
     detail: str
+
+
+ABOUT = "Say what this machine can run, and why not."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: Namespace) -> int:

@@ -2,12 +2,13 @@
 
 import sys
 import textwrap
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from asyncio import CancelledError
 from collections.abc import Mapping
 from pathlib import Path
 
 from rollart.cli.output import BOLD, DIM, note, paint, say
+from rollart.cli.parser import Parser
 from rollart.config import parse_override
 from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import make_env
@@ -18,6 +19,33 @@ from rollart.types import Json
 
 _LIMIT_S = 30.0
 """Longest a call may take, as in training unless tasks.NAME.step_timeout_s says otherwise."""
+
+ABOUT = "Work with environments."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    actions = parser.add_subparsers(
+        dest="action", required=True, parser_class=Parser, metavar="try"
+    )
+    about = "Play an environment without a model, and check that it keeps the contract."
+    attempt = actions.add_parser("try", description=about, help=about)
+    shipped = (
+        "frozen_lake, calculator, number_guess; or your own: module:Class, path/to/file.py:Class"
+    )
+    attempt.add_argument("name", metavar="NAME", help=shipped)
+    attempt.add_argument("--seed", type=int, default=0, help="of the first episode (default 0)")
+    attempt.add_argument("--episodes", type=int, default=1, help="how many (default 1)")
+    attempt.add_argument("--max-turns", type=int, default=20, help="per episode (default 20)")
+    attempt.add_argument(
+        "--option", action="append", default=[], metavar="k=v", help="an option of the class"
+    )
+    attempt.add_argument(
+        "--player",
+        choices=("random", "scripted"),
+        default="random",
+        help="random (default), or scripted: takes the environment's own suggestions",
+    )
 
 
 def run(arguments: Namespace) -> int:

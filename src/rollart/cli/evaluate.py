@@ -1,13 +1,25 @@
 """`rollart eval`: a trained model on held-out episodes."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from math import inf
 from pathlib import Path
 
 from rollart.cli.output import say, say_table, silence_bars
+from rollart.cli.parser import add_overrides
 from rollart.cli.train import check_saved
 from rollart.errors import UserError
+
+ABOUT = "Measure a trained model on held-out episodes."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="a run or a checkpoint in it")
+    add_overrides(parser)
+    parser.add_argument("--episodes", type=int, help="how many (default: the config's)")
+    parser.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: Namespace) -> int:

@@ -4,13 +4,14 @@ import errno
 import json
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from rollart.cli.output import say
+from rollart.cli.parser import add_overrides
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
 from rollart.config.places import refused_split
@@ -20,6 +21,40 @@ from rollart.planning.from_config import apply, problem_of
 from rollart.planning.plan import ANYWHERE
 from rollart.planning.search import PlanResult, search
 from rollart.types import Json
+
+ABOUT = (
+    "Find, by simulation, which GPUs of [pools] should train, which roll out and for which "
+    "tasks; print the plan and write a config that has it."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file with [pools] and profiles")
+    add_overrides(parser)
+    parser.add_argument(
+        "--objective",
+        choices=("throughput", "cost"),
+        default="throughput",
+        help="the shortest step (default), or the cheapest: GPUs may stay unused",
+    )
+    parser.add_argument(
+        "--alpha",
+        choices=("keep", "auto"),
+        default="keep",
+        help="keep the config's alpha (default), or choose from 1 to it",
+    )
+    parser.add_argument(
+        "--environments", type=int, metavar="N", help="most there can be (default: no limit)"
+    )
+    parser.add_argument(
+        "--no-split",
+        action="store_true",
+        help="leave prefill and decode together, as the torch engine has them",
+    )
+    parser.add_argument("--explain", action="store_true", help="say why, in sentences")
+    parser.add_argument("--out", metavar="FILE", help="write the config here")
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
 
 
 def run(arguments: Namespace) -> int:

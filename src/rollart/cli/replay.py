@@ -1,7 +1,7 @@
 """`rollart replay`: a run's log re-fed to the scheduler."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -14,6 +14,18 @@ from rollart.observe.trace import write_trace
 from rollart.types import Json
 
 LOG = "events.jsonl"
+
+ABOUT = (
+    "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
+    "that every trajectory ended exactly once and that the staleness bound was kept."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("directory", metavar="RUN", help="a run's directory")
+    parser.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(arguments: Namespace) -> int:

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from difflib import get_close_matches
@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.status import Status
 
 from rollart.cli.output import note, say, say_rows, say_table
+from rollart.cli.parser import add_overrides
 from rollart.config import load_config
 from rollart.control.snapshot import encode_rules
 from rollart.errors import StorageError, UserError
@@ -233,6 +234,35 @@ PARALLEL = ("paper", "beyond")
 """Studies whose runs may be made in several processes: `run` takes `jobs` too."""
 SUMMARY = "summary.json"
 FILES = f"utilisation.png, trace.json, events.jsonl, {SUMMARY}"
+
+ABOUT = (
+    "Simulate a run: the scheduler that runs live, on hardware described in a config. Prints "
+    "a table; writes a plot of use, a timeline for Perfetto, the event log and a summary. "
+    "The studies: paper (the published results), scale (64 to 10,000 GPUs), plan (the "
+    "planner against the paper's split), beyond (rules the paper leaves open)."
+)
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    what = "a TOML file with [pools], or a study: paper, scale, plan, beyond"
+    parser.add_argument("what", nargs="?", metavar="CONFIG|STUDY", help=what)
+    add_overrides(parser)
+    parser.add_argument(
+        "--from",
+        dest="from_run",
+        metavar="RUN",
+        help="simulate a live run from its own log, or by another schedule (run.mode=sync …)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the run")
+    mtbf = "let each engine die after so many seconds on average, for a minute"
+    parser.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
+    parser.add_argument("--quick", action="store_true", help="shorter, figures less exact")
+    jobs = "processes of the studies paper and beyond (default: one a core)"
+    parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
 
 
 def run(arguments: Namespace) -> int:

@@ -4,13 +4,14 @@ The run or checkpoint that a command names: told apart from what is none, before
 """
 
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from rollart.checkpoints.resume import check_resumed
 from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.cli.dry_run import describe_run, headline
 from rollart.cli.output import say, silence_bars
+from rollart.cli.parser import add_overrides
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.config.checks import check_places
 from rollart.config.writer import toml_value
@@ -55,6 +56,26 @@ def _check_directory(path: Path, *, given: str) -> None:
         raise UserError(f"{given}: no such directory; {name}")
     if not path.is_dir():
         raise UserError(f"{given}: is a file; {name}")
+
+
+ABOUT = "Train an agent as a config file says."
+
+
+def add_arguments(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file, see examples/")
+    add_overrides(parser)
+    resume = (
+        "go on from the run or checkpoint in this directory; with CONFIG, in CONFIG's directory, "
+        "and this one stays as it is"
+    )
+    parser.add_argument("--resume", metavar="DIR", help=resume)
+    parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
+    parser.add_argument(
+        "--address",
+        metavar="ADDR",
+        help='run on Ray: "local" for one on this machine, "auto" or HOST:PORT to join a cluster',
+    )
 
 
 def run(arguments: Namespace) -> int:
