@@ -17,18 +17,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import rollart
 from rollart.cli.output import BOLD, paint, say, say_table
 from rollart.errors import UserError
+from rollart.plugins import find_checkout
 
 Effort: TypeAlias = Literal["quick", "plain", "full"]
 """How much a benchmark repeats."""
 
-ABOUT = "Run a benchmark of the source checkout; without a name, list them."
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_bench(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = "Run a benchmark of the source checkout; without a name, list them."
     parser.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
     parser.add_argument("--json", action="store_true", help="last line is one JSON object")
     effort = parser.add_mutually_exclusive_group()
@@ -42,7 +41,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.set_defaults(effort="plain")
 
 
-def run(arguments: Namespace) -> int:
+def run_bench(arguments: Namespace) -> int:
     """List benchmarks or run one."""
     directory = find_benchmarks()
     names = {path.stem: path for path in sorted(directory.glob("[a-z]*.py"))}
@@ -62,13 +61,7 @@ def run(arguments: Namespace) -> int:
 
 def find_benchmarks() -> Path:
     """Return the directory of benchmarks: next to the source, or in the current directory."""
-    for root in (Path(rollart.__file__).parents[2], Path.cwd()):
-        if any((root / "benchmarks").glob("[a-z]*.py")):
-            return root / "benchmarks"
-    raise UserError(
-        "no benchmarks here: they come with the source checkout, not with the package; "
-        "run this in the checkout's directory"
-    )
+    return find_checkout("benchmarks") / "benchmarks"
 
 
 def _measure(directory: Path, name: str, *, effort: Effort) -> Mapping[str, Any]:

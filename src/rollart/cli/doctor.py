@@ -41,15 +41,13 @@ class Finding:
     detail: str
 
 
-ABOUT = "Say what this machine can run, and why not."
-
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_doctor(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = "Say what this machine can run, and why not."
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(arguments: Namespace) -> int:
+def run_doctor(arguments: Namespace) -> int:
     """Examine the machine and print the findings."""
     findings = examine()
     if arguments.json:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rollart.cli.output import complain
-from rollart.cli.parser import load_command, parse
+from rollart.cli.parser import parse, run_command
 from rollart.errors import UserError
 
 EXTRAS = {
@@ -75,8 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = parse(sys.argv[1:] if argv is None else argv)
-    return load_command(arguments.command).run(arguments)
+    return run_command(parse(sys.argv[1:] if argv is None else argv))
 
 
 def _explain(error: Exception) -> int:

@@ -20,11 +20,10 @@ from rollart.types import Json
 _LIMIT_S = 30.0
 """Longest a call may take, as in training unless tasks.NAME.step_timeout_s says otherwise."""
 
-ABOUT = "Work with environments."
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_env(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = "Work with environments."
     actions = parser.add_subparsers(
         dest="action", required=True, parser_class=Parser, metavar="try"
     )
@@ -48,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
 
 
-def run(arguments: Namespace) -> int:
+def run_env(arguments: Namespace) -> int:
     """Play episodes, show each turn, sum up."""
     sys.path.insert(0, str(Path.cwd()))
     if arguments.episodes < 1 or arguments.max_turns < 1:

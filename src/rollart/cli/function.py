@@ -17,11 +17,10 @@ from rollart.rewards.invoke.server import ServeOptions, bind, default_port, serv
 
 TOKEN_ENV = InvokerOptions().token_env
 
-ABOUT = "Run reward functions elsewhere."
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_function(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = "Run reward functions elsewhere."
     actions = parser.add_subparsers(
         dest="action", required=True, parser_class=Parser, metavar="serve|package"
     )
@@ -48,7 +47,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         action.add_argument("functions", nargs="+", metavar="FUNCTION", help="module:function")
 
 
-def run(arguments: Namespace) -> int:
+def run_function(arguments: Namespace) -> int:
     """Serve or package."""
     sys.path.insert(0, str(Path.cwd()))
     if arguments.action == "serve":

@@ -1,15 +1,15 @@
 """The parser of the command line, its help page, and how a wrong command line is reported.
 
-Each command is a module of this package with `ABOUT`, `add_arguments(parser)` and
-`run(arguments)`. Only the module of the command that was typed is imported, so that
-`rollart --help` and a mistyped command answer at once, whatever the commands import.
+A command NAME is declared and run by one module of this package: `add_NAME(parser)` declares its
+arguments, `run_NAME(arguments)` runs it. Only the module of the command that was typed is imported,
+so that `rollart --help` and a mistyped command answer at once, whatever the commands import.
 """
 
 import argparse
 import importlib
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from types import ModuleType
@@ -48,8 +48,8 @@ COMMANDS: Mapping[str, CommandInfo] = {
     info.usage.partition(" ")[0]: info
     for info in (
         _info("train CONFIG [key=value ...]", "train; --resume DIR goes on, --dry-run plans only"),
-        _info("eval RUN_OR_CHECKPOINT", "measure success on held-out episodes", "evaluate"),
-        _info("replay RUN", "check from a run's log that every trajectory ended once"),
+        _info("eval RUN_OR_CHECKPOINT", "measure success on held-out episodes", "runs"),
+        _info("replay RUN", "check from a run's log that every trajectory ended once", "runs"),
         _info("config show|check|explain", "see, check and understand a config"),
         _info("env try NAME", "play an environment without a model"),
         _info("pools CONFIG|RUN", "the hardware, who prefers what, where workers are or were"),
@@ -117,9 +117,11 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def load_command(name: str) -> ModuleType:
-    """Import the module of a command."""
-    return importlib.import_module(f"{COMMAND_PACKAGE}.{COMMANDS[name].module}")
+def run_command(arguments: argparse.Namespace) -> int:
+    """Run the command that was typed and return its exit code."""
+    run: Callable[[argparse.Namespace], int]
+    run = getattr(_load(arguments.command), f"run_{arguments.command}")
+    return run(arguments)
 
 
 def add_overrides(parser: argparse.ArgumentParser) -> None:
@@ -137,12 +139,15 @@ def _build(chosen: str) -> argparse.ArgumentParser:
         dest="command", required=True, parser_class=Parser, metavar="COMMAND"
     )
     for name in COMMANDS:
+        command = commands.add_parser(name)
         if name == chosen:
-            module = load_command(name)
-            module.add_arguments(commands.add_parser(name, description=module.ABOUT))
-        else:
-            commands.add_parser(name)
+            getattr(_load(name), f"add_{name}")(command)
     return parser
+
+
+def _load(name: str) -> ModuleType:
+    """Import the module of a command."""
+    return importlib.import_module(f"{COMMAND_PACKAGE}.{COMMANDS[name].module}")
 
 
 def _guess(message: str) -> str:

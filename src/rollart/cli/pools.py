@@ -24,20 +24,19 @@ _USES = {"train": "trains", "rollout": "rolls out", "environments": "hosts envir
 _SHOWN = 4
 """Workers at home that a row names."""
 
-ABOUT = (
-    "Show the pools of a config, which of them each phase and task domain prefers and where "
-    "workers would be; or, of a run on a cluster, where each worker was and when."
-)
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_pools(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = (
+        "Show the pools of a config, which of them each phase and task domain prefers and where "
+        "workers would be; or, of a run on a cluster, where each worker was and when."
+    )
     parser.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
     parser.add_argument("--address", metavar="ADDR", help="the Ray cluster to look at")
     add_overrides(parser)
 
 
-def run(arguments: Namespace) -> int:
+def run_pools(arguments: Namespace) -> int:
     """Show the pools of a config, or the bindings of a run."""
     path = Path(arguments.what)
     if path.is_dir():

@@ -1,12 +1,27 @@
-"""`rollart replay`: a run's log re-fed to the scheduler."""
+"""`rollart eval` and `rollart replay`: what a run that has ended can be asked.
+
+`eval` plays held-out episodes with its weights; `replay` feeds its log to the scheduler again.
+"""
 
 import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from math import inf
 from pathlib import Path
 from typing import cast
 
-from rollart.cli.output import BOLD, GREEN, YELLOW, complain, paint, say, say_table
+from rollart.api import check_saved
+from rollart.cli.output import (
+    BOLD,
+    GREEN,
+    YELLOW,
+    complain,
+    paint,
+    say,
+    say_table,
+    silence_bars,
+)
+from rollart.cli.parser import add_overrides
 from rollart.errors import UserError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
@@ -15,20 +30,50 @@ from rollart.types import Json
 
 LOG = "events.jsonl"
 
-ABOUT = (
-    "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
-    "that every trajectory ended exactly once and that the staleness bound was kept."
-)
 
-
-def add_arguments(parser: ArgumentParser) -> None:
+def add_eval(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
+    parser.description = "Measure a trained model on held-out episodes."
+    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="a run or a checkpoint in it")
+    add_overrides(parser)
+    parser.add_argument("--episodes", type=int, help="how many (default: the config's)")
+    parser.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run_eval(arguments: Namespace) -> int:
+    """Evaluate and print the figures."""
+    path = Path(arguments.path)
+    if not path.exists():
+        raise UserError(f"{path}: no such run or checkpoint")
+    if arguments.episodes is not None and arguments.episodes < 1:
+        raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
+    if arguments.temperature is not None and not 0 <= arguments.temperature < inf:
+        raise UserError(f"--temperature {arguments.temperature}: must be at least 0 and finite")
+    check_saved(path, given=str(path))
+    silence_bars()
+    from rollart.pipelines.evaluation import evaluate  # noqa: PLC0415 loads torch
+
+    figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)
+    if arguments.json:
+        say(json.dumps(figures))
+    else:
+        say_table(figures)
+    return 0
+
+
+def add_replay(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = (
+        "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
+        "that every trajectory ended exactly once and that the staleness bound was kept."
+    )
     parser.add_argument("directory", metavar="RUN", help="a run's directory")
     parser.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
-def run(arguments: Namespace) -> int:
+def run_replay(arguments: Namespace) -> int:
     """Replay a run and print what was proved."""
     directory = Path(arguments.directory)
     if not directory.is_dir():
