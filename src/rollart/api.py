@@ -18,7 +18,7 @@ import os
 import re
 import threading
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -141,7 +141,7 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     env: "type[Any] | str | None" = None,
-    **changes: object,
+    **changes: Any,
 ) -> Config:
     """Return the config that `source` is, with changes applied and everything validated.
 
@@ -172,8 +172,9 @@ def load_config(
     if task:
         base = {key: value for key, value in base.items() if not key.startswith("tasks.")}
     typed = dict(configs.parse_override(each) for each in overrides)
-    flat = dict(_flat(base | typed | changed, ""))
-    return parse_config("\n".join(f"{key} = {toml_value(value)}" for key, value in flat.items()))
+    sections = _nested(_flat(base | typed | changed, ""))
+    lines = (f"{name} = {toml_value(section)}" for name, section in sections.items())
+    return parse_config("\n".join(lines))
 
 
 def train(
@@ -181,7 +182,7 @@ def train(
     *,
     env: "type[Any] | str | None" = None,
     resume: "Run | Path | str | None" = None,
-    **changes: object,
+    **changes: Any,
 ) -> Run:
     """Train an agent and return the run; see `load_config` for the arguments.
 
@@ -226,7 +227,7 @@ def evaluate(
     *,
     episodes: int | None = None,
     temperature: float | None = None,
-    **changes: object,
+    **changes: Any,
 ) -> dict[str, Json]:
     """Play held-out episodes with a run's newest checkpoint, or a checkpoint; return the figures.
 
@@ -245,7 +246,7 @@ def evaluate(
 
 
 def simulate(
-    source: Source = None, *, directory: Path | str | None = None, **changes: object
+    source: Source = None, *, directory: Path | str | None = None, **changes: Any
 ) -> "Simulated":
     """Simulate a run on the hardware that [pools] describes; return its rows and summary.
 
@@ -272,7 +273,7 @@ def plan(
     most_environments: int | None = None,
     may_split: bool = True,
     progress: Callable[[str], None] = lambda _: None,
-    **changes: object,
+    **changes: Any,
 ) -> Planned:
     """Find, by simulation, which GPUs of [pools] should train and which should roll out.
 
@@ -420,6 +421,20 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
             yield from _flat(cast("Mapping[str, Any]", value), f"{prefix}{key}.")
         else:
             yield prefix + key, _plain(value, prefix + key)
+
+
+def _nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Return the nested tables of dotted keys; a later value takes the place of an earlier one."""
+    tables: dict[str, Any] = {}
+    for key, value in values:
+        *path, last = key.split(".")
+        table = tables
+        for part in path:
+            if not isinstance(table.get(part), dict):
+                table[part] = {}
+            table = table[part]
+        table[last] = value
+    return tables
 
 
 def _plain(value: Any, field: str) -> Any:

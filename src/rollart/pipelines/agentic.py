@@ -83,7 +83,7 @@ class TrainingRun:
         version = Version(0 if saved is None else saved.scheduler["version"])
         main = cast("asyncio.Task[int]", asyncio.current_task())
         loop = asyncio.get_running_loop()
-        self.interrupt = partial(loop.call_soon_threadsafe, self._interrupt, main, signal.SIGINT)
+        self.interrupt = lambda: loop.call_soon_threadsafe(self._interrupt, main, signal.SIGINT)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.add_signal_handler(number, self._interrupt, main, number)
