@@ -1,15 +1,8 @@
-"""Directories that are replaced whole.
+"""Files and directories that are replaced as a whole: the one atomic write.
 
-A draft is written beside its target and gets its name by two renames; the directory of that name
-before it goes only afterwards. What goes wrong between the renames, a crash too, costs the new one,
-never the old.
-
-Checkpoint directories, written whole or not at all.
-
-Everything is written to a sibling directory first and renamed when complete, so that a reader, a
-second writer or a later run never meets half a checkpoint.
-
-The summary: what a run came to, as one small JSON file, whole or not there.
+A draft is written beside its target and gets its name when it is complete, so that a reader, a
+second writer or a later run never meets half of it. A directory takes two renames: a crash between
+them loses the new directory, never the old one, which `recover_directory` puts back.
 """
 
 import json
@@ -18,10 +11,6 @@ import tempfile
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-
-from safetensors import SafetensorError
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
 from rollart.errors import StorageError
 from rollart.types import Json
@@ -58,16 +47,6 @@ def _aside(target: Path) -> Path:
     return target.with_name(f".{target.name}.old")
 
 
-def save_checkpoint(
-    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
-) -> None:
-    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
-    logging.disable_progress_bar()
-    with written_whole(directory) as target:
-        model.save_pretrained(target)
-        tokenizer.save_pretrained(target)
-
-
 @contextmanager
 def written_whole(directory: Path) -> Generator[Path]:
     """Give a directory to write to; it becomes `directory` on leaving, or nothing does."""
@@ -80,7 +59,7 @@ def written_whole(directory: Path) -> Generator[Path]:
         yield draft
         draft.chmod(0o755)
         replace_directory(draft, directory)
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         fix = "make room, or choose another directory"
         raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
     finally:

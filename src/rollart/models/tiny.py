@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from rollart.atomic_files import save_checkpoint
 from rollart.errors import ConfigError
+from rollart.models.loader import save_checkpoint
 from rollart.models.tokenizer import END, PAD
 
 _ROPE_BASE = 10_000.0

@@ -23,8 +23,8 @@ from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
-from rollart.atomic_files import save_checkpoint
 from rollart.errors import ConfigError
+from rollart.models.loader import save_checkpoint
 from rollart.models.options import ModelOptions
 from rollart.models.tokenizer import load_tokenizer
 from rollart.ports import Renderer
