@@ -43,7 +43,7 @@ from rollart.observe.run_directory import (
     find_holder,
 )
 from rollart.observe.trackers import read_rows
-from rollart.plugins import name_of
+from rollart.plugins import import_name
 from rollart.types import Json
 
 if TYPE_CHECKING:
@@ -404,7 +404,7 @@ def _task_of(env: "type[Any] | str | None") -> dict[str, Any]:
     """Return the tasks of a config that has one environment, under its own name in lower case."""
     if env is None:
         return {}
-    named = env if isinstance(env, str) else name_of(env, field="env")
+    named = env if isinstance(env, str) else import_name(env, field="env")
     words = re.findall(r"[A-Z]+[a-z0-9]*|[a-z0-9]+", named.rpartition(":")[2])
     return {"tasks": {"_".join(words).lower(): {"env": named}}}
 
@@ -440,7 +440,7 @@ def _nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _plain(value: Any, field: str) -> Any:
     """Return a value as a config holds it: a class or function by its name."""
     if inspect.isclass(value) or inspect.isfunction(value):
-        return name_of(value, field=field)
+        return import_name(value, field=field)
     if isinstance(value, Path):
         return str(value)
     if value is None or isinstance(value, bool | int | float | str | Mapping | list | tuple):
