@@ -1,4 +1,5 @@
 """Define an environment, train, evaluate, simulate and read the run: in a script or a notebook."""
+# ruff: noqa: D102, T201
 
 from random import Random
 
@@ -8,15 +9,15 @@ import rollart
 class Echo:
     """The agent must repeat the letter that it sees."""
 
-    def reset(self, seed, task):  # noqa: D102
+    def reset(self, seed, task):
         self.letter = Random(seed).choice("abcdefgh")
         return f"say {self.letter}", {"actions": list("abcdefgh")}
 
-    def step(self, action):  # noqa: D102
+    def step(self, action):
         is_right = action == self.letter
         return "right" if is_right else "wrong", float(is_right), True, False, {}
 
-    def suggest(self):  # noqa: D102  optional: a good action, for the warm start of a tiny model
+    def suggest(self):  # optional: a good action, for the warm start of a tiny model
         return self.letter
 
 
@@ -25,7 +26,9 @@ def main(**changes):
     small = {"model": {"path": "tiny:0.3M"}, "sampling": {"max_tokens": 2}, "environments": 16}
     run = rollart.train(env=Echo, steps=20, **{**small, **changes})
     print("success:", run.summary["success_before"], "->", run.summary["success_after"])
-    print("reward of each step:", [row["reward_mean"] for row in run.metrics if "reward_mean" in row])
+    print(
+        "reward of each step:", [row["reward_mean"] for row in run.metrics if "reward_mean" in row]
+    )
     print(run.samples[0])
     print("greedy:", rollart.evaluate(run, episodes=50, temperature=0.0)["success_rate"])
     print("lost:", rollart.read_run(run.directory).replay()["lost"])

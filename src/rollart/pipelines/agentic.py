@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.checkpoints.resume import START, check_going_on, find_model
+from rollart.checkpoints.resume import check_going_on
 from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_raise, told_first
 from rollart.checkpoints.validate import blame, load_newest
 from rollart.clock import SystemClock
@@ -43,7 +43,13 @@ from rollart.pipelines.run_record import (
     make_setups,
     open_record,
 )
-from rollart.pipelines.start_model import check_devices, check_model, prepare_model
+from rollart.pipelines.start_model import (
+    START,
+    check_devices,
+    check_model,
+    find_model,
+    prepare_model,
+)
 from rollart.ports import Handle
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
