@@ -23,8 +23,8 @@ class Echo:
 
 def main(**changes):
     """Run the notebook; `changes` are sections of the config or keys of [run]."""
-    small = {"model": {"path": "tiny:0.3M"}, "sampling": {"max_tokens": 2}, "environments": 16}
-    run = rollart.train(env=Echo, steps=20, **{**small, **changes})
+    small = {"steps": 20, "model": {"path": "tiny:0.3M"}, "sampling": {"max_tokens": 2}}
+    run = rollart.train(env=Echo, **{**small, **changes})
     print("success:", run.summary["success_before"], "->", run.summary["success_after"])
     print(
         "reward of each step:", [row["reward_mean"] for row in run.metrics if "reward_mean" in row]

@@ -375,12 +375,14 @@ def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], object] =
             results.append(work())
         except BaseException as error:
             errors.append(error)
+        finally:
+            ended.set()
 
-    thread = threading.Thread(target=run, name="rollart", daemon=True)
-    thread.start()
-    while thread.is_alive():
+    ended = threading.Event()
+    threading.Thread(target=run, name="rollart", daemon=True).start()
+    while not ended.is_set():
         try:
-            thread.join()
+            ended.wait()  # a thread whose join was interrupted would count as ended
         except KeyboardInterrupt:
             interrupt()
     if errors:
