@@ -55,8 +55,75 @@ class Drawer:
     def close(self):
         pass
 """
-MODULES = {"toy_env": ENV, "toy_reward": REWARD, "toy_store": STORE}
+ALGORITHM = '''
+from dataclasses import dataclass
+from pathlib import Path
+
+from rollart.types import AlgorithmNeeds, TokenLosses
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Raises the likelihood of every sampled token by the same amount."""
+
+    by: float = 1.0
+    needs = AlgorithmNeeds()
+
+    def advantages(self, batch):
+        Path("trained").write_text(str(len(batch.rewards)))
+        return batch.owners * 0.0 + self.by
+
+    def token_weights(self, counts, groups):
+        return counts * 0 + 1 / max(1, counts.sum())
+
+    def loss(self, terms):
+        return TokenLosses(losses=-terms.advantages * terms.logprobs)
+'''
+ENGINE = '''
+from dataclasses import dataclass
+
+from rollart.inference.scripted import ScriptedEngine
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    first: int = 5
+
+class Counting(ScriptedEngine):
+    """Samples ascending token ids."""
+
+    Options = Options
+
+    @classmethod
+    def open(cls, model, *, options, version, threads):
+        def count(request):
+            return [options.first + n for n in range(request.sampling.max_tokens)]
+
+        return cls(count, version=version)
+'''
+PLAYER = '''
+from rollart.rollout.players.token_turns import Episode
+
+class Shout:
+    """Takes what the policy says in capitals as its action, once."""
+
+    async def play(self, attempt):
+        observation, _ = await attempt.reset()
+        episode = Episode(attempt.spec, renderer=attempt.renderer)
+        text = episode.complete(await attempt.complete(episode.start(observation)))
+        episode.observe(await attempt.step(text.upper()))
+        return episode.finish()
+'''
+MODULES = {
+    "toy_algorithm": ALGORITHM,
+    "toy_engine": ENGINE,
+    "toy_env": ENV,
+    "toy_player": PLAYER,
+    "toy_reward": REWARD,
+    "toy_store": STORE,
+}
 FRAGMENTS = {
+    "algorithm": '[algorithm]\ntype = "toy_algorithm:Push"\nby = 0.5',
+    "engine": '[engine]\nname = "toy_engine:Counting"\noptions = { first = 6 }',
+    "player": '[tasks.echo]\nplayer = "toy_player:Shout"',
     "env": '[tasks.echo]\nenv = "toy_env:Letter"\noptions = { letter = "b" }',
     "reward": '[tasks.echo.rewards.x]\nfunction = "toy_reward:length"\noptions.note = "scored"',
     "store": '[weights]\nstore = "toy_store:Drawer"\nplace = "drawer"',
@@ -78,13 +145,15 @@ def test_a_toy_of_each_kind_trains_a_step(modules):
     run = train_with(modules, *FRAGMENTS.values())
     assert run.summary["steps"] == 1
     assert (modules / "scored").read_text() == "b"
+    assert (modules / "trained").read_text() == "4"
+    assert "Counting" in next(iter(run.summary["engines"]))
     assert any((modules / "drawer").iterdir())
     [row] = [row for row in run.metrics if "reward_mean" in row]
     assert row["reward_mean"] > 0
     assert run.replay()["lost"] == 0
 
 
-@pytest.mark.parametrize("kind", ["env", "reward", "store"])
+@pytest.mark.parametrize("kind", ["algorithm", "engine", "env", "player", "reward", "store"])
 def test_an_unknown_name_is_answered_with_the_nearest_and_with_how_to_name_ones_own(kind):
     known = known_names(kind)[0]
     with pytest.raises(ConfigError) as caught:

@@ -26,16 +26,28 @@ if TYPE_CHECKING:
     )
     from rollart.config import Config
     from rollart.errors import ConfigError, RollartError
-    from rollart.ports import Engine, Env, WeightStore
+    from rollart.ports import (
+        Algorithm,
+        Blobs,
+        Engine,
+        Env,
+        Player,
+        RewardFunction,
+        WeightStore,
+    )
     from rollart.types import Reward, Task, Trajectory, Turn
 
 __version__ = "0.1.0"
 __all__ = [
+    "Algorithm",
+    "Blobs",
     "Config",
     "ConfigError",
     "Engine",
     "Env",
+    "Player",
     "Reward",
+    "RewardFunction",
     "RollartError",
     "Run",
     "Task",
@@ -54,7 +66,15 @@ _MODULES = {
     "api": ("Run", "evaluate", "load_config", "plan", "read_run", "simulate", "train"),
     "config": ("Config",),
     "errors": ("ConfigError", "RollartError"),
-    "ports": ("Engine", "Env", "WeightStore"),
+    "ports": (
+        "Algorithm",
+        "Blobs",
+        "Engine",
+        "Env",
+        "Player",
+        "RewardFunction",
+        "WeightStore",
+    ),
     "types": ("Reward", "Task", "Trajectory", "Turn"),
 }
 """The module that each public name is in."""
