@@ -35,6 +35,7 @@ test: packages lint docs
 lint: install-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
+	$(BIN)/lint-imports
 	$(BIN)/pyright
 	$(BIN)/pyright -p benchmarks
 

@@ -13,7 +13,7 @@ from random import Random
 
 from rollart.errors import ScoreError
 from rollart.rewards.context import use_sandbox
-from rollart.sandbox.factory import open_sandbox
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Json, Reward, Trajectory
 

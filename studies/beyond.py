@@ -36,10 +36,11 @@ from rollart.control.lending import Lending
 from rollart.control.rules import Dispatch, Rules
 from rollart.sim.cluster import ClusterDurations
 from rollart.sim.outcome import SimOutcome, simulate
+from rollart.sim.profiles import TASKS
 from rollart.sim.workload import TaskProfile
 from rollart.sim.world import World
 from rollart.types import Json
-from studies.paper.setup import ENVIRONMENTS, REDUNDANT_GROUPS, TASKS, TP, Setup, testbed
+from studies.paper.setup import ENVIRONMENTS, REDUNDANT_GROUPS, TP, Setup, testbed
 from studies.parallel import make_all
 
 SIZE = "32B"

@@ -1,6 +1,95 @@
 """RollArt: train LLM agents with reinforcement learning on disaggregated infrastructure.
 
-Importing the package loads neither torch nor ray; each module imports what it is about.
+The names of `__all__` are the public interface; everything else may move. Importing the package
+loads neither torch nor ray: each name is imported from its module when it is first used.
+
+Example:
+    >>> import rollart
+    >>> run = rollart.train(env="frozen_lake", steps=20, model={"path": "tiny:0.3M"})
+    >>> rollart.evaluate(run, episodes=100)["success_rate"]
+    0.41
+
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollart.api import (
+        Run,
+        evaluate,
+        load_config,
+        plan,
+        read_run,
+        simulate,
+        train,
+    )
+    from rollart.config import Config
+    from rollart.errors import ConfigError, RollartError
+    from rollart.ports import (
+        Algorithm,
+        Blobs,
+        Engine,
+        Env,
+        Player,
+        RewardFunction,
+        WeightStore,
+    )
+    from rollart.types import Reward, Task, Trajectory, Turn
+
 __version__ = "0.1.0"
+__all__ = [
+    "Algorithm",
+    "Blobs",
+    "Config",
+    "ConfigError",
+    "Engine",
+    "Env",
+    "Player",
+    "Reward",
+    "RewardFunction",
+    "RollartError",
+    "Run",
+    "Task",
+    "Trajectory",
+    "Turn",
+    "WeightStore",
+    "__version__",
+    "evaluate",
+    "load_config",
+    "plan",
+    "read_run",
+    "simulate",
+    "train",
+]
+_MODULES = {
+    "api": ("Run", "evaluate", "load_config", "plan", "read_run", "simulate", "train"),
+    "config": ("Config",),
+    "errors": ("ConfigError", "RollartError"),
+    "ports": (
+        "Algorithm",
+        "Blobs",
+        "Engine",
+        "Env",
+        "Player",
+        "RewardFunction",
+        "WeightStore",
+    ),
+    "types": ("Reward", "Task", "Trajectory", "Turn"),
+}
+"""The module that each public name is in."""
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name when it is first used."""
+    for module, names in _MODULES.items():
+        if name in names:
+            found = getattr(import_module(f"{__name__}.{module}"), name)
+            globals()[name] = found
+            return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Return the public names."""
+    return sorted(__all__)

@@ -26,7 +26,15 @@ _TOLD = 300
 
 
 class RollartError(Exception):
-    """The root of the tree."""
+    """The root of the tree.
+
+    Example:
+        try:
+            rollart.train("my.toml")
+        except rollart.RollartError as error:
+            print(error)
+
+    """
 
 
 class UserError(RollartError):
@@ -34,7 +42,12 @@ class UserError(RollartError):
 
 
 class ConfigError(UserError):
-    """A config field with a wrong value, or, where that is None, with none."""
+    """A config field with a wrong value, or, where that is None, with none.
+
+    Example:
+        ConfigError("run.steps", 0, "must be at least 1")  # run.steps = 0: must be at least 1
+
+    """
 
     def __init__(self, field: str, value: object, fix: str) -> None:
         self.field = field

@@ -79,7 +79,7 @@ REWARD_INSTANCE = "rollart.rewards.invoke.instance"
 HTTP_INVOKER = "rollart.rewards.invoke.http"
 LAMBDA_INVOKER = "rollart.rewards.invoke.aws_lambda"
 HARDWARE_TABLES = "rollart.hardware"
-COMMANDS = "rollart.cli"
+COMMAND_PACKAGE = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
 _FILE_PREFIX = "rollart_file_"
@@ -265,3 +265,20 @@ def find_checkout(folder: str) -> Path:
         f"no {folder} here: they come with the source checkout, not with the package; "
         "run this in the checkout's directory"
     )
+
+
+def import_name(found: Any, *, field: str) -> str:
+    """Return the `module:Object` that names a class or function, so that a config can hold it.
+
+    One of a notebook or script is `__main__:Object`: this process alone can find it.
+
+    Example:
+        >>> import_name(FrozenLake, field="tasks.lake.env")
+        'rollart.envs.frozen_lake:FrozenLake'
+
+    """
+    module, name = found.__module__, found.__qualname__
+    if getattr(sys.modules.get(module), name, None) is not found:
+        fix = f"define {found.__name__} at the top level of a module, script or notebook"
+        raise ConfigError(field, f"{module}:{name}", fix)
+    return f"{module}:{name}"

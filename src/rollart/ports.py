@@ -60,6 +60,17 @@ class Env(Protocol):
     Optional: `close()`; `suggest() -> str`, a good action now (a scripted player for warm
     starts); class attributes `system_prompt: str` and `inline: bool` (True: a step takes
     microseconds and never blocks, so it may run on the event loop instead of in a thread).
+
+    Example:
+        class Echo:
+            def reset(self, seed, task):
+                self.letter = "abcd"[seed % 4]
+                return f"say {self.letter}", {"actions": ["a", "b", "c", "d"]}
+
+            def step(self, action):
+                is_right = action == self.letter
+                return "right" if is_right else "wrong", float(is_right), True, False, {}
+
     """
 
     def reset(
@@ -174,6 +185,13 @@ class Engine(Protocol):
     A request is known by (session, turn). After `update` with `keep_kv=False`, cached keys and
     values are recomputed under the new weights; sampled tokens, log-probs and versions are kept
     and requests go on. An update with nothing running leaves the engine as if newly made.
+
+    Example:
+        engine.add(Request(session=41, turn=0, tokens=(1, 17, 4), sampling=Sampling(), ...))
+        while engine.busy:
+            for completion in engine.step():
+                print(completion.tokens, completion.logprobs, completion.versions)
+
     """
 
     @property
@@ -218,7 +236,15 @@ OnCut = Callable[[int], None]
 
 
 class Generator(Protocol):
-    """An engine as the rest of the program sees it: asynchronous, suspendable."""
+    """An engine as the rest of the program sees it: asynchronous, suspendable.
+
+    Example:
+        completion = await generator.generate(request)
+        await generator.suspend()
+        await generator.update(Version(4))
+        await generator.resume()
+
+    """
 
     async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
         """Complete one request; cancelling the await aborts it.
@@ -391,7 +417,14 @@ class TokenColumns(Protocol):
 
 
 class WeightStore(Protocol):
-    """Versioned weights. A version is visible only whole: its manifest is written last."""
+    """Versioned weights. A version is visible only whole: its manifest is written last.
+
+    Example:
+        store.publish(Version(3), {"model.norm.weight": numpy.ones(64, "float32")})
+        store.latest()  # 3
+        store.fetch(Version(3))["model.norm.weight"].shape  # (64,)
+
+    """
 
     @property
     def place(self) -> str:
@@ -432,6 +465,13 @@ class Blobs(Protocol):
 
     A value is there whole or not at all. Keys are letters, digits, `.`, `-` and `_`; all but one
     are written once. Many read, one writes. What refuses raises StorageError.
+
+    Example:
+        blobs.put("v3-bucket-0", b"...")
+        blobs.get("v3-bucket-0")  # b"..."
+        blobs.delete("v3-bucket-0")
+        blobs.get("v3-bucket-0")  # raises KeyError
+
     """
 
     @property
@@ -480,6 +520,12 @@ class RewardInvoker(Protocol):
 
     A call is answered exactly once, however often it was delivered; what goes wrong is raised as
     `ScoreError` and is never a reward.
+
+    Example:
+        call = ScoreCall(function="exact", options={"key": "answer"}, trajectories=(trajectory,),
+                         is_group=False, key="run-7/41")
+        await invoker.invoke(call)  # (Reward(value=1.0),)
+
     """
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
@@ -496,7 +542,13 @@ class RewardInvoker(Protocol):
 
 
 class Sandbox(Protocol):
-    """Runs programs nobody trusts: no network, nothing of the host to read, limits on the rest."""
+    """Runs programs nobody trusts: no network, nothing of the host to read, limits on the rest.
+
+    Example:
+        result = await sandbox.run(Program(argv=("python3", "-c", "print(6 * 7, end='')")))
+        result.end, result.exit_code, result.stdout  # "exited", 0, b"42"
+
+    """
 
     @property
     def limits(self) -> ProgramLimits:
@@ -513,7 +565,14 @@ class Sandbox(Protocol):
 
 
 class Handle(Protocol):
-    """An actor somewhere: its methods are awaited the same way wherever it lives."""
+    """An actor somewhere: its methods are awaited the same way wherever it lives.
+
+    Example:
+        trainer = await host.spawn("my_trainer:Trainer", {"seed": 0}, own_process=True)
+        await trainer.call("save", "runs/a/checkpoints/step-3")
+        await trainer.close()
+
+    """
 
     async def call(self, method: str, *args: object) -> Any:
         """Run a method of the actor and return its result."""
@@ -525,7 +584,12 @@ class Handle(Protocol):
 
 
 class Host(Protocol):
-    """Where actors are spawned: in this process, in one of their own, or on a cluster."""
+    """Where actors are spawned: in this process, in one of their own, or on a cluster.
+
+    Example:
+        worker = await host.spawn("my_workers:Worker", {"slots": 8}, own_process=True, pool="cpus")
+
+    """
 
     async def spawn(
         self, target: str, options: Mapping[str, Json], *, own_process: bool, pool: str = ""

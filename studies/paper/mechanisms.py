@@ -8,9 +8,10 @@ from dataclasses import replace
 
 from rollart.config.simulation import ScoringOptions
 from rollart.sim.distributions import Latency
+from rollart.sim.profiles import SWE, lognormal
 from rollart.sim.workload import TaskProfile
 from studies.paper.rows import Kind, Row, Runs
-from studies.paper.setup import GROUP_SIZE, SIZES, SWE, TP, Setup, lognormal, testbed
+from studies.paper.setup import GROUP_SIZE, SIZES, TP, Setup, testbed
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
 _TURN_S = 10.0

@@ -1,4 +1,4 @@
-"""The paper's set-up: its five tasks, its testbed, its five schedules.
+"""The paper's set-up: its testbed, its five schedules; its five tasks are the simulator's.
 
 The paper gives turns per task, GPUs, batch and group sizes. Tokens per turn, latencies and the
 number of environments it does not give; they are chosen here (docs/simulator.md says by what) and
@@ -14,7 +14,7 @@ from rollart.control.staleness import Staleness
 from rollart.hardware.gpus import Gpu, gpu_named
 from rollart.hardware.models import ModelShape, model_named
 from rollart.sim.cluster import ClusterDurations, Disaggregation, RolloutPool, SimCluster
-from rollart.sim.distributions import Latency
+from rollart.sim.profiles import TASKS, lognormal
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
 
@@ -34,63 +34,6 @@ REDUNDANT_GROUPS = 3
 """Groups that RollArt starts beyond a batch of 64: its redundant environments."""
 
 
-def lognormal(mean_s: float, spread: float = 0.5) -> Latency:
-    """Return a lognormal latency."""
-    return Latency(kind="lognormal", mean_s=mean_s, spread=spread)
-
-
-SWE = TaskProfile(
-    name="swe",
-    turns=(30, 50),
-    opening_tokens=2000,
-    reads=350,
-    samples=100,
-    reset=lognormal(40.0),
-    step=lognormal(1.5, 0.8),
-    score=lognormal(3.0),
-)
-WEBSHOP = TaskProfile(
-    name="webshop",
-    turns=(5, 30),
-    opening_tokens=800,
-    reads=400,
-    samples=250,
-    reset=lognormal(15.0),
-    step=lognormal(0.5, 0.8),
-    score=lognormal(1.0),
-)
-FROZEN_LAKE = TaskProfile(
-    name="frozenlake",
-    turns=(20, 100),
-    opening_tokens=500,
-    reads=70,
-    samples=100,
-    reset=lognormal(15.0),
-    step=lognormal(0.2),
-    score=lognormal(0.5),
-)
-MATH = TaskProfile(
-    name="math",
-    turns=(2, 4),
-    opening_tokens=300,
-    reads=300,
-    samples=3000,
-    samples_spread=0.2,
-    reset=lognormal(15.0),
-    step=lognormal(1.0),
-    score=lognormal(1.0),
-)
-GAME = TaskProfile(
-    name="game",
-    turns=(1, 1),
-    opening_tokens=500,
-    samples=9000,
-    samples_spread=0.2,
-    reset=lognormal(15.0),
-    step=lognormal(0.2),
-    score=lognormal(1.0),
-)
-TASKS = (SWE, WEBSHOP, FROZEN_LAKE, MATH, GAME)
 PRODUCTION = TaskProfile(
     name="agent",
     turns=(1, 48),

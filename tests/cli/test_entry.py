@@ -12,8 +12,8 @@ from saved_run import save_step
 
 from rollart import __version__
 from rollart.cli import main
+from rollart.cli.config import headline, most_attempts
 from rollart.cli.doctor import _PACKAGES, examine
-from rollart.cli.dry_run import headline, most_attempts
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
 from rollart.config import load_config
@@ -309,7 +309,7 @@ def test_a_disk_that_refuses_is_no_bug(lines, monkeypatch):
     def refuse(*_):
         raise OSError(28, "No space left on device", "runs/x/config.toml")
 
-    monkeypatch.setattr("rollart.cli.doctor.run", refuse)
+    monkeypatch.setattr("rollart.cli.doctor.run_doctor", refuse)
     code, out, err = lines("doctor")
     assert (code, out) == (2, "")
     assert "No space left on device: 'runs/x/config.toml': make room or choose another" in err
@@ -416,7 +416,7 @@ def raise_in_command(monkeypatch, error: BaseException) -> None:
     def fail(arguments: object) -> int:
         raise error
 
-    monkeypatch.setattr("rollart.cli.doctor.run", fail)
+    monkeypatch.setattr("rollart.cli.doctor.run_doctor", fail)
 
 
 def test_an_interrupt_is_exit_code_130(lines, monkeypatch):

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from rollart.cli import main
-from rollart.cli.simulate import STUDIES, Ticker, simulate_run
+from rollart.cli.simulate import STUDIES, Ticker
 from rollart.config import load_config
 from rollart.config.simulation import ScoringOptions
 from rollart.errors import ConfigError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
+from rollart.pipelines.simulation import simulate_run
 from rollart.planning.from_config import world_from
 from rollart.sim.distributions import Latency
 from rollart.sim.from_config import profiles_of
@@ -343,7 +344,7 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
             "worst_error": 0.1,
         }
 
-    module = types.ModuleType("a_study")
+    module = types.ModuleType("studies.a_study")
     module.run = run  # pyright: ignore[reportAttributeAccessIssue]
     monkeypatch.setitem(sys.modules, "studies.a_study", module)
     monkeypatch.setitem(STUDIES, "paper", "studies.a_study")
@@ -451,7 +452,7 @@ def test_a_disk_that_refuses_is_one_message(config, tmp_path, lines):
 
 def test_what_is_over_quickly_says_nothing(config, tmp_path, capsys):
     with Ticker("quiet", steps=3) as ticker:
-        simulate_run(world_from(load_config(config)), out=tmp_path / "out", ticker=ticker)
+        simulate_run(world_from(load_config(config)), out=tmp_path / "out", watch=ticker.watch)
         ticker.say("nothing")
     assert capsys.readouterr().err == ""
 

@@ -10,7 +10,7 @@ from rollart.errors import ScoreError
 from rollart.rewards.code import are_same
 from rollart.rewards.context import close_sandbox, use_sandbox
 from rollart.rewards.scoring import score
-from rollart.sandbox.factory import open_sandbox
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Json, Program, ProgramLimits, ProgramResult, Reward
 

@@ -209,7 +209,9 @@ def test_what_is_no_answer_is_refused_and_may_be_asked_for_again(payload: bytes,
 
 
 def test_an_answer_that_is_not_finite_is_never_sent():
-    with pytest.raises(ScoreError, match="an answer cannot be sent: 'Infinity' is not a finite number"):
+    with pytest.raises(
+        ScoreError, match="an answer cannot be sent: 'Infinity' is not a finite number"
+    ):
         encode_rewards((Reward(value=float("inf")),))
 
 

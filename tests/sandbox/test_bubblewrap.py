@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from rollart.errors import ConfigError, SandboxError
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
 from rollart.sandbox.cell import Cell
 from rollart.sandbox.cgroups import open_groups, own_groups
-from rollart.sandbox.factory import open_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.root import build_root
 from rollart.sandbox.seccomp import ARCHITECTURES, DENIED, build_filter

@@ -9,8 +9,8 @@ import pytest
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.ports import Sandbox
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
-from rollart.sandbox.factory import open_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Program, ProgramLimits, ProgramResult
 from studies.attacks.trap import contained_processes

@@ -12,20 +12,36 @@ import importlib
 import json
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import rollart
 from rollart.cli.output import BOLD, paint, say, say_table
 from rollart.errors import UserError
+from rollart.plugins import find_checkout
 
 Effort: TypeAlias = Literal["quick", "plain", "full"]
 """How much a benchmark repeats."""
 
 
-def run(arguments: Namespace) -> int:
+def add_bench(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = "Run a benchmark of the source checkout; without a name, list them."
+    parser.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+    effort = parser.add_mutually_exclusive_group()
+    for name, about in (
+        ("quick", "the smallest edition, figures less exact"),
+        ("full", "repeat more; may take longer than five minutes"),
+    ):
+        effort.add_argument(
+            f"--{name}", dest="effort", action="store_const", const=name, help=about
+        )
+    parser.set_defaults(effort="plain")
+
+
+def run_bench(arguments: Namespace) -> int:
     """List benchmarks or run one."""
     directory = find_benchmarks()
     names = {path.stem: path for path in sorted(directory.glob("[a-z]*.py"))}
@@ -45,13 +61,7 @@ def run(arguments: Namespace) -> int:
 
 def find_benchmarks() -> Path:
     """Return the directory of benchmarks: next to the source, or in the current directory."""
-    for root in (Path(rollart.__file__).parents[2], Path.cwd()):
-        if any((root / "benchmarks").glob("[a-z]*.py")):
-            return root / "benchmarks"
-    raise UserError(
-        "no benchmarks here: they come with the source checkout, not with the package; "
-        "run this in the checkout's directory"
-    )
+    return find_checkout("benchmarks") / "benchmarks"
 
 
 def _measure(directory: Path, name: str, *, effort: Effort) -> Mapping[str, Any]:

@@ -1,13 +1,53 @@
-"""`rollart config`: see, check and understand a config."""
+"""`rollart config`: see, check and understand a config; what a run of it would do, in words.
 
-from argparse import Namespace
+`describe_run` is also what `rollart train --dry-run` prints, before anything is done.
+"""
 
-from rollart.cli.dry_run import describe_run
+from argparse import ArgumentParser, Namespace
+from pathlib import Path
+
 from rollart.cli.output import GREEN, paint, say
-from rollart.config import add_import_paths, check_names, dump_toml, explain, load_config
+from rollart.cli.parser import Parser, add_overrides
+from rollart.config import Config, add_import_paths, check_names, dump_toml, explain, load_config
+from rollart.config.checks import check_places, describe_truncation
+from rollart.config.places import idle_units, refusal, refused_split
+from rollart.control.rules import Mode
+from rollart.control.staleness import Staleness
+from rollart.errors import ConfigError
+
+_UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
+_ROLES = {
+    "any": "up to the planner",
+    "train": "train",
+    "rollout": "roll out",
+    "environments": "host environments",
+}
+_BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is trained"}
 
 
-def run(arguments: Namespace) -> int:
+def add_config(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = "See, check and understand a config."
+    actions = parser.add_subparsers(
+        dest="action", required=True, parser_class=Parser, metavar="show|check|explain"
+    )
+    for name, about in (
+        ("show", "Print the complete config, defaults and overrides included, as TOML."),
+        ("check", "Say whether a config is valid and its environments exist."),
+    ):
+        action = actions.add_parser(name, description=about, help=about)
+        action.add_argument("config", metavar="CONFIG", help="a TOML file")
+        add_overrides(action)
+        if name == "show":
+            help_text = "only what differs from the defaults"
+            action.add_argument("--changed", action="store_true", help=help_text)
+    about = "Say what a key or a section means."
+    meaning = actions.add_parser("explain", description=about, help=about)
+    meaning.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")
+    meaning.add_argument("--config", metavar="FILE", help="also show the key's value in this file")
+
+
+def run_config(arguments: Namespace) -> int:
     """Show, check or explain."""
     match arguments.action:
         case "show":
@@ -27,3 +67,181 @@ def _check(arguments: Namespace) -> None:
     check_names(config)
     say(f"{paint('valid:', GREEN)} {arguments.config}\n")
     say(describe_run(config, resume=None))
+
+
+def describe_run(config: Config, *, resume: Path | None) -> str:
+    """Return what a run would do as text."""
+    where = f"new run in {config.run.path}"
+    if resume is not None:
+        where = f"goes on in {config.run.path}"
+        if config.run.path.resolve() not in (resume.resolve(), *resume.resolve().parents):
+            where += f" from {resume}, which stays as it is"
+    lines = [
+        f"{config.run.name}: {config.run.steps} steps, {where}",
+        "",
+        *_rows(
+            {
+                "model": _describe_model(config),
+                "tasks": _describe_tasks(config),
+                "batch": _describe_batch(config),
+                "slots": _describe_slots(config),
+                **_describe_engines(config),
+                "evaluation": _describe_evaluation(config),
+                "checkpoints": _describe_checkpoints(config),
+            }
+        ),
+        "",
+        f"mode {config.mode.name}",
+        *_rows(_describe_mode(config)),
+        *_describe_idle(config),
+        *_describe_truncation(config),
+        *_describe_refusal(config),
+    ]
+    return "\n".join(lines)
+
+
+def headline(config: Config) -> str:
+    """Return in one line what a run does: what is easily got wrong by a slip."""
+    rule = config.mode.staleness(config.staleness)
+    mode = f"mode {config.mode.name}, staleness at most {rule.alpha}"
+    if config.staleness.alpha not in (rule.alpha, Staleness().alpha):
+        mode += f" (the mode's: staleness.alpha = {config.staleness.alpha} has no effect)"
+    tasks = ", ".join(
+        name if name == task.env else f"{name} ({task.env})" for name, task in config.tasks.items()
+    )
+    groups, size = config.batching.groups_per_step, config.batching.group_size
+    steps = "1 step" if config.run.steps == 1 else f"{config.run.steps} steps"
+    batch = f"{steps} of {groups} x {size} trajectories"
+    return f"{config.run.name}: {tasks}; {config.model.path}; {batch}; {mode}; in {config.run.path}"
+
+
+def most_attempts(config: Config) -> int:
+    """Return how many attempts the mode ever has in flight or waiting to train."""
+    rule = config.mode.staleness(config.staleness)
+    groups = rule.free_groups(0, consumed=0, groups_per_step=config.batching.groups_per_step)
+    members = config.redundancy.members(config.batching.group_size)
+    return (groups + config.redundancy.extra_groups) * members
+
+
+def _rows(values: dict[str, str]) -> list[str]:
+    width = max(len(name) for name in values)
+    return [f"  {name:<{width}}  {value}" for name, value in values.items()]
+
+
+def _describe_model(config: Config) -> str:
+    model = config.model
+    if model.tiny_size is not None:
+        start = f"warm start of {model.warm_start_episodes} plays" if model.warm_start else "random"
+        return f"{model.path}, about {model.tiny_size} parameters, {start}"
+    directory = Path(model.path)
+    if not directory.is_dir():
+        return f"{model.path} from the model hub"
+    size = sum(each.stat().st_size for each in directory.glob("*.safetensors"))
+    return f"{model.path}, {size / 1e6:,.0f} MB of weights"
+
+
+def _describe_tasks(config: Config) -> str:
+    total = sum(task.weight for task in config.tasks.values())
+    return ", ".join(
+        f"{name} ({task.env}, {task.weight / total:.0%}, at most {task.max_turns} turns)"
+        for name, task in config.tasks.items()
+    )
+
+
+def _describe_batch(config: Config) -> str:
+    groups, size = config.batching.groups_per_step, config.batching.group_size
+    text = f"{groups} groups of {size} = {config.attempts_per_step} trajectories a step"
+    extra = config.redundancy.extra_members
+    return text + (f"; {extra} extra attempts a group" if extra else "")
+
+
+def _describe_slots(config: Config) -> str:
+    slots, most = config.run.environments, most_attempts(config)
+    text = f"{slots} environments at once; the schedule ever uses at most {most}"
+    return text + ("; the rest stay idle" if slots > most else "")
+
+
+def _describe_engines(config: Config) -> dict[str, str]:
+    if not config.pools:
+        return {"engine": f"{config.engine.replicas} x {config.engine.name}"}
+    rows: dict[str, str] = {}
+    for name, pool in config.pools.items():
+        words = [f"{pool.count} x {pool.hardware}", _ROLES[pool.role]]
+        words += [f"tp {pool.tp}"] if pool.tp else []
+        words += [f"{pool.prefill} prefill : {pool.decode} decode"] if pool.prefill else []
+        tasks = [
+            domain for domain, names in config.routing.affinity.items() if names[:1] == (name,)
+        ]
+        words += ["first choice of " + ", ".join(tasks)] if tasks else []
+        rows[f"pool {name}"] = ", ".join(words)
+    return rows
+
+
+def _describe_idle(config: Config) -> list[str]:
+    ranks = config.training.ranks
+    return [
+        f"\ntraining.ranks = {ranks}: {count} of the {config.pools[name].count} units of pool "
+        f"{name} train nothing; raise it to use them."
+        for name, count in idle_units(config).items()
+    ]
+
+
+def _describe_truncation(config: Config) -> list[str]:
+    told = describe_truncation(config)
+    return ["", f"note: {told}"] if told else []
+
+
+def _describe_refusal(config: Config) -> list[str]:
+    error = refused_split(config)
+    if error is None and config.ray.address:
+        error = _refused_places(config)
+    if error is not None:
+        return ["", f"`rollart train` refuses these pools: {error}"]
+    error = None if config.ray.address else refusal(config)
+    if error is None:
+        return []
+    return [
+        "",
+        f"`rollart train` on this machine refuses these pools ({error.field} = {error.value!r}); "
+        "`rollart simulate` takes them, and a Ray cluster with --address.",
+    ]
+
+
+def _refused_places(config: Config) -> ConfigError | None:
+    try:
+        check_places(config)
+    except ConfigError as error:
+        return error
+    return None
+
+
+def _describe_evaluation(config: Config) -> str:
+    run = config.run
+    if not run.evaluate_episodes:
+        return "none"
+    often = f", and every {run.evaluate_every} steps" if run.evaluate_every else ""
+    return f"{run.evaluate_episodes} held-out episodes before and after{often}"
+
+
+def _describe_checkpoints(config: Config) -> str:
+    run = config.run
+    often = f"every {run.checkpoint_every} steps and at the end" if run.checkpoint_every else "end"
+    return f"{often}; newest {run.keep_checkpoints} kept"
+
+
+def _describe_mode(config: Config) -> dict[str, str]:
+    mode: Mode = config.mode
+    rule = mode.staleness(config.staleness)
+    starts = (
+        "batch by batch"
+        if mode.admission == "iteration"
+        else "whenever the window of outstanding groups has room"
+    )
+    return {
+        "rollout": "lock-step" if mode.lockstep else "trajectory by trajectory",
+        "groups start": starts,
+        "rewards": "as each trajectory ends" if mode.score == "at_once" else "after the batch",
+        "weights change": _UPDATES[mode.update],
+        "staleness": f"at most {rule.alpha}, {_BOUNDS[mode.bound]}",
+        "routing": "by task domain" if mode.affinity else "by load",
+    }

@@ -7,7 +7,7 @@ import os
 import platform
 import shutil
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,13 @@ class Finding:
     detail: str
 
 
-def run(arguments: Namespace) -> int:
+def add_doctor(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = "Say what this machine can run, and why not."
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run_doctor(arguments: Namespace) -> int:
     """Examine the machine and print the findings."""
     findings = examine()
     if arguments.json:

@@ -1,12 +1,11 @@
 """The entry point: parse, run one command, turn whatever happens into an exit code.
 
 0 done, 1 a bug, 2 the user can fix it (one message, no traceback), 130 interrupted, 143 terminated,
-141 whoever read the output is gone. With ROLLART_DEBUG set every error keeps its traceback.
+141 the reader of the output closed it. With ROLLART_DEBUG set every error keeps its traceback.
 """
 
 import contextlib
 import errno
-import importlib
 import os
 import sys
 import threading
@@ -15,9 +14,8 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from rollart.cli.output import complain
-from rollart.cli.parser import parse
+from rollart.cli.parser import parse, run_command
 from rollart.errors import UserError
-from rollart.plugins import COMMANDS
 
 EXTRAS = {
     "torch": "train",
@@ -39,16 +37,14 @@ EXTRAS = {
 """Which extra brings a package that a command may miss."""
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}
 """What a disk answers that is full or not the user's to write: no fault of the program."""
-
-
 _LEAVING_S = 10.0
-"""Longest the process goes on after its command: a thread that hangs would keep it for ever."""
+"""Longest the process lives after its command: a thread that hangs must not keep it for ever."""
 
 
 def console() -> NoReturn:
     """Run the command line as a program."""
     code = main()
-    with contextlib.suppress(OSError, ValueError):  # before threads are waited for, perhaps in vain
+    with contextlib.suppress(OSError, ValueError):  # before it waits for threads
         sys.stdout.flush()
         sys.stderr.flush()
     threading.Thread(target=_leave, args=(code,), daemon=True).start()
@@ -79,13 +75,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(argv: Sequence[str] | None) -> int:
-    arguments = parse(sys.argv[1:] if argv is None else argv)
-    command = importlib.import_module(f"{COMMANDS}.{arguments.module}")
-    return command.run(arguments)
+    return run_command(parse(sys.argv[1:] if argv is None else argv))
 
 
 def _explain(error: Exception) -> int:
-    """Say what went wrong, and whose turn it is."""
+    """Report an error and return the exit code: 2 if the user can fix it, else 1."""
     if isinstance(error, UserError):
         complain(str(error))
         return 2

@@ -2,12 +2,13 @@
 
 import sys
 import textwrap
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from asyncio import CancelledError
 from collections.abc import Mapping
 from pathlib import Path
 
 from rollart.cli.output import BOLD, DIM, note, paint, say
+from rollart.cli.parser import Parser
 from rollart.config import parse_override
 from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import make_env
@@ -20,7 +21,33 @@ _LIMIT_S = 30.0
 """Longest a call may take, as in training unless tasks.NAME.step_timeout_s says otherwise."""
 
 
-def run(arguments: Namespace) -> int:
+def add_env(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = "Work with environments."
+    actions = parser.add_subparsers(
+        dest="action", required=True, parser_class=Parser, metavar="try"
+    )
+    about = "Play an environment without a model, and check that it keeps the contract."
+    attempt = actions.add_parser("try", description=about, help=about)
+    shipped = (
+        "frozen_lake, calculator, number_guess; or your own: module:Class, path/to/file.py:Class"
+    )
+    attempt.add_argument("name", metavar="NAME", help=shipped)
+    attempt.add_argument("--seed", type=int, default=0, help="of the first episode (default 0)")
+    attempt.add_argument("--episodes", type=int, default=1, help="how many (default 1)")
+    attempt.add_argument("--max-turns", type=int, default=20, help="per episode (default 20)")
+    attempt.add_argument(
+        "--option", action="append", default=[], metavar="k=v", help="an option of the class"
+    )
+    attempt.add_argument(
+        "--player",
+        choices=("random", "scripted"),
+        default="random",
+        help="random (default), or scripted: takes the environment's own suggestions",
+    )
+
+
+def run_env(arguments: Namespace) -> int:
     """Play episodes, show each turn, sum up."""
     sys.path.insert(0, str(Path.cwd()))
     if arguments.episodes < 1 or arguments.max_turns < 1:

@@ -3,11 +3,12 @@
 import os
 import secrets
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from contextlib import suppress
 from pathlib import Path
 
 from rollart.cli.output import say
+from rollart.cli.parser import Parser
 from rollart.control.autoscaling import Scaling
 from rollart.errors import UserError
 from rollart.rewards.invoke.lambda_package import HANDLER, write_lambda_package
@@ -17,7 +18,36 @@ from rollart.rewards.invoke.server import ServeOptions, bind, default_port, serv
 TOKEN_ENV = InvokerOptions().token_env
 
 
-def run(arguments: Namespace) -> int:
+def add_function(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = "Run reward functions elsewhere."
+    actions = parser.add_subparsers(
+        dest="action", required=True, parser_class=Parser, metavar="serve|package"
+    )
+    about = "Serve reward functions over HTTP, as function platforms want it."
+    serve = actions.add_parser("serve", description=about, help=about)
+    serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
+    serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
+    serve.add_argument("--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one")
+    serve.add_argument("--token-file", metavar="FILE", help="a file that holds the token")
+    serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
+    serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")
+    serve.add_argument("--concurrency", type=int, default=1, help="calls a process takes at once")
+    serve.add_argument("--timeout-s", type=float, default=60.0, help="of one call (default 60)")
+    serve.add_argument("--memory-mib", type=int, default=2048, help="of a process (default 2048)")
+    about = "Pack reward functions and what runs them."
+    package = actions.add_parser("package", description=about, help=about)
+    package.add_argument(
+        "--lambda", dest="lambda_zip", metavar="OUT.zip", required=True, help="for AWS Lambda"
+    )
+    package.add_argument(
+        "--include", action="append", default=[], metavar="PATH", help="more content, at the root"
+    )
+    for action in (serve, package):
+        action.add_argument("functions", nargs="+", metavar="FUNCTION", help="module:function")
+
+
+def run_function(arguments: Namespace) -> int:
     """Serve or package."""
     sys.path.insert(0, str(Path.cwd()))
     if arguments.action == "serve":

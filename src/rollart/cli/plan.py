@@ -4,25 +4,58 @@ import errno
 import json
 import os
 import sys
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
 from rollart.cli.output import say
+from rollart.cli.parser import add_overrides
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
 from rollart.config.places import refused_split
 from rollart.errors import StorageError
-from rollart.planning.explanation import bottleneck, explain
+from rollart.planning.explanation import bottleneck, explain, to_json
 from rollart.planning.from_config import apply, problem_of
 from rollart.planning.plan import ANYWHERE
 from rollart.planning.search import PlanResult, search
-from rollart.types import Json
 
 
-def run(arguments: Namespace) -> int:
+def add_plan(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = (
+        "Find, by simulation, which GPUs of [pools] should train, which roll out and for which "
+        "tasks; print the plan and write a config that has it."
+    )
+    parser.add_argument("config", metavar="CONFIG", help="a TOML file with [pools] and profiles")
+    add_overrides(parser)
+    parser.add_argument(
+        "--objective",
+        choices=("throughput", "cost"),
+        default="throughput",
+        help="the shortest step (default), or the cheapest: GPUs may stay unused",
+    )
+    parser.add_argument(
+        "--alpha",
+        choices=("keep", "auto"),
+        default="keep",
+        help="keep the config's alpha (default), or choose from 1 to it",
+    )
+    parser.add_argument(
+        "--environments", type=int, metavar="N", help="most there can be (default: no limit)"
+    )
+    parser.add_argument(
+        "--no-split",
+        action="store_true",
+        help="leave prefill and decode together, as the torch engine has them",
+    )
+    parser.add_argument("--explain", action="store_true", help="say why, in sentences")
+    parser.add_argument("--out", metavar="FILE", help="write the config here")
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+
+
+def run_plan(arguments: Namespace) -> int:
     """Plan, print the plan and write the config."""
     config = load_config(arguments.config, arguments.overrides)
     if arguments.out is not None:
@@ -41,7 +74,7 @@ def run(arguments: Namespace) -> int:
     if arguments.out is not None:
         _write(Path(arguments.out), planned)
     if arguments.json:
-        say(json.dumps(as_json(answer)))
+        say(json.dumps(to_json(answer)))
         return 0
     show(answer)
     if arguments.explain:
@@ -54,42 +87,6 @@ def run(arguments: Namespace) -> int:
     if arguments.out is not None:
         say(f"\nwritten: {arguments.out}; look at it with rollart train --dry-run {arguments.out}")
     return 0
-
-
-def as_json(answer: PlanResult) -> dict[str, Json]:
-    """Return an answer as one JSON object."""
-    plan, figures = answer.plan, answer.figures
-    return {
-        "train": {"pool": plan.train.name, "gpus": plan.train_gpus},
-        "rollout": [
-            {
-                "pool": share.pool.name,
-                "gpus": share.gpus,
-                "tp": share.tp,
-                "prefill": share.prefill,
-                "decode": share.decode,
-            }
-            for share in plan.rollout
-        ],
-        "serves": {task: pool or "any" for task, pool in plan.serves.items()},
-        "alpha": plan.alpha,
-        "extra_groups": plan.extra_groups,
-        "environments": plan.slots,
-        "step_s": figures.step_s,
-        "tokens_per_s": figures.tokens_per_s,
-        "cost_per_step": answer.cost,
-        "utilisation": {"training": figures.training, **figures.utilisation},
-        "bottleneck": bottleneck(answer),
-        "bound_s": answer.bound.step_s,
-        "gap": answer.gap,
-        "divisions": answer.divisions,
-        "simulated": answer.simulated,
-        "tried": answer.tried,
-        "pruned": answer.pruned,
-        "untried": answer.untried,
-        "events": answer.events,
-        "explanation": list[Json](explain(answer)),
-    }
 
 
 def show(answer: PlanResult) -> None:

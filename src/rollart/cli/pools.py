@@ -1,12 +1,13 @@
 """`rollart pools`: the hardware a config names, who prefers what, and where workers are or were."""
 
 import json
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 from rollart.cli.output import say
+from rollart.cli.parser import add_overrides
 from rollart.config import Config, load_config
 from rollart.config.places import Node, alive, capacities, engine_places, trainer_place, uses_of
 from rollart.config.pools import LOCAL
@@ -24,7 +25,18 @@ _SHOWN = 4
 """Workers at home that a row names."""
 
 
-def run(arguments: Namespace) -> int:
+def add_pools(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = (
+        "Show the pools of a config, which of them each phase and task domain prefers and where "
+        "workers would be; or, of a run on a cluster, where each worker was and when."
+    )
+    parser.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
+    parser.add_argument("--address", metavar="ADDR", help="the Ray cluster to look at")
+    add_overrides(parser)
+
+
+def run_pools(arguments: Namespace) -> int:
     """Show the pools of a config, or the bindings of a run."""
     path = Path(arguments.what)
     if path.is_dir():

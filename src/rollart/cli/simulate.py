@@ -1,15 +1,14 @@
 """`rollart simulate`: a run in simulated time, or one of the studies made of such runs.
 
-One simulated run for the command line: what is shown meanwhile, and the files it leaves.
+`Ticker` shows how far a simulation is; the studies come with the source checkout.
 """
 
 import json
 import os
 import sys
 import time
-from argparse import Namespace
+from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from math import inf
 from pathlib import Path
@@ -20,24 +19,18 @@ from rich.console import Console
 from rich.status import Status
 
 from rollart.cli.output import note, say, say_rows, say_table
+from rollart.cli.parser import add_overrides
 from rollart.config import load_config
-from rollart.control.snapshot import encode_rules
 from rollart.errors import StorageError, UserError
 from rollart.events import Command, Event, StepFinished
-from rollart.observe.log import EventLog, LogHeader, Record
-from rollart.observe.plots import plot_utilisation
 from rollart.observe.run_directory import check_free, claim_directory
-from rollart.observe.trace import Trace, save_trace
+from rollart.pipelines.simulation import LOG, PLOT, TRACE, Simulated, simulate_run
 from rollart.planning.from_config import world_from
 from rollart.plugins import load_checkout
 from rollart.sim.from_config import change_by
-from rollart.sim.outcome import Collector, StepRow, StepRows, outcome_of
+from rollart.sim.outcome import StepRow
 from rollart.sim.recorded import ask, compare, load
-from rollart.sim.resampling import RecordedWorkload
 from rollart.sim.simulator import Observer, Simulator
-from rollart.sim.usage import PoolUse
-from rollart.sim.workload import SyntheticWorkload
-from rollart.sim.world import World
 
 _LOOK_EVERY = 64
 """Events of the scheduler between two looks at the clock."""
@@ -99,10 +92,11 @@ class Ticker:
         sys.stderr.write(f"{self._title}, {self.elapsed_s:.0f} s: {text}\n")
         sys.stderr.flush()
 
-    def attach(self, simulator: Simulator) -> None:
+    def watch(self, simulator: Simulator) -> Observer:
         """Count this simulator's events from now on."""
         self._simulator = simulator
         self._attached = time.monotonic()
+        return self
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
         """Show the simulated step and time now and then."""
@@ -118,69 +112,6 @@ class Ticker:
             self._shown = moment
             speed = self._simulator.actions / (moment - self._attached)
             self.say(f"step {self._step}/{self._steps}, {now:,.0f} s, {speed:,.0f} actions/s")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Simulated:
-    """What a simulated run showed."""
-
-    rows: tuple[StepRow, ...]
-    summary: Mapping[str, Any]
-
-
-def simulate_run(world: World, *, out: Path, ticker: Ticker) -> Simulated:
-    """Run a world and write its log, timeline and plot of use into a directory."""
-    collector, use, rows, trace = Collector(), PoolUse(), StepRows(), Trace()
-    log = out / "events.jsonl"
-    log.unlink(missing_ok=True)
-    rules, workload = world.rules, world.workload
-    has_tasks = isinstance(workload, SyntheticWorkload | RecordedWorkload)
-    tasks = workload.tasks if has_tasks else None
-
-    def note(now: float, event: Event, commands: Sequence[Command]) -> None:
-        trace.add(Record(time_s=now, event=event, commands=tuple(commands)))
-
-    observers: list[Observer] = [collector, use, rows, note, ticker]
-    simulator = Simulator(world, observers=observers)
-    header = LogHeader(seed=rules.seed, rules=encode_rules(simulator.scheduler.rules, tasks))
-    with EventLog(log, header) as events:
-        observers.append(events.append)
-        collector.attach(simulator.fleet)
-        use.attach(simulator.fleet)
-        rows.attach(simulator.fleet)
-        ticker.attach(simulator)
-        simulator.run()
-    save_trace(out / "trace.json", trace)
-    series = use.series(simulator.loop.now)
-    plot_utilisation(
-        out / "utilisation.png",
-        {name: (each.width_s, each.shares) for name, each in series.items()},
-        title=f"{rules.mode.name}: share of the time each part worked",
-    )
-    return Simulated(rows=tuple(rows.rows), summary=_summary(simulator, collector, rows))
-
-
-def _summary(simulator: Simulator, collector: Collector, rows: StepRows) -> dict[str, Any]:
-    outcome = outcome_of(simulator, collector)
-    wasted = dict(sorted(rows.metrics.ledger.wasted.items()))
-    return {
-        "mode": simulator.world.rules.mode.name,
-        "seed": simulator.world.rules.seed,
-        "step_s": outcome.step_s,
-        "wait_s": outcome.rollout_s,
-        "train_s": outcome.train_s,
-        "tokens_per_s": outcome.tokens_per_s,
-        "staleness": outcome.staleness,
-        "utilisation": outcome.utilisation,
-        "reward_utilisation": outcome.reward_utilisation,
-        "engine_failures": simulator.outages.count,
-        "sampled_tokens": rows.metrics.ledger.sampled,
-        "wasted_tokens": {cause: count for cause, count in wasted.items() if count},
-        "seconds": outcome.seconds,
-        "events": outcome.events,
-        "actions": outcome.actions,
-        "steps": [asdict(row) for row in rows.rows],
-    }
 
 
 def readable(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -232,10 +163,38 @@ STUDIES = {
 PARALLEL = ("paper", "beyond")
 """Studies whose runs may be made in several processes: `run` takes `jobs` too."""
 SUMMARY = "summary.json"
-FILES = f"utilisation.png, trace.json, events.jsonl, {SUMMARY}"
+FILES = ", ".join((PLOT, TRACE, LOG, SUMMARY))
 
 
-def run(arguments: Namespace) -> int:
+def add_simulate(parser: ArgumentParser) -> None:
+    """Declare what the command takes."""
+    parser.description = (
+        "Simulate a run: the scheduler that runs live, on hardware described in a config. Prints "
+        "a table; writes a plot of use, a timeline for Perfetto, the event log and a summary. "
+        "The studies: paper (the published results), scale (64 to 10,000 GPUs), plan (the "
+        "planner against the paper's split), beyond (rules the paper leaves open)."
+    )
+    what = "a TOML file with [pools], or a study: paper, scale, plan, beyond"
+    parser.add_argument("what", nargs="?", metavar="CONFIG|STUDY", help=what)
+    add_overrides(parser)
+    parser.add_argument(
+        "--from",
+        dest="from_run",
+        metavar="RUN",
+        help="simulate a live run from its own log, or by another schedule (run.mode=sync …)",
+    )
+    parser.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
+    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the run")
+    mtbf = "let each engine die after so many seconds on average, for a minute"
+    parser.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
+    parser.add_argument("--quick", action="store_true", help="shorter, figures less exact")
+    jobs = "processes of the studies paper and beyond (default: one a core)"
+    parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
+    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+
+
+def run_simulate(arguments: Namespace) -> int:
     """Simulate a config, a recorded run or a study."""
     mtbf_s = arguments.engine_mtbf
     if mtbf_s is not None and not 0 <= mtbf_s < inf:
@@ -331,7 +290,7 @@ def _config(arguments: Namespace) -> int:
     world = world_from(config)
     out = _out(arguments, config.run.name)
     with Ticker(f"simulating {config.run.name}", steps=config.run.steps) as ticker:
-        simulated = simulate_run(world, out=out, ticker=ticker)
+        simulated = simulate_run(world, out=out, watch=ticker.watch)
     return _show(arguments, simulated, out)
 
 
@@ -364,7 +323,7 @@ def _recorded(arguments: Namespace) -> int:
     world = load(directory, seed=arguments.seed, change=change)
     out = _out(arguments, directory.resolve().name, beside=directory)
     with Ticker(f"simulating {directory.name}", steps=world.rules.steps) as ticker:
-        simulated = simulate_run(world, out=out, ticker=ticker)
+        simulated = simulate_run(world, out=out, watch=ticker.watch)
         ticker.say("comparing with what was measured")
         result = ask(directory, change=change) if overrides else compare(directory)
     _write(out / SUMMARY, result)

@@ -12,6 +12,7 @@ draws it, with whatever seed, finds it in the same split. One in five is "test",
 import inspect
 from asyncio import CancelledError
 from collections.abc import Callable, Mapping
+from marshal import dumps
 from pathlib import Path
 from typing import TypeVar, cast
 from zlib import crc32
@@ -86,11 +87,18 @@ def _parameters(env_class: Callable[..., Env]) -> Mapping[str, inspect.Parameter
 
 
 def env_source(name: str) -> str:
-    """Return the text of the file an environment's class is written in; empty if there is none."""
+    """Return the text of the file an environment's class is written in; empty if there is none.
+
+    A class of a notebook has no file: its compiled methods tell one version from another.
+    """
+    env_class = load_env_class(name)
     try:
-        path = inspect.getsourcefile(load_env_class(name))
+        path = inspect.getsourcefile(env_class)
     except TypeError:
         return ""
+    except OSError:
+        methods = [each for each in vars(env_class).values() if inspect.isfunction(each)]
+        return "".join(f"{each.__name__} {dumps(each.__code__).hex()}\n" for each in methods)
     return "" if path is None else Path(path).read_text(encoding="utf-8")
 
 

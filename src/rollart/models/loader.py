@@ -1,6 +1,6 @@
-"""Reading Hugging Face checkpoints: their directory, here or fetched from the hub, and weights.
+"""Hugging Face checkpoints, read and written: a directory here or from the hub, its weights.
 
-Devices: a torch device by its name, if this machine has it.
+Also finds a torch device by its name, if this machine has it.
 """
 
 from pathlib import Path
@@ -11,8 +11,11 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import logging
 
-from rollart.errors import ConfigError, ModelError
+from rollart.atomic_files import written_whole
+from rollart.errors import ConfigError, ModelError, StorageError
 from rollart.models.files import local_model, weight_files
 
 
@@ -33,6 +36,20 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: cannot be read as safetensors: {error}") from error
     return weights
+
+
+def save_checkpoint(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
+) -> None:
+    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
+    logging.disable_progress_bar()
+    with written_whole(directory) as target:
+        try:
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+        except SafetensorError as error:  # a full disk
+            fix = "make room, or choose another directory"
+            raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
 
 
 def _fetch(name: str) -> Path:

@@ -18,8 +18,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from rollart.atomic_files import written_whole
-from rollart.errors import ConfigError, StorageError
+from rollart.errors import ConfigError
 from rollart.models.tokenizer import END, PAD
 
 _ROPE_BASE = 10_000.0

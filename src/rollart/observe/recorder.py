@@ -16,13 +16,11 @@ from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row, TaskName
 from rollart.observe.plots import plot_learning_curve
 from rollart.observe.progress import Progress
+from rollart.observe.run_directory import LOG, METRICS, SUMMARY
 from rollart.observe.samples import write_samples
 from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, Tracker, read_rows
 from rollart.types import Failure, Json, Trajectory
 
-LOG = "events.jsonl"
-METRICS = "metrics.jsonl"
-SUMMARY = "summary.json"
 CURVE = "learning_curve.png"
 _IDLE_STEPS = 10
 """Steps in a row without a signal that are told of: a few are usual when most attempts succeed."""

@@ -21,6 +21,8 @@ from rollart.errors import StorageError
 
 CONFIG = "config.toml"
 """What tells that a directory is a run's."""
+LOG, METRICS, SUMMARY = "events.jsonl", "metrics.jsonl", "summary.json"
+"""What a run writes as it goes, and at its end."""
 
 
 def claim_directory(

@@ -7,11 +7,9 @@ import contextlib
 import json
 import time
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
-
-from tensorboardX.event_file_writer import EventsWriter  # pyright: ignore[reportMissingTypeStubs]
-from tensorboardX.proto import event_pb2, summary_pb2
 
 from rollart.atomic_files import write_file
 from rollart.errors import StorageError, UserError
@@ -63,18 +61,20 @@ class JsonlTracker:
 class TensorBoardTracker:
     """Writes rows as TensorBoard scalars, each on disk at once.
 
-    Without the library's own thread: what that cannot write it prints as a traceback, and whoever
-    fills its queue then waits for ever.
+    Without the library's own thread: what that cannot write it prints as a traceback, and a
+    caller that fills its queue then waits for ever. The library is loaded by the first tracker,
+    so that rows can be read without it.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        events: Any = event_pb2
-        summaries: Any = summary_pb2
-        self._event, self._summary = events.Event, summaries.Summary
+        writers: Any = import_module("tensorboardX.event_file_writer")
+        protocol: Any = import_module("tensorboardX.proto.event_pb2")
+        self._event = protocol.Event
+        self._summary: Any = import_module("tensorboardX.proto.summary_pb2").Summary
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            writer: Any = EventsWriter(str(directory / "events"))
+            writer: Any = writers.EventsWriter(str(directory / "events"))
         except OSError as error:
             raise self._refused(error) from error
         self._writer = writer

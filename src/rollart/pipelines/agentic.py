@@ -13,14 +13,15 @@ import contextlib
 import gc
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.checkpoints.resume import START, check_going_on, find_model
+from rollart.checkpoints.resume import check_going_on
 from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_raise, told_first
 from rollart.checkpoints.validate import blame, load_newest
 from rollart.clock import SystemClock
@@ -42,7 +43,13 @@ from rollart.pipelines.run_record import (
     make_setups,
     open_record,
 )
-from rollart.pipelines.start_model import check_devices, check_model, prepare_model
+from rollart.pipelines.start_model import (
+    START,
+    check_devices,
+    check_model,
+    find_model,
+    prepare_model,
+)
 from rollart.ports import Handle
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
@@ -54,7 +61,7 @@ from rollart.types import EngineId, Json, Trajectory, Version
 
 
 @dataclass(kw_only=True)
-class Run:
+class TrainingRun:
     """One training run in this process."""
 
     config: Config
@@ -71,6 +78,8 @@ class Run:
     """Whether what was trained is being saved: a first signal does not end that."""
     interrupts: int = 0
     exit_code: int = 0
+    interrupt: Callable[[], object] = lambda: None
+    """Does what Ctrl-C does, from any thread, once the run has begun."""
 
     async def run(self) -> int:
         """Train and evaluate; return the exit code."""
@@ -79,8 +88,11 @@ class Run:
         start = self.model if saved is None else saved.directory
         version = Version(0 if saved is None else saved.scheduler["version"])
         main = cast("asyncio.Task[int]", asyncio.current_task())
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._interrupt, main, number)
+        loop = asyncio.get_running_loop()
+        self.interrupt = lambda: loop.call_soon_threadsafe(self._interrupt, main, signal.SIGINT)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, self._interrupt, main, number)
         async with AsyncExitStack() as stack:
             say = self.recorder.progress.message
             warn = self.recorder.progress.warn
@@ -293,13 +305,27 @@ def _success(figures: Json) -> Json:
     return figures.get("success_rate") if isinstance(figures, dict) else None
 
 
-def train(config: Config, *, resume: Path | None = None) -> int:
-    """Run a config to its end, or go on from a checkpoint; return the exit code."""
+def train(
+    config: Config,
+    *,
+    resume: Path | None = None,
+    begun: Callable[[TrainingRun], None] = lambda _: None,
+) -> int:
+    """Run a config to its end, or go on from a checkpoint; return the exit code.
+
+    `begun` is given the run before its first step, so that another thread can interrupt it.
+    """
     with lock_directory(config.run.path) as hold:
-        return _train(config, hold=hold, resume=resume)
+        return _train(config, hold=hold, resume=resume, begun=begun)
 
 
-def _train(config: Config, *, hold: DirectoryLock, resume: Path | None) -> int:
+def _train(
+    config: Config,
+    *,
+    hold: DirectoryLock,
+    resume: Path | None,
+    begun: Callable[[TrainingRun], None],
+) -> int:
     clock = SystemClock()
     saved = None if resume is None else load_newest(resume)
     # What cannot run is said before anything is made, and before an earlier run is moved aside.
@@ -322,7 +348,7 @@ def _train(config: Config, *, hold: DirectoryLock, resume: Path | None) -> int:
     spending.note("model", prepared_s)
     if saved is not None and "spent" in saved.notes:
         spending.go_on(cast("Mapping[str, Any]", saved.notes["spent"]))
-    run = Run(
+    run = TrainingRun(
         config=config,
         directory=config.run.path,
         setups=setups,
@@ -331,6 +357,7 @@ def _train(config: Config, *, hold: DirectoryLock, resume: Path | None) -> int:
         model=model,
         spending=spending,
     )
+    begun(run)
     try:
         code = run_to_end(run.run())
     except asyncio.CancelledError:

@@ -33,7 +33,7 @@ from rollart.rewards.invoke.retry import CallLine, ReliableInvoker
 from rollart.rewards.registry import is_group_function, shipped_name
 from rollart.rewards.weighted import combine
 from rollart.rollout.scoring import Scored
-from rollart.sandbox.factory import open_sandbox
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.options import KubernetesOptions, SandboxOptions
 from rollart.types import Json, ProgramLimits, Reward, ScoreCall, Trajectory
 

@@ -1,7 +1,9 @@
 """The model a run starts from: a checkpoint as it is, or a tiny one built and warm-started here.
 
 Tiny models are cached by everything that determines them, the files of their environments included
-(but not what those import), so the second run starts at once.
+(but not what those import), so the second run starts at once. A resumed run finds the model it
+began with again: its tokenizer belongs to the weights in the checkpoint, its own weights are what
+KL is measured against and what adapters are added to.
 """
 
 import asyncio
@@ -11,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from rollart.checkpoints.save import Saved
 from rollart.config import Config, TaskOptions
 from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import env_source, make_env
@@ -184,3 +187,35 @@ def _played(
         said = str(error) if isinstance(error, EnvError) else describe_error(error)
         fix = f"a game played to build the tiny model failed: {said}"
         raise ConfigError(f"tasks.{name}.env", task.env, fix) from error
+
+
+START = "start"
+"""The note that names the directory of the model a run began with."""
+_TOKENIZER = "tokenizer.json"
+
+
+def find_model(config: Config, saved: Saved, say: Say) -> Path:
+    """Return the directory of the model a run began with."""
+    model = _find_tiny(config, saved)
+    if model is None:
+        model = prepare_model(config, say)
+    held, wanted = model / _TOKENIZER, saved.directory / _TOKENIZER
+    if held.is_file() and wanted.is_file() and held.read_bytes() != wanted.read_bytes():
+        fix = f"the tokenizer of {model} is not that of {saved.directory}"
+        fix += ": go on with the model and tasks that the run began with"
+        raise ConfigError("model.path", config.model.path, fix)
+    return model
+
+
+def _find_tiny(config: Config, saved: Saved) -> Path | None:
+    """Return a tiny model that is still there; None if it is to be built or is no tiny one."""
+    start = saved.notes.get(START)
+    if config.model.tiny_size is None or not isinstance(start, str):
+        return None
+    if Path(start).is_dir():
+        return Path(start)
+    if tiny_directory(config).name != Path(start).name:
+        fix = f"the run began with {start}, which is gone, and what it was built of ([model], "
+        fix += "[tasks] or the files of environments) has changed: undo that or put it back"
+        raise ConfigError("model.path", config.model.path, fix)
+    return None

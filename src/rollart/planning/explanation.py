@@ -1,7 +1,8 @@
-"""Explaining: an answer in sentences."""
+"""A planner's answer in sentences, and as one JSON object."""
 
 from rollart.planning.plan import ANYWHERE, Plan
 from rollart.planning.search import PlanResult
+from rollart.types import Json
 
 _BUSY = 0.85
 """A resource used so much is what everything else waits for."""
@@ -33,6 +34,42 @@ def explain(answer: PlanResult) -> list[str]:
         *_say_others(answer),
         _say_gap(answer),
     ]
+
+
+def to_json(answer: PlanResult) -> dict[str, Json]:
+    """Return an answer as one JSON object: the plan, its figures, and how it was found."""
+    plan, figures = answer.plan, answer.figures
+    return {
+        "train": {"pool": plan.train.name, "gpus": plan.train_gpus},
+        "rollout": [
+            {
+                "pool": share.pool.name,
+                "gpus": share.gpus,
+                "tp": share.tp,
+                "prefill": share.prefill,
+                "decode": share.decode,
+            }
+            for share in plan.rollout
+        ],
+        "serves": {task: pool or "any" for task, pool in plan.serves.items()},
+        "alpha": plan.alpha,
+        "extra_groups": plan.extra_groups,
+        "environments": plan.slots,
+        "step_s": figures.step_s,
+        "tokens_per_s": figures.tokens_per_s,
+        "cost_per_step": answer.cost,
+        "utilisation": {"training": figures.training, **figures.utilisation},
+        "bottleneck": bottleneck(answer),
+        "bound_s": answer.bound.step_s,
+        "gap": answer.gap,
+        "divisions": answer.divisions,
+        "simulated": answer.simulated,
+        "tried": answer.tried,
+        "pruned": answer.pruned,
+        "untried": answer.untried,
+        "events": answer.events,
+        "explanation": list[Json](explain(answer)),
+    }
 
 
 def _say_split(answer: PlanResult) -> str:

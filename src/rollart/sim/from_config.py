@@ -19,9 +19,9 @@ from rollart.control.rules import ModeName, Rules, RuleSections, mode_named
 from rollart.errors import ConfigError
 from rollart.hardware.models import MODEL_NAMES, ModelShape, model_named
 from rollart.sim.distributions import Latency
+from rollart.sim.profiles import TASKS
 from rollart.sim.recorded import Change
 from rollart.sim.workload import TaskProfile
-from studies.paper.setup import TASKS
 
 PROFILES = {profile.name: profile for profile in TASKS}
 """The profiles that come with the simulator."""
