@@ -38,7 +38,7 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
     return weights
 
 
-def save_checkpoint(
+def save_model(
     model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
 ) -> None:
     """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
