@@ -47,7 +47,11 @@ DropReason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The engines serve and the environment slots are ready."""
+    """The engines serve and the environment slots are ready.
+
+    Example: RunStarted(engines=(EngineInfo(id="engine-0", pool="local", version=0),), slots=64)
+
+    """
 
     engines: tuple[EngineInfo, ...]
     slots: int
@@ -55,7 +59,11 @@ class RunStarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryBorn:
-    """The policy acted for the first time in an attempt, with these weights."""
+    """The policy acted for the first time in an attempt, with these weights.
+
+    Example: TrajectoryBorn(id=17, version=3)
+
+    """
 
     id: TrajectoryId
     version: Version
@@ -63,14 +71,22 @@ class TrajectoryBorn:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFinished:
-    """An episode reached its end and its record lies in the buffer."""
+    """An episode reached its end and its record lies in the buffer.
+
+    Example: TrajectoryFinished(info=TrajectoryInfo(id=17, born=3, reward=1.0, success=True, …))
+
+    """
 
     info: TrajectoryInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryFailed:
-    """Infrastructure failed under an attempt; there is no record."""
+    """Infrastructure failed under an attempt; there is no record.
+
+    Example: TrajectoryFailed(id=17, failure=Failure(kind="env_timeout", message="…"), cost=12)
+
+    """
 
     id: TrajectoryId
     failure: Failure
@@ -79,7 +95,11 @@ class TrajectoryFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCancelled:
-    """A `Cancel` took effect before the attempt ended by itself."""
+    """A `Cancel` took effect before the attempt ended by itself.
+
+    Example: TrajectoryCancelled(id=17, cost=12)
+
+    """
 
     id: TrajectoryId
     cost: int
@@ -87,7 +107,11 @@ class TrajectoryCancelled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnCut:
-    """A turn of an attempt that was cancelled or failed ended in the engine, unfinished."""
+    """A turn of an attempt that was cancelled or failed ended in the engine, unfinished.
+
+    Example: TurnCut(id=17, cost=5)
+
+    """
 
     id: TrajectoryId
     cost: int
@@ -96,7 +120,11 @@ class TurnCut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryScored:
-    """A reward function scored a finished trajectory."""
+    """A reward function scored a finished trajectory.
+
+    Example: TrajectoryScored(id=17, reward=0.75, parts={"tests": 0.5, "format": 0.25})
+
+    """
 
     id: TrajectoryId
     reward: float
@@ -106,7 +134,11 @@ class TrajectoryScored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreFailed:
-    """A reward function could not score a finished trajectory."""
+    """A reward function could not score a finished trajectory.
+
+    Example: ScoreFailed(id=17, message="unit_tests took more than 60 s")
+
+    """
 
     id: TrajectoryId
     message: str
@@ -114,7 +146,11 @@ class ScoreFailed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFinished:
-    """The optimizer stepped; its weights are now `version`."""
+    """The optimizer stepped; its weights are now `version`.
+
+    Example: StepFinished(version=4, metrics={"loss": 0.021, "entropy": 0.63})
+
+    """
 
     version: Version
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -122,7 +158,11 @@ class StepFinished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """The weight store holds `version` whole."""
+    """The weight store holds `version` whole.
+
+    Example: Published(version=4, metrics={"push_s": 0.08})
+
+    """
 
     version: Version
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])
@@ -131,14 +171,22 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineJoined:
-    """An engine that was not there when the run started could serve from now on."""
+    """An engine that was not there when the run started could serve from now on.
+
+    Example: EngineJoined(engine=EngineInfo(id="engine-2", pool="H20", version=4))
+
+    """
 
     engine: EngineInfo
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLost:
-    """An engine is gone, and no answer of its is to come; its turns go on elsewhere."""
+    """An engine is gone, and no answer of its is to come; its turns go on elsewhere.
+
+    Example: EngineLost(engine="engine-2", message="its process was killed")
+
+    """
 
     engine: EngineId
     message: str
@@ -146,14 +194,22 @@ class EngineLost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSuspended:
-    """An engine takes no step until it is resumed; what it was doing is kept."""
+    """An engine takes no step until it is resumed; what it was doing is kept.
+
+    Example: EngineSuspended(engine="engine-0")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineUpdated:
-    """A suspended engine holds the weights of `version`."""
+    """A suspended engine holds the weights of `version`.
+
+    Example: EngineUpdated(engine="engine-0", version=4, metrics={"pull_s": 0.2, "load_s": 0.05})
+
+    """
 
     engine: EngineId
     version: Version
@@ -163,7 +219,11 @@ class EngineUpdated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLent:
-    """An engine on training hardware holds the weights of `version` and takes requests."""
+    """An engine on training hardware holds the weights of `version` and takes requests.
+
+    Example: EngineLent(engine="engine-lent", version=4)
+
+    """
 
     engine: EngineId
     version: Version
@@ -171,21 +231,33 @@ class EngineLent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRecalled:
-    """A lent engine takes no requests and runs none; its hardware is the trainer's."""
+    """A lent engine takes no requests and runs none; its hardware is the trainer's.
+
+    Example: EngineRecalled(engine="engine-lent")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Woke:
-    """The time asked for by a `Wake` has come."""
+    """The time asked for by a `Wake` has come.
+
+    Example: Woke(at_s=12.5)
+
+    """
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """The user wants the run to end now, in order."""
+    """The user wants the run to end now, in order.
+
+    Example: StopRequested()
+
+    """
 
 
 Event = (
@@ -215,7 +287,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """Start one attempt at a task in an environment slot."""
+    """Start one attempt at a task in an environment slot.
+
+    Example: Launch(id=17, group=2, member=1, attempt=0, task=2, slot=5, seed=1234)
+
+    """
 
     id: TrajectoryId
     group: GroupId
@@ -231,7 +307,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancel:
-    """Stop a running attempt."""
+    """Stop a running attempt.
+
+    Example: Cancel(id=17, reason="stale")
+
+    """
 
     id: TrajectoryId
     reason: CancelReason
@@ -239,7 +319,11 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Run the reward functions on finished trajectories."""
+    """Run the reward functions on finished trajectories.
+
+    Example: Score(ids=(17, 18), together=False)
+
+    """
 
     ids: tuple[TrajectoryId, ...]
     together: bool = False
@@ -248,7 +332,11 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drop:
-    """Remove finished trajectories from the buffer untrained."""
+    """Remove finished trajectories from the buffer untrained.
+
+    Example: Drop(ids=(17,), reason="zero_variance")
+
+    """
 
     ids: tuple[TrajectoryId, ...]
     reason: DropReason
@@ -256,7 +344,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """Take these groups from the buffer and make one optimizer step from `version`."""
+    """Take these groups from the buffer and make one optimizer step from `version`.
+
+    Example: Train(version=3, groups=((16, 17), (20, 21)), staleness=1)
+
+    """
 
     version: Version
     groups: tuple[tuple[TrajectoryId, ...], ...]
@@ -266,21 +358,33 @@ class Train:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publish:
-    """Put the trainer's weights into the weight store."""
+    """Put the trainer's weights into the weight store.
+
+    Example: Publish(version=4)
+
+    """
 
     version: Version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspend:
-    """Let an engine finish its step and take no further one."""
+    """Let an engine finish its step and take no further one.
+
+    Example: Suspend(engine="engine-0")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Update:
-    """Load published weights into a suspended engine."""
+    """Load published weights into a suspended engine.
+
+    Example: Update(engine="engine-0", version=4)
+
+    """
 
     engine: EngineId
     version: Version
@@ -288,21 +392,33 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Let an engine go on."""
+    """Let an engine go on.
+
+    Example: Resume(engine="engine-0")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admit:
-    """Open an engine that joined to requests."""
+    """Open an engine that joined to requests.
+
+    Example: Admit(engine="engine-2")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lend:
-    """Load published weights into an engine on idle training hardware and open it to requests."""
+    """Load published weights into an engine on idle training hardware and open it to requests.
+
+    Example: Lend(engine="engine-lent", version=4)
+
+    """
 
     engine: EngineId
     version: Version
@@ -310,14 +426,22 @@ class Lend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """Close a lent engine to requests; those it has go on elsewhere with what they have."""
+    """Close a lent engine to requests; those it has go on elsewhere with what they have.
+
+    Example: Recall(engine="engine-lent")
+
+    """
 
     engine: EngineId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapt:
-    """Know what admission goes by from now on; there is nothing to do."""
+    """Know what admission goes by from now on; there is nothing to do.
+
+    Example: Adapt(alpha=2, extra_groups=1)
+
+    """
 
     alpha: int
     """The window it opens groups by; what may train is bounded by the configured one."""
@@ -326,14 +450,22 @@ class Adapt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wake:
-    """Post `Woke` at this time."""
+    """Post `Woke` at this time.
+
+    Example: Wake(at_s=12.5)
+
+    """
 
     at_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halt:
-    """End the run with an error: going on would only fail again."""
+    """End the run with an error: going on would only fail again.
+
+    Example: Halt(message="64 attempts in a row failed; the last: …")
+
+    """
 
     message: str
 

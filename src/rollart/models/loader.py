@@ -11,11 +11,8 @@ import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from safetensors import SafetensorError, safe_open
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
-from transformers.utils import logging
 
-from rollart.atomic_files import written_whole
-from rollart.errors import ConfigError, ModelError, StorageError
+from rollart.errors import ConfigError, ModelError
 from rollart.models.files import local_model, weight_files
 
 
@@ -36,20 +33,6 @@ def load_weights(directory: Path) -> dict[str, "numpy.ndarray[Any, Any]"]:
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{file}: cannot be read as safetensors: {error}") from error
     return weights
-
-
-def save_model(
-    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
-) -> None:
-    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
-    logging.disable_progress_bar()
-    with written_whole(directory) as target:
-        try:
-            model.save_pretrained(target)
-            tokenizer.save_pretrained(target)
-        except SafetensorError as error:  # a full disk
-            fix = "make room, or choose another directory"
-            raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
 
 
 def _fetch(name: str) -> Path:

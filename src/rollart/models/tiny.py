@@ -8,14 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
     PreTrainedTokenizerFast,
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+from transformers.utils import logging
 
-from rollart.errors import ConfigError
-from rollart.models.loader import save_model
+from rollart.atomic_files import written_whole
+from rollart.errors import ConfigError, StorageError
 from rollart.models.tokenizer import END, PAD
 
 _ROPE_BASE = 10_000.0
@@ -48,6 +52,20 @@ def build_tiny(
     """Write a freshly initialised model and its tokenizer to `directory`."""
     model = make_tiny(size, seed=seed, tokenizer=tokenizer)
     save_model(model, tokenizer=tokenizer, directory=directory)
+
+
+def save_model(
+    model: PreTrainedModel, *, tokenizer: PreTrainedTokenizerBase, directory: Path
+) -> None:
+    """Write a normal Hugging Face checkpoint: configuration, safetensors, tokenizer."""
+    logging.disable_progress_bar()
+    with written_whole(directory) as target:
+        try:
+            model.save_pretrained(target)
+            tokenizer.save_pretrained(target)
+        except SafetensorError as error:  # a full disk
+            fix = "make room, or choose another directory"
+            raise StorageError(f"cannot write {directory}: {error}; {fix}") from error
 
 
 def make_tiny(size: str, *, seed: int, tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:

@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 from rollart.errors import ConfigError
-from rollart.models.loader import save_model
 from rollart.models.options import ModelOptions
+from rollart.models.tiny import save_model
 from rollart.models.tokenizer import load_tokenizer
 from rollart.ports import Renderer
 from rollart.types import Message, open_chat
