@@ -9,19 +9,21 @@ field is there, none besides, each of its type. What is wrong is one sentence th
 
 The work is done by the compiled core of pydantic. The schema it works by is derived here, because
 importing pydantic itself takes four times as long, and every process that runs reward functions
-would wait for it. The types follow three rules:
+would wait for it. The types follow four rules:
 
 - every field is written, also one that has its default;
 - a class of a union is told by its field `kind`, if all of them have one, else by its name, which
   is written as the field `type`;
+- an array is its dtype, its shape and its bytes in base64;
 - `metadata={"json": "t"}` of a dataclass field gives it another name in JSON.
 """
 
+import base64
 import enum
 import json
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import Field, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
@@ -42,13 +44,15 @@ from typing import get_type_hints as type_hints_of
 from pydantic_core import SchemaSerializer, SchemaValidator, ValidationError, core_schema
 
 from rollart.errors import RollartError
-from rollart.types import Json
+from rollart.types import ArrayValue, Json
 
 T = TypeVar("T")
 _Schema = core_schema.CoreSchema
 
 _SHOWN = 80
 """Most characters of a value that a message shows."""
+_NUMBER_KINDS = "biufc"
+"""numpy's dtype kinds that are numbers."""
 _MAYBE_INFINITE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
 """What every text of a number too large for a float holds, and hardly any other."""
 _SCALARS: dict[Any, Callable[[], Any]] = {
@@ -130,8 +134,9 @@ class Codec(Generic[T]):
         except (ValueError, TypeError, RecursionError) as error:
             if self._is_foreign or "surrogates" not in str(error):
                 raise CodecError(f"{self._name} cannot be written as JSON: {fault}") from error
-        tree = self._make_serializer(type(value)).to_python(value, fallback=_open_mapping)
-        return json.dumps(tree, ensure_ascii=False).encode("utf-8", "replace")
+        tree = self._make_serializer(type(value)).to_python(value, warnings=False)
+        text = json.dumps(tree, ensure_ascii=False, default=_open_mapping)
+        return text.encode("utf-8", "replace")
 
     @cached_property
     def _writers(self) -> "_Writers":
@@ -178,6 +183,8 @@ def _derive(hint: Any, config: core_schema.CoreConfig, *, is_named: bool = False
         return scalar()
     if is_dataclass(hint):
         return _derive_dataclass(cast("type", hint), config, is_named=is_named)
+    if hint is ArrayValue:
+        return _write_array_schema() if config is _WRITING else _read_array_schema()
     if isinstance(hint, enum.EnumType):
         return core_schema.enum_schema(hint, list(hint))
     if hint in (_JSON, Json):
@@ -290,6 +297,45 @@ _NAME = core_schema.dataclass_field(
     serialization_alias="type",
 )
 """Writes the name of an instance's class as its field `type`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ArrayText:
+    """An array as JSON."""
+
+    dtype: str
+    """As numpy writes it, byte order included."""
+    shape: tuple[int, ...]
+    data: str
+    """Its bytes, row by row, in base64."""
+
+
+def _write_array_schema() -> _Schema:
+    write = core_schema.plain_serializer_function_ser_schema(_write_array)
+    return core_schema.any_schema(serialization=write)
+
+
+def _read_array_schema() -> _Schema:
+    text = _derive_dataclass(_ArrayText, _READING)
+    return core_schema.no_info_after_validator_function(_read_array, text)
+
+
+def _write_array(array: ArrayValue) -> dict[str, object]:
+    data = base64.b64encode(array.tobytes()).decode()
+    return {"dtype": array.dtype.str, "shape": list(array.shape), "data": data}
+
+
+def _read_array(text: _ArrayText) -> ArrayValue:
+    # Here, not above: reward instances read this module and have no use for numpy.
+    import numpy as np  # noqa: PLC0415
+
+    try:
+        dtype = np.dtype(text.dtype)
+    except TypeError:
+        raise ValueError(f"{text.dtype!r} is no dtype") from None
+    if dtype.kind not in _NUMBER_KINDS:
+        raise ValueError(f"an array of dtype {dtype} holds no numbers")
+    return np.frombuffer(base64.b64decode(text.data, validate=True), dtype).reshape(text.shape)
 
 
 def _open_mapping(value: object) -> object:

@@ -1,7 +1,9 @@
 """Packaging reward functions for AWS Lambda: one zip that holds them and what runs them.
 
-In it: the `rollart` package, the top-level package or module of each function, what is named
-beside, and the list of functions the handler may run. The same content gives the same bytes.
+In it: the `rollart` package and what it needs to read a call (the compiled core of pydantic, for
+the Python version and processor of this machine: choose the runtime of the function accordingly),
+the top-level package or module of each function, what is named beside, and the list of functions
+the handler may run. The same content gives the same bytes.
 """
 
 import importlib.util
@@ -19,6 +21,8 @@ from rollart.rewards.registry import load_function
 HANDLER = f"{handler.__module__}.{handler.__name__}"
 """What Lambda is told to call."""
 _OURS = Path(__file__).parents[2]
+_NEEDED = ("pydantic_core", "typing_extensions")
+"""Installed packages that `rollart.rewards.payload` imports."""
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _UNZIPPED_BYTES = 250 * 2**20
 
@@ -41,6 +45,8 @@ def write_lambda_package(
         FUNCTIONS_FILE: json.dumps(sorted(functions)).encode(),
         **_tree(_OURS, "rollart", ("*.py",)),
     }
+    for name in _NEEDED:
+        contents |= _installed(name)
     for name in functions:
         contents |= _module_of(name)
     for extra in include:
@@ -66,8 +72,13 @@ def _module_of(name: str) -> Mapping[str, bytes]:
         fix = "a path means nothing there: write module:function and run this beside the module"
         raise ConfigError("function", name, fix)
     top = module_name.partition(".")[0]
+    return {} if top == "rollart" else _installed(top)
+
+
+def _installed(top: str) -> Mapping[str, bytes]:
+    """Return the files of a top-level package or module."""
     spec = importlib.util.find_spec(top)
-    if top == "rollart" or spec is None or spec.origin is None:
+    if spec is None or spec.origin is None:
         return {}
     origin = Path(spec.origin)
     if spec.submodule_search_locations:
