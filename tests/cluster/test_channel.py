@@ -8,7 +8,7 @@ import pytest
 from inline_handle import InlineHandle
 
 from rollart.cluster.channel import Channel, InOrder, Mailbox
-from rollart.cluster.local_host import ActorDiedError
+from rollart.errors import ActorDiedError
 
 
 class Doubler:

@@ -7,7 +7,7 @@ from inline_handle import InlineHandle
 from live_parts import ENGINE, STOP, say
 
 from rollart.cluster.engine_actor import EngineServer, RemoteEngine
-from rollart.cluster.local_host import ActorDiedError
+from rollart.errors import ActorDiedError
 from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
 from rollart.types import Request, Sampling

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from drivers import in_a_driver
 
-from rollart.cluster.local_host import ActorDiedError, ActorError, EmbeddedHost
+from rollart.cluster.local_host import EmbeddedHost
 from rollart.cluster.ray_blobs import RayBlobs
 from rollart.cluster.ray_host import RayHost
-from rollart.errors import ConfigError, InvariantError, PlacementError, StorageError, UserError
+from rollart.errors import (
+    ActorDiedError,
+    ActorError,
+    ConfigError,
+    InvariantError,
+    PlacementError,
+    StorageError,
+    UserError,
+)
 from rollart.types import StepReport
 from rollart.weights.buckets import BucketStore
 

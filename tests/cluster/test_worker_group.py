@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rollart.cluster.local_host import ActorDiedError, EmbeddedHost
+from rollart.cluster.local_host import EmbeddedHost
 from rollart.cluster.worker_group import (
     Sharing,
     Worker,
@@ -15,7 +15,7 @@ from rollart.cluster.worker_group import (
     register,
     serverless,
 )
-from rollart.errors import UserError
+from rollart.errors import ActorDiedError, UserError
 
 
 def _by_turns(count, args):

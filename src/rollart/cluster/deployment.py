@@ -21,6 +21,7 @@ from rollart.checkpoints.save import STATE, Saved
 from rollart.checkpoints.validate import blame
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.config import Config
 from rollart.config.checks import engine_options
 from rollart.config.places import TRAINING, local_engines
@@ -34,7 +35,7 @@ from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
 from rollart.observe.log import describe_fault
 from rollart.pipelines.run_record import task_streams
-from rollart.ports import Array, Generator, Handle, Renderer, WeightStore
+from rollart.ports import Array, Generator, RemoteTrainer, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
@@ -152,7 +153,7 @@ def _threads_each(config: Config, *, engines: int) -> int:
 @asynccontextmanager
 async def open_trainer(
     config: Config, *, model: Path, store: dict[str, Json]
-) -> AsyncGenerator[Handle]:
+) -> AsyncGenerator[RemoteTrainer]:
     """Run the trainer until the block ends: in processes of its own if the weights can cross."""
     host = EmbeddedHost(env=thread_env(config.training.threads))
     options: dict[str, Json] = {
@@ -170,7 +171,7 @@ async def open_trainer(
         )
         group = await RankGroup.start(host, plan)
         try:
-            yield group
+            yield TrainerClient(group)
         finally:
             await group.close()
     finally:
@@ -278,7 +279,7 @@ class Deployment(Protocol):
         """The engines by id; on a cluster they come and go."""
         ...
 
-    async def trainer(self) -> Handle:
+    async def trainer(self) -> RemoteTrainer:
         """Return the trainer, once it is made."""
         ...
 
@@ -307,7 +308,7 @@ class LocalDeployment:
 
     config: Config
     engines: Engines
-    starting: "asyncio.Task[Handle]"
+    starting: "asyncio.Task[RemoteTrainer]"
     """The trainer starts while the engines are evaluated."""
 
     @property
@@ -320,7 +321,7 @@ class LocalDeployment:
         """The engines by id."""
         return self.engines.proxies
 
-    async def trainer(self) -> Handle:
+    async def trainer(self) -> RemoteTrainer:
         """Return the trainer, once it is made."""
         return await self.starting
 
@@ -359,7 +360,7 @@ async def open_embedded(
         yield LocalDeployment(config=config, engines=engines, starting=starting)
 
 
-async def _give_up(starting: "asyncio.Task[Handle]") -> None:
+async def _give_up(starting: "asyncio.Task[RemoteTrainer]") -> None:
     """End a trainer that was still being made when it was no longer wanted."""
     if not starting.done():
         starting.cancel()

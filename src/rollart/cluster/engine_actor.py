@@ -26,11 +26,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from rollart.cluster.channel import Channel, InOrder, Mailbox
-from rollart.cluster.local_host import ActorDiedError
 from rollart.cluster.worker_group import Worker, register
 from rollart.config.checks import engine_options
 from rollart.config.loader import add_import_paths, parse_config
-from rollart.errors import InvariantError
+from rollart.errors import ActorDiedError, InvariantError
 from rollart.inference.driver import EngineDriver, Pending, RequestError, note_cut, untouched
 from rollart.inference.factory import open_engine
 from rollart.ports import Array, Handle, OnCut
@@ -208,15 +207,15 @@ class RemoteEngine:
         id: EngineId,  # noqa: A002
         caller: str,
         lose: Callable[[EngineId, Exception], None],
-        patience_s: float | None = None,
+        answer_s: float | None = None,
     ) -> None:
-        """Take how it is called, who calls and who is told of its end; `patience_s` is for calls
+        """Take how it is called, who calls and who is told of its end; `answer_s` is for calls
         that are not requests.
         """
         self.id = id
         self.handle = handle
         self._lose = lose
-        self._patience_s = patience_s
+        self._answer_s = answer_s
         self._is_lost = False
         self._calls: set[asyncio.Future[Any]] = set()
         self._waiting: dict[TrajectoryId, Pending] = {}
@@ -303,9 +302,9 @@ class RemoteEngine:
         call = asyncio.ensure_future(self.handle.call(method, *args))
         self._calls.add(call)
         try:
-            if not (await asyncio.wait({call}, timeout=self._patience_s))[0]:
+            if not (await asyncio.wait({call}, timeout=self._answer_s))[0]:
                 raise ActorDiedError(
-                    f"it hangs: {method} was not answered within {self._patience_s:g} s"
+                    f"it hangs: {method} was not answered within {self._answer_s:g} s"
                 )
             if call.cancelled():
                 raise ActorDiedError(f"engine {self.id} is gone")

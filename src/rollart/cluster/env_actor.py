@@ -15,12 +15,12 @@ tokenizer and no model, so it loads no torch: attempts wait for its process to s
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rollart.clock import SystemClock
-from rollart.cluster.channel import Channel, InOrder, Mailbox
+from rollart.cluster.channel import InOrder, Mailbox
 from rollart.cluster.engine_actor import RemoteEngine
 from rollart.config import Config, add_import_paths
 from rollart.config.loader import parse_config
@@ -52,14 +52,14 @@ class StopAttempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
+class LeaveBarrier:
     """Let the others go on without an attempt that ended."""
 
     id: TrajectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
+class OpenEngine:
     """Let an engine take requests."""
 
     engine: EngineId
@@ -69,7 +69,7 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shut:
+class CloseEngine:
     """Send an engine no further request; if it is gone, give back what it had."""
 
     engine: EngineId
@@ -77,15 +77,15 @@ class Shut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
+class EngineUnreachable:
     """An engine could not be reached."""
 
     engine: EngineId
     message: str
 
 
-Order = StartAttempts | StopAttempt | Leave | Open | Shut
-Report = Event | Trajectory | Lost
+EnvOrder = StartAttempts | StopAttempt | LeaveBarrier | OpenEngine | CloseEngine
+EnvReport = Event | Trajectory | EngineUnreachable
 
 MakeWorker = Callable[[Ends], tuple[EnvWorker, EngineClient]]
 
@@ -100,8 +100,8 @@ class EnvServer:
         """
         self._make = make
         self._name = name
-        self._orders: InOrder[Order] = InOrder()
-        self._mailbox: Mailbox[Report]
+        self._orders: InOrder[EnvOrder] = InOrder()
+        self._mailbox: Mailbox[EnvReport]
         self._worker: EnvWorker
         self._switchboard: EngineClient
         self._engines: dict[EngineId, RemoteEngine] = {}
@@ -115,7 +115,9 @@ class EnvServer:
         self._worker, self._switchboard = self._make(Ends(put=self._put, post=self._put))
         self._is_serving = True
 
-    async def exchange(self, caller: str, number: int, orders: Sequence[Order]) -> list[Report]:
+    async def exchange(
+        self, caller: str, number: int, orders: Sequence[EnvOrder]
+    ) -> list[EnvReport]:
         """Carry orders out; return what has happened since."""
         del caller  # there is one
         for order in self._orders.take(number, orders):
@@ -146,19 +148,19 @@ class EnvServer:
             self._is_broken = True
             self._mailbox.fail(error)
 
-    def _put(self, report: Report) -> None:
+    def _put(self, report: EnvReport) -> None:
         if not self._is_broken:
             self._mailbox.put(report)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: EnvOrder) -> None:
         match order:
             case StartAttempts():
                 self._worker.launch(order.launches, self)
             case StopAttempt():
                 self._worker.cancel(order.id)
-            case Leave():
+            case LeaveBarrier():
                 self._worker.leave(order.id)
-            case Open():
+            case OpenEngine():
                 if order.engine not in self._engines:  # one that was lent is known to it already
                     engine = RemoteEngine(
                         order.handle, id=order.engine, caller=self._name, lose=self._lose
@@ -166,7 +168,7 @@ class EnvServer:
                     self._engines[order.engine] = engine
                     self._switchboard.add(order.engine, engine)
                 self._switchboard.open(order.engine, order.pool, is_guest=order.is_guest)
-            case Shut():
+            case CloseEngine():
                 self._switchboard.close(order.engine)
                 engine = self._engines.get(order.engine)
                 if order.is_lost and engine is not None:
@@ -174,35 +176,7 @@ class EnvServer:
 
     def _lose(self, engine: EngineId, error: Exception) -> None:
         self._switchboard.close(engine)
-        self._put(Lost(engine=engine, message=f"{type(error).__name__}: {error}"))
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class EnvActorRef:
-    """Where one worker sits; its successor sits there too, or in the place that follows it."""
-
-    number: int
-    is_spare: bool
-    made: int = 0
-    """Workers there have been, in the places it follows too."""
-    name: str = ""
-    """What the worker there is called, and no other ever is."""
-    handle: Handle | None = None
-    line: Channel[Order, Report] | None = None
-    running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
-    is_left: bool = False
-    """Whether another place follows it, or is about to."""
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        return f"{'spare ' if self.is_spare else ''}environment worker {self.number}"
-
-    def rename(self) -> None:
-        """Name the next worker there."""
-        self.name = f"{'spare-' if self.is_spare else ''}environments-{self.number}"
-        self.name += f".{self.made}" if self.made else ""
-        self.made += 1
+        self._put(EngineUnreachable(engine=engine, message=f"{type(error).__name__}: {error}"))
 
 
 class EnvActor(EnvServer):

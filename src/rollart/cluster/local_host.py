@@ -32,21 +32,13 @@ from concurrent.futures import Future
 from typing import Any, Protocol
 
 from rollart.cluster.local_worker import Actor, nearest_error, restore
-from rollart.errors import RollartError, UserError
+from rollart.errors import ActorDiedError, ActorError, RollartError
 from rollart.plugins import LOCAL_WORKER
 from rollart.serialization import CodecError, encode, read_frame, write_pieces
 from rollart.types import Json
 
 PIPE_BYTES = 1 << 20
 LAST_LINES = 20
-
-
-class ActorError(RollartError):
-    """An actor raised something outside the project's error tree, or was already closed."""
-
-
-class ActorDiedError(ActorError, UserError):
-    """The process of an actor ended by itself: killed from outside, or out of memory."""
 
 
 class Body(Protocol):
@@ -223,9 +215,6 @@ def _enlarge(fd: int) -> None:
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):  # beyond what an unprivileged user may have
             fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-
-__all__ = ["ActorDiedError", "ActorError", "ActorHandle", "EmbeddedHost", "thread_env"]
 
 
 def thread_env(threads: int) -> dict[str, str]:

@@ -21,11 +21,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollart import errors
-from rollart.errors import ConfigError, RollartError
+from rollart.errors import ActorDiedError, ActorError, ConfigError, RollartError
 from rollart.serialization import CodecError, encode, read_frame, write_pieces
 from rollart.types import Json
 
 _PR_SET_PDEATHSIG = 1
+_NOT_PASSED_ON = (RollartError, ActorError, ActorDiedError)
 
 
 class Shown:
@@ -77,7 +78,8 @@ def nearest_error(error: BaseException) -> type[RollartError] | None:
     if type(error) is RollartError:
         return RollartError
     for kind in type(error).__mro__:
-        if kind.__module__ == errors.__name__ and kind is not RollartError:
+        # An actor's death is that of the one it called: its caller must not take it for this one's.
+        if kind.__module__ == errors.__name__ and kind not in _NOT_PASSED_ON:
             return kind
     return None
 

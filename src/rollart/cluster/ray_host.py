@@ -27,10 +27,10 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from rollart.cluster.local_host import ActorDiedError, Lane, told_error
+from rollart.cluster.local_host import Lane, told_error
 from rollart.cluster.local_worker import Actor, describe
 from rollart.cluster.ray_blobs import FULL, explain
-from rollart.errors import PlacementError, StorageError
+from rollart.errors import ActorDiedError, PlacementError, StorageError
 from rollart.types import Json
 
 PACKED = "packed"

@@ -39,7 +39,7 @@ from typing import (
     overload,
 )
 
-from rollart.errors import InvariantError, UserError
+from rollart.errors import ActorDiedError, InvariantError, UserError
 from rollart.ports import Handle, Host
 from rollart.types import Json
 
@@ -214,8 +214,6 @@ __all__ = [
 
 Invoke: TypeAlias = "Callable[[Function, str, Sequence[Json]], Awaitable[Json]]"
 """Calls a function by its method's name and arguments; `HttpMethods` is one, over HTTP."""
-_GONE = "ActorDiedError"
-"""What hosts, which are above this layer, raise for an actor that is gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -378,7 +376,7 @@ def _call(member: WorkerRef, name: str, args: Arguments) -> Awaitable[Any]:
         try:
             return await member.handle.call(name, *args)
         except Exception as error:
-            member.is_gone |= type(error).__name__ == _GONE
+            member.is_gone |= isinstance(error, ActorDiedError)
             raise
         finally:
             member.in_flight -= 1

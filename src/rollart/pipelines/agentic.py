@@ -43,7 +43,7 @@ from rollart.pipelines.run_record import (
     open_record,
 )
 from rollart.pipelines.start_model import check_devices, check_model, prepare_model
-from rollart.ports import Handle
+from rollart.ports import RemoteTrainer
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
@@ -92,7 +92,7 @@ class Run:
                 open_record(self.config, self.recorder, saved)
             site = await stack.enter_async_context(self._open_site(start, version))
             if saved is not None:
-                await (await site.trainer()).call("load", str(saved.directory))
+                await (await site.trainer()).load(str(saved.directory))
                 open_record(self.config, self.recorder, saved)
             self.spending.note("start", timer.now())
             evaluator = site.make_evaluator(self.setups)
@@ -141,7 +141,7 @@ class Run:
         )
 
     async def _train(
-        self, site: Deployment, trainer: Handle, evaluations: Evaluations, rewards: Rewards
+        self, site: Deployment, trainer: RemoteTrainer, evaluations: Evaluations, rewards: Rewards
     ) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)
