@@ -17,7 +17,7 @@ from benchmarks.ray_runs.free_parts import MIX, free_engine, make_proxy, make_wo
 from benchmarks.ray_runs.pumping import Counted, Pump
 from rollart.cli.bench import Effort
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import RemoteEngine
+from rollart.cluster.engine_server import RemoteEngine
 from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
 from rollart.cluster.local_host import thread_env
 from rollart.cluster.ray_host import RayHost

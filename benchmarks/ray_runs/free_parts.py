@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import EngineMessage, EngineServer
+from rollart.cluster.engine_server import EngineMessage, EngineServer
 from rollart.cluster.env_actor import EnvServer
 from rollart.control.episode import EpisodeLimits
 from rollart.control.routing import Router, Routing

@@ -8,7 +8,7 @@ from inline_handle import InlineHandle
 from live_parts import STOP, say
 
 from rollart.cluster import engine_supervisor
-from rollart.cluster.engine_actor import EngineServer
+from rollart.cluster.engine_server import EngineServer
 from rollart.cluster.engine_supervisor import (
     EngineSupervisor,
     EngineSupervisorOptions,

@@ -16,7 +16,7 @@ from live_parts import (
 from scorers import in_thread
 
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import EngineServer
+from rollart.cluster.engine_server import EngineServer
 from rollart.cluster.engine_supervisor import (
     EngineSupervisor,
     EngineSupervisorOptions,

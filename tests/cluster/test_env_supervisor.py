@@ -8,7 +8,7 @@ from inline_handle import InlineHandle
 from live_parts import ENGINE, Countdown, LetterRenderer, make_setup, make_task, say
 
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import EngineServer
+from rollart.cluster.engine_server import EngineServer
 from rollart.cluster.env_actor import EnvServer
 from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
 from rollart.cluster.supervisor import RestartPolicy

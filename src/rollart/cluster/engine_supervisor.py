@@ -19,7 +19,7 @@ import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from rollart.cluster.engine_actor import EngineServer, RemoteEngine
+from rollart.cluster.engine_server import EngineServer, RemoteEngine
 from rollart.cluster.supervisor import Place, Role, Supervisor, close_quietly
 from rollart.cluster.worker_group import WorkerGroup, WorkerRef
 from rollart.errors import ActorDiedError, ActorError, PrunedError, RollartError, UserError

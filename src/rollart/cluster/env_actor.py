@@ -21,7 +21,7 @@ from typing import Any
 
 from rollart.clock import SystemClock
 from rollart.cluster.channel import InOrder, Mailbox
-from rollart.cluster.engine_actor import RemoteEngine
+from rollart.cluster.engine_server import RemoteEngine
 from rollart.config import Config, add_import_paths
 from rollart.config.loader import parse_config
 from rollart.control.routing import Router
