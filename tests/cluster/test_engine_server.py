@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from live_parts import ENGINE, STOP, say
 
-from rollart.cluster import engine_actor as engine_server
+from rollart.cluster import engine_server as engine_server
 from rollart.cluster.engine_server import EngineServer, SessionEnded
 from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine

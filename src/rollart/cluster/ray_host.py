@@ -27,9 +27,10 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from rollart.cluster.local_host import Lane, told_error
+from rollart.cluster.local_host import described_error
 from rollart.cluster.local_worker import Actor, describe
 from rollart.cluster.ray_blobs import FULL, explain
+from rollart.cluster.serial_executor import SerialExecutor
 from rollart.errors import ActorDiedError, PlacementError, StorageError
 from rollart.types import Json
 
@@ -196,9 +197,9 @@ class RayHandle:
         """End the actor at once."""
         self._is_ended = True
         # In a thread: Ray waits a minute for a cluster that is gone, which the loop has to notice.
-        lane = Lane("ray-kill")
-        ended = lane.submit(self._kill)
-        lane.stop()
+        thread = SerialExecutor("ray-kill")
+        ended = thread.submit(self._kill)
+        thread.stop()
         with contextlib.suppress(RayError, RuntimeError, TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 await ended
@@ -220,7 +221,7 @@ class RayHandle:
             why = str(error).strip().split("\n", 1)[0]
             raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {why}") from error
         if kind == "error":
-            raise told_error(self._target, method, value)
+            raise described_error(self._target, method, value)
         return value
 
 
