@@ -82,7 +82,7 @@ class ChildProcess:
 
     @property
     def output(self) -> IO[bytes]:
-        """The pipe with all it prints; whoever reads it closes it."""
+        """The pipe with all it prints; its reader closes it."""
         assert self._process.stdout is not None
         return self._process.stdout
 

@@ -230,7 +230,7 @@ class RemoteEngine:
         self._channel: Channel[Request | SessionEnded, EngineAnswer] = Channel(
             handle,
             name=caller,
-            hear=self._hear,
+            receive=self._receive,
             is_listening=lambda: bool(self._waiting),
             lose=self.lost,
         )
@@ -320,7 +320,7 @@ class RemoteEngine:
             self._calls.discard(call)
             call.cancel()
 
-    def _hear(self, answer: EngineAnswer) -> None:
+    def _receive(self, answer: EngineAnswer) -> None:
         pending = self._waiting.get(answer.session)
         if pending is None:
             on_cut = self._cut.pop(answer.session, None)

@@ -173,7 +173,7 @@ class EngineSupervisor:
         return self.generators[engine].handle if engine in self._place_of else None
 
     def lose(self, engine: EngineId, message: str) -> None:
-        """Record that an engine is lost, whoever noticed, and have another made."""
+        """Record that an engine is lost, at its first report, and have another made."""
         place = self._drop(engine, message)
         if place is not None and not self._supervisor.is_closed:
             self._options.warn(f"engine {engine} is lost ({message}); its turns go elsewhere")

@@ -213,7 +213,7 @@ class EnvSupervisor:
         worker.channel = Channel(
             worker.handle,
             name="controller",
-            hear=lambda report: self._receive(worker, report),
+            receive=lambda report: self._receive(worker, report),
             is_listening=lambda: True,
             lose=lambda error: self._lose(place, worker, error),
         )

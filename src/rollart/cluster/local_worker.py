@@ -1,9 +1,9 @@
 """An actor, and the process that may hold it: `python -m rollart.cluster.local_worker FD FD PID`.
 
-The process reads one frame, does what it says and writes one frame, in order, until it is told to
-stop or its pipe ends; it does not outlive its parent (`cluster.child_process`). It ignores SIGINT
-and SIGTERM, which may be sent to a whole job and are the parent's to handle. What it prints goes to
-the parent.
+The process reads one frame, does what it says and writes one frame, in order, until the stop
+frame or the end of its pipe; it does not outlive its parent (`cluster.child_process`). It ignores
+SIGINT and SIGTERM, which may be sent to a whole job and are the parent's to handle. What it prints
+goes to the parent.
 """
 
 import contextlib

@@ -28,7 +28,7 @@ from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
 from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import (
     check_cluster,
-    cluster_gone,
+    cluster_lost,
     connected,
     guarded,
     head_address,
@@ -80,7 +80,7 @@ async def open_ray(
     async with AsyncExitStack() as stack:
         stack.enter_context(connected(config.ray.address))
         head = head_address()
-        stack.enter_context(guarded(head, lambda: str(cluster_gone(head, directory))))
+        stack.enter_context(guarded(head, lambda: str(cluster_lost(head, directory))))
         _, store = stack.enter_context(open_weights(config))
         begin = SpawnSettings(model=model, weights=start, version=version, store=store)
         deployment = RayDeployment(config, begin, directory=directory, warn=warn)
@@ -159,7 +159,7 @@ class RayDeployment:
     def make_evaluator(self, setups: Mapping[str, Setup]) -> Evaluator:
         """Return what plays held-out episodes from this process on the engines."""
         renderer = ChatRenderer(load_tokenizer(self._start.weights))
-        return evaluator_over(self._config, setups, renderer=renderer, switchboard=self._client)
+        return evaluator_over(self._config, setups, renderer=renderer, client=self._client)
 
     async def make_rollout(
         self, setups: Mapping[str, Setup], *, controller: Controller, buffer: Buffer
@@ -258,7 +258,7 @@ class RayDeployment:
                 self._moving = self._run(_tried(self._mover.move))
             if _is_over(self._moving_home):
                 self._moving_home = self._run(_tried(self._move_home))
-        controller.fail(cluster_gone(self._head, self._directory))
+        controller.fail(cluster_lost(self._head, self._directory))
 
     async def _move_home(self) -> bool:
         """Move engines and environment workers to preferred pools; say whether all could move."""

@@ -25,7 +25,7 @@ FILE = "bindings.json"
 
 
 class Resources:
-    """The ResourceManager: binds workers to nodes and knows what is alive."""
+    """Binds workers to nodes and knows which nodes are alive."""
 
     def __init__(self, config: Config, directory: Path, nodes: Iterable[RayNode]) -> None:
         self._config = config
@@ -38,14 +38,14 @@ class Resources:
         self.observe(nodes)
 
     def observe(self, nodes: Iterable[RayNode]) -> tuple[str, ...]:
-        """Take note of the nodes that are alive; return the workers whose node is gone."""
+        """Record the nodes that are alive; return the workers whose node is lost."""
         nodes = list(nodes)
         self._with_gpus = frozenset(node.id for node in nodes if node.resources.get(GPU))
         self._bindings.observe(alive(self._config, nodes), now=self._clock.now())
         return self._bindings.lost()
 
     def bind(self, worker: str, place: WorkerPlace) -> Binding:
-        """Find a worker the best place there is now, or say why there is none."""
+        """Bind a worker where it fits best now; raises PlacementError if it fits nowhere."""
         self.release(worker)
         binding = self._bindings.bind(
             worker, preferred=place.preferred, needs=place.needs, now=self._clock.now()
@@ -55,32 +55,32 @@ class Resources:
         return binding
 
     def release(self, worker: str) -> None:
-        """Give a worker's place back, if it has one."""
+        """Release a worker's units, if it is bound."""
         if self._places.pop(worker, None) is not None:
             self._bindings.release(worker, now=self._clock.now())
             self._write()
 
     def is_better(self, worker: str) -> bool:
-        """Say whether a worker could now be in a pool it prefers to its own."""
+        """Say whether a worker could now run in a pool it prefers to its own."""
         return worker in self._places and self._bindings.better(worker) is not None
 
     def bindings(self, prefix: str) -> list[Binding]:
-        """Return where the workers are, or were, whose names begin like this."""
+        """Return the bindings of the workers whose names begin like this."""
         found = [worker for worker in self._places if worker.startswith(prefix)]
         return [self._bindings.binding(worker) for worker in found]
 
     def put_back(self, bindings: Iterable[Binding], place: WorkerPlace) -> None:
-        """Bind workers where they were, with what they were bound with: they did not get away."""
+        """Bind workers as these bindings say, with what the place needs."""
         for binding in bindings:
             self._bindings.place(binding, needs=place.needs, now=self._clock.now())
             self._places[binding.worker] = place
         self._write()
 
     def bind_beside(self, worker: str, other: str) -> Binding:
-        """Put a worker that takes no units on the node of another one."""
+        """Bind a worker that takes no units to the node of another one."""
         self.release(worker)
         if other not in self._places or other in self._bindings.lost():
-            raise PlacementError(f"{worker} belongs beside {other}, which has no place now")
+            raise PlacementError(f"{worker} belongs beside {other}, which is not bound now")
         beside = replace(self._bindings.binding(other), worker=worker)
         needs = Needs(units=0)
         self._bindings.place(beside, needs=needs, now=self._clock.now())
@@ -89,13 +89,13 @@ class Resources:
         return beside
 
     def is_beside(self, worker: str, other: str) -> bool:
-        """Say whether two workers are on one node, as far as both have a place."""
+        """Say whether two workers are on one node, or one of them is not bound."""
         if worker not in self._places or other not in self._places:
             return True
         return self._bindings.binding(worker).node == self._bindings.binding(other).node
 
     def asked(self, binding: Binding) -> Mapping[str, Any]:
-        """Return what Ray is asked for to put a worker where it is bound.
+        """Return Ray's options for a worker where it is bound.
 
         A worker without units asks for nothing: what it would share with the others of its node
         is not counted here, so Ray might keep it waiting for it. One with devices asks for as many
