@@ -20,7 +20,7 @@ from benchmarks.live_runs.timed import ROOT, say, warm_model
 from benchmarks.ray_runs.killer import Killer, KnownHost
 from benchmarks.ray_runs.simulated import SimulatedCluster
 from rollart.cli.bench import Effort
-from rollart.cluster import ray_resources as ray_spawning
+from rollart.cluster import ray_spawner
 from rollart.config import Config, load_config
 from rollart.config.options import RayOptions
 from rollart.observe.replay import replay
@@ -70,7 +70,7 @@ def finish(config: Config) -> dict[str, Any]:
 
 def run(*, effort: Effort) -> dict[str, object]:
     steps, kills = {"quick": (40, 12), "plain": (60, 25), "full": (100, 50)}[effort]
-    ray_spawning.RayHost = KnownHost  # type: ignore[misc]
+    ray_spawner.RayHost = KnownHost  # type: ignore[misc]
     with tempfile.TemporaryDirectory(prefix="rollart-kills-") as name:
         directory = Path(name)
         with SimulatedCluster(host=4) as cluster:

@@ -17,8 +17,8 @@ from benchmarks.ray_runs.free_parts import MIX, free_engine, make_proxy, make_wo
 from benchmarks.ray_runs.pumping import Counted, Pump
 from rollart.cli.bench import Effort
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import RemoteEngine
-from rollart.cluster.env_supervisor import EnvSupervisor, EnvWorkerSettings
+from rollart.cluster.engine_server import RemoteEngine
+from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
 from rollart.cluster.local_host import thread_env
 from rollart.cluster.ray_host import RayHost
 from rollart.cluster.ray_session import connected
@@ -59,16 +59,16 @@ async def on_ray(*, warm_s: float, measure_s: float) -> tuple[Counted, float]:
     engine = RemoteEngine(
         handle, id=_ENGINE, caller="controller", lose=lambda *error: lost.append(error)
     )
-    grounds = EnvWorkerSettings(
+    options = EnvSupervisorOptions(
         spawn=lambda name, _is_spare: host.spawn(f"{_PARTS}:FreeEnvironments", {"name": name}),
         release=lost.append,
         leave=lost.append,
-        better=lambda _name: False,
+        is_better=lambda _name: False,
         warn=lost.append,
         give_up=lost.append,
     )
     workers = EnvSupervisor(
-        grounds,
+        options,
         count=WORKERS,
         ends=Ends(put=pump.buffer.put, post=pump.controller.post),
         handle_of=lambda _engine: handle,

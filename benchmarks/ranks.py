@@ -19,6 +19,7 @@ import numpy as np
 
 from rollart.cli.bench import Effort
 from rollart.cluster.local_host import EmbeddedHost, thread_env
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.training.distributed.ranks import RankGroup, RankPlan
@@ -53,13 +54,13 @@ def make_batch() -> dict[str, Any]:
     }
 
 
-async def open_side(model: Path, *, ranks: int, threads: int) -> tuple[EmbeddedHost, RankGroup]:
+async def open_side(model: Path, *, ranks: int, threads: int) -> tuple[EmbeddedHost, TrainerClient]:
     host = EmbeddedHost(env=thread_env(threads))
     plan = RankPlan(
         options={"model": str(model), "options": {"ranks": ranks, "threads": threads}},
         addresses=[LOOPBACK] * ranks,
     )
-    return host, await RankGroup.start(host, plan)
+    return host, TrainerClient(await RankGroup.start(host, plan))
 
 
 async def measure(model: Path, *, rounds: int) -> dict[str, float]:
@@ -71,12 +72,12 @@ async def measure(model: Path, *, rounds: int) -> dict[str, float]:
     batch = make_batch()
     times: dict[str, list[float]] = {name: [] for name in sides}
     for number in range(rounds + 1):
-        for name, (_, handle) in sides.items():
-            report = await handle.call("step", batch)
+        for name, (_, trainer) in sides.items():
+            report = await trainer.step(batch)
             if number:  # the first step of each is for warming up
                 times[name].append(report.metrics["step_s"])
-    for host, handle in sides.values():
-        await handle.close()
+    for host, trainer in sides.values():
+        await trainer.close()
         await host.close()
     return {name: round(median(each), 3) for name, each in times.items()}
 

@@ -9,9 +9,11 @@
     │   ├── ClusterError     the cluster under a run is gone, and with it all that is not on disk
     │   ├── EngineError      an engine that broke, out of memory for one; the trainer is well
     │   ├── GroupError       one of several workers that need each other failed, and all were ended
+    │   ├── ActorDiedError   the process of an actor ended by itself (an ActorError too)
     │   └── StorageError     a disk or directory that refuses
     │       ├── PrunedError      weights that were asked for too late: newer ones are there
     │       └── CorruptError     weights that are not what was stored: no use to read them again
+    ├── ActorError           an actor raised an error of another kind, or was closed before the call
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
     ├── AttemptError         an attempt that cannot go on (`runtime.attempt_error`); becomes data
     ├── ScoreError           a reward function or what runs it failed; never a score
@@ -79,6 +81,14 @@ class EngineError(UserError):
 
 class GroupError(UserError):
     """Workers that need each other were ended because one failed: made again, they may go on."""
+
+
+class ActorError(RollartError):
+    """An actor raised something outside this tree, or was closed before it was called."""
+
+
+class ActorDiedError(ActorError, UserError):
+    """The process of an actor ended by itself: killed from outside, or out of memory."""
 
 
 class StorageError(UserError):

@@ -25,16 +25,15 @@ from rollart.types import EngineId, EngineInfo, TrajectoryId, TrajectoryInfo, Ve
 
 
 class DiskTrainer:
-    """A handle whose `save` writes one file, or fails as a disk does."""
+    """A trainer whose `save` writes one file, or fails as a disk does."""
 
     def __init__(self) -> None:
         self.error: Exception | None = None
         self.saved: list[str] = []
         self.seen: list[list[str]] = []
 
-    async def call(self, method: str, *args: object):
-        assert method == "save"
-        directory = Path(str(args[0]))
+    async def save(self, target: str) -> None:
+        directory = Path(target)
         directory.mkdir(parents=True)
         (directory / "model.safetensors").write_text("weights")
         self.seen.append([path.name for path in checkpoints(directory.parent)])
@@ -192,11 +191,11 @@ def test_a_disk_that_refuses_the_runs_part_keeps_the_checkpoint_of_the_same_step
     before = {path.name: path.read_bytes() for path in kept.iterdir()}
     draft = tmp_path / ".draft-step-000001"
 
-    async def save_where_the_buffer_cannot_go(method: str, *args: object) -> None:
+    async def save_where_the_buffer_cannot_go(_target: str) -> None:
         draft.mkdir()
         (draft / "buffer.jsonl").mkdir()
 
-    desk.trainer.call = save_where_the_buffer_cannot_go
+    desk.trainer.save = save_where_the_buffer_cannot_go
     with pytest.raises(StorageError, match=r"cannot write the checkpoint .*step-000001"):
         desk.save(1)
     assert {path.name: path.read_bytes() for path in kept.iterdir()} == before

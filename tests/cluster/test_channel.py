@@ -8,7 +8,7 @@ import pytest
 from inline_handle import InlineHandle
 
 from rollart.cluster.channel import Channel, InOrder, Mailbox
-from rollart.cluster.local_host import ActorDiedError
+from rollart.errors import ActorDiedError
 
 
 class Doubler:
@@ -37,7 +37,7 @@ def talk(scenario):
         line = Channel(
             handle,
             name="me",
-            hear=heard.append,
+            receive=heard.append,
             is_listening=lambda: len(heard) < len(sent),
             lose=lost.append,
         )
@@ -113,7 +113,7 @@ def test_what_is_answered_after_the_loss_was_told_is_not_heard():
     async def run():
         heard, lost, handle = [], [], Stubborn()
         line = Channel(
-            handle, name="me", hear=heard.append, is_listening=lambda: True, lose=lost.append
+            handle, name="me", receive=heard.append, is_listening=lambda: True, lose=lost.append
         )
         line.send(1)
         await asyncio.sleep(0)
@@ -182,7 +182,7 @@ def test_what_overtakes_on_the_way_is_heard_in_order():
         line = Channel(
             Overtaking(Echoing()),
             name="me",
-            hear=heard.append,
+            receive=heard.append,
             is_listening=lambda: len(heard) < len(sent),
             lose=lost.append,
         )

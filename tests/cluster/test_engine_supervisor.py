@@ -7,25 +7,28 @@ import pytest
 from inline_handle import InlineHandle
 from live_parts import STOP, say
 
-from rollart.cluster import engine_supervisor as engine_fleet
-from rollart.cluster.engine_actor import EngineServer
-from rollart.cluster.engine_supervisor import EnginePlace, EngineSupervisor, FleetSettings, Spawned
-from rollart.cluster.local_host import ActorDiedError
+from rollart.cluster import engine_supervisor
+from rollart.cluster.engine_server import EngineServer
+from rollart.cluster.engine_supervisor import (
+    EngineSupervisor,
+    EngineSupervisorOptions,
+    SpawnedEngine,
+)
 from rollart.control.routing import Router, Routing
-from rollart.errors import PrunedError, StorageError
+from rollart.errors import ActorDiedError, PrunedError, StorageError
 from rollart.events import EngineJoined, EngineLost
 from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
 from rollart.rollout.engine_client import EngineClient
 from rollart.types import EngineInfo, Request, Sampling
 
-LOST_A = "engine a is gone (the actor is gone); its turns go on elsewhere"
+LOST_A = "engine a is lost (the actor is gone); its turns go elsewhere"
 
 
 class Dock:
-    """Where engines are spawned; a berth is away while it is listed so."""
+    """Where engines are spawned; a place is away while it is listed so."""
 
-    def __init__(self, patience_s):
+    def __init__(self, answer_s):
         self.events = []
         self.warnings = []
         self.closed = []
@@ -39,21 +42,19 @@ class Dock:
         self.unspawned = []
         self.may_spawn = asyncio.Event()
         self.may_spawn.set()
-        self.ground = FleetSettings(
+        self.options = EngineSupervisorOptions(
             spawn=self.spawn,
             release=self.released.append,
-            better=lambda berth, _engine: berth in self.away and not self.is_full,
+            is_better=lambda place, _engine: place in self.away and not self.is_full,
             newest=lambda: self.newest,
-            patience_s=patience_s,
+            answer_s=answer_s,
             warn=self.warnings.append,
         )
         self.is_full = False
-        self.fleet = EngineSupervisor(
-            self.ground, berths=[EnginePlace(name="a"), EnginePlace(name="b")]
-        )
+        self.fleet = EngineSupervisor(self.options, engines="ab")
         self.fleet.close_engine = self.closed.append
 
-    async def spawn(self, berth, engine):
+    async def spawn(self, place, engine):
         try:
             await self.may_spawn.wait()
         except asyncio.CancelledError:
@@ -64,13 +65,13 @@ class Dock:
             self.refused -= 1
             raise OSError("no room")
         if self.is_full:
-            self.away.add(berth)
+            self.away.add(place)
         else:
-            self.away.discard(berth)
+            self.away.discard(place)
         proxy = EngineDriver(ScriptedEngine(say("x" * 400)), id=engine, fetch=self.fetch)
         handle = InlineHandle(EngineServer(proxy))
         self.handles.append(handle)
-        return Spawned(handle=handle, pool="elsewhere" if self.is_full else "home")
+        return SpawnedEngine(handle=handle, pool="elsewhere" if self.is_full else "home")
 
     def fetch(self, version):
         if version in self.missing:
@@ -84,9 +85,9 @@ class Dock:
             await asyncio.sleep(0.001)
 
 
-def docked(scenario, *, patience_s=20.0):
+def docked(scenario, *, answer_s=20.0):
     async def run():
-        dock = Dock(patience_s)
+        dock = Dock(answer_s)
         await dock.fleet.start()
         dock.fleet.post = dock.events.append
         try:
@@ -119,7 +120,7 @@ def joined(id_, *, pool="home", version=0):
     return EngineJoined(engine=EngineInfo(id=id_, pool=pool, version=version))
 
 
-def test_a_fleet_starts_with_an_engine_in_every_berth():
+def test_a_fleet_starts_with_an_engine_in_every_place():
     async def scenario(dock, fleet):
         assert fleet.infos == (
             EngineInfo(id="a", pool="home", version=0),
@@ -206,12 +207,12 @@ def test_an_engine_that_broke_but_lives_is_ended_before_another_is_made():
     docked(scenario)
 
 
-def test_a_berth_that_cannot_be_filled_is_tried_again():
+def test_a_place_that_cannot_be_filled_is_tried_again():
     async def scenario(dock, fleet):
         dock.refused = 1
         dock.handles[1].kill()
         await dock.until(2)
-        assert dock.events[1] == joined("b.1")
+        assert dock.events[1] == joined("b.2")
         assert dock.warnings[1:] == ["engine b cannot be made now: no room"]
 
     docked(scenario)
@@ -246,7 +247,7 @@ def test_an_engine_that_cannot_load_weights_is_made_again_while_another_is_there
         await dock.until(2)
         why = "it cannot load version 1: version 1 did not arrive"
         assert dock.events == [EngineLost(engine="a", message=why), joined("a.1")]
-        assert dock.warnings == [f"engine a is gone ({why}); its turns go on elsewhere"]
+        assert dock.warnings == [f"engine a is lost ({why}); its turns go elsewhere"]
         assert dock.handles[0].dead.is_set()
 
     docked(scenario)
@@ -283,8 +284,7 @@ def test_one_whose_weights_are_stored_no_longer_is_made_again_with_newer_ones():
 
 def test_an_engine_on_training_hardware_does_not_stand_in_for_one_that_cannot_load():
     async def scenario(dock, _fleet):
-        berths = [EnginePlace(name="s"), EnginePlace(name="t", is_lent=True)]
-        fleet = EngineSupervisor(dock.ground, berths=berths)
+        fleet = EngineSupervisor(dock.options, engines="s", lent="t")
         await fleet.start()
         dock.missing = {1}
         with pytest.raises(StorageError, match="version 1 did not arrive"):
@@ -320,13 +320,12 @@ def test_where_one_engine_cannot_be_made_at_the_start_the_others_are_given_up_fi
         dock = Dock(20.0)
         wait, dock.may_spawn = dock.spawn, asyncio.Event()
 
-        async def spawn(berth, engine):
-            if berth == "b":
+        async def spawn(place, engine):
+            if place == "b":
                 raise OSError("no room")
-            return await wait(berth, engine)
+            return await wait(place, engine)
 
-        ground = replace(dock.ground, spawn=spawn)
-        fleet = EngineSupervisor(ground, berths=[EnginePlace(name="a"), EnginePlace(name="b")])
+        fleet = EngineSupervisor(replace(dock.options, spawn=spawn), engines="ab")
         with pytest.raises(OSError, match="no room"):
             await fleet.start()
         assert (dock.unspawned, sorted(dock.released)) == (["a"], ["a", "b"])
@@ -353,13 +352,13 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
         dock.handles[0].kill()
         await dock.until(2)
         assert dock.events[1] == joined("a.1", pool="elsewhere")
-        await fleet.mend()
+        await fleet.move_home()
         assert len(dock.events) == 2
         asking = asyncio.create_task(fleet.generators["a.1"].generate(ask(1)))
         while (await dock.handles[2].call("stats"))["sampled_tokens"] < 3:
             await asyncio.sleep(0)
         dock.is_full = False
-        assert await fleet.mend()
+        assert await fleet.move_home()
         completion = await asking
         assert completion.finish == "abort"
         assert len(completion.tokens) >= 3
@@ -375,7 +374,7 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
 
 
 def test_an_engine_that_hangs_is_ended_and_replaced(monkeypatch):
-    monkeypatch.setattr(engine_fleet, "_LOOK_S", 0.001)
+    monkeypatch.setattr(engine_supervisor, "_WATCH_S", 0.001)
     why = "it hangs: stats was not answered within 0.3 s"
 
     async def scenario(dock, fleet):
@@ -385,20 +384,20 @@ def test_an_engine_that_hangs_is_ended_and_replaced(monkeypatch):
         assert (await asking).finish == "abort"
         assert dock.handles[0].dead.is_set()
         assert dock.events == [EngineLost(engine="a", message=why), joined("a.1")]
-        assert dock.warnings == [f"engine a is gone ({why}); its turns go on elsewhere"]
+        assert dock.warnings == [f"engine a is lost ({why}); its turns go elsewhere"]
 
-    docked(scenario, patience_s=0.3)
+    docked(scenario, answer_s=0.3)
 
 
 def test_an_engine_that_hangs_as_it_is_moved_is_ended_all_the_same():
     async def scenario(dock, fleet):
         dock.away = {"a"}
         dock.handles[0].hangs = True
-        assert await fleet.mend()
+        assert await fleet.move_home()
         assert dock.handles[0].dead.is_set()
         assert [info.id for info in fleet.infos] == ["a.1", "b"]
 
-    docked(scenario, patience_s=0.3)
+    docked(scenario, answer_s=0.3)
 
 
 @pytest.mark.parametrize("refused", [0, 1])
@@ -409,7 +408,7 @@ def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same(refused)
         await dock.until(2)
         dock.is_full, dock.refused = False, refused
         dock.may_spawn.clear()
-        moving = asyncio.create_task(fleet.mend())
+        moving = asyncio.create_task(fleet.move_home())
         await asyncio.sleep(0)
         dock.handles[2].kill()
         await dock.until(3)
@@ -418,7 +417,7 @@ def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same(refused)
         await dock.until(4)
         assert dock.events[2:] == [
             EngineLost(engine="a.1", message="the actor is gone"),
-            joined("a.2"),
+            joined(f"a.{2 + refused}"),
         ]
 
     docked(scenario)
@@ -430,9 +429,9 @@ def test_an_engine_that_cannot_move_goes_on_where_it_is():
         dock.handles[0].kill()
         await dock.until(2)
         dock.is_full, dock.refused = False, 1
-        assert not await fleet.mend()
+        assert not await fleet.move_home()
         assert ([info.id for info in fleet.infos], len(dock.events)) == (["a.1", "b"], 2)
-        assert dock.warnings[-1] == "engine a.1 cannot move: no room"
+        assert dock.warnings[-1] == "engine a cannot move: no room"
         assert dock.released == ["a", "a.2"]
 
     docked(scenario)
@@ -440,7 +439,7 @@ def test_an_engine_that_cannot_move_goes_on_where_it_is():
 
 def test_an_engine_on_training_hardware_stands_still_until_it_is_lent():
     async def scenario(dock, _fleet):
-        lent = EngineSupervisor(dock.ground, berths=[EnginePlace(name="t", is_lent=True)])
+        lent = EngineSupervisor(dock.options, engines=(), lent="t")
         dock.newest = 2
         await lent.start()
         assert lent.infos == (EngineInfo(id="t", pool="home", version=2, lent=True),)

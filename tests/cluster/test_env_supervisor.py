@@ -8,10 +8,10 @@ from inline_handle import InlineHandle
 from live_parts import ENGINE, Countdown, LetterRenderer, make_setup, make_task, say
 
 from rollart.clock import SystemClock
-from rollart.cluster import env_supervisor as remote_workers
-from rollart.cluster.engine_actor import EngineServer
+from rollart.cluster.engine_server import EngineServer
 from rollart.cluster.env_actor import EnvServer
-from rollart.cluster.env_supervisor import EnvSupervisor, EnvWorkerSettings
+from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
+from rollart.cluster.supervisor import RestartPolicy
 from rollart.control.routing import Router, Routing
 from rollart.events import Launch, TrajectoryCancelled, TrajectoryFailed, TrajectoryFinished
 from rollart.inference.driver import EngineDriver
@@ -41,7 +41,7 @@ class Held(Countdown):
 class Crew:
     """Workers over one engine, what they told, and how they die."""
 
-    def __init__(self, *, count=2, spares=0, is_lockstep=False):
+    def __init__(self, *, count=2, spares=0, is_lockstep=False, first_rest_s=0.5):
         self.told = []
         self.warnings = []
         self.given_up = []
@@ -59,16 +59,17 @@ class Crew:
         self.names = []
         self.released = []
         self.unspawned = []
-        grounds = EnvWorkerSettings(
+        options = EnvSupervisorOptions(
             spawn=self.spawn,
             release=self.released.append,
             leave=self.leave,
-            better=lambda name: name in self.away,
+            is_better=lambda name: name in self.away,
             warn=self.warnings.append,
             give_up=self.given_up.append,
+            restarts=RestartPolicy(first_rest_s=first_rest_s, tries=10),
         )
         self.workers = EnvSupervisor(
-            grounds,
+            options,
             count=count,
             spares=spares,
             ends=Ends(put=self.told.append, post=self.told.append),
@@ -214,7 +215,9 @@ def test_what_a_killed_worker_owed_is_answered_as_failed_and_another_takes_its_p
         crew.launch(4, 6)
         await crew.until(lambda: len(crew.ends()) == 6)
         assert (crew.ends()[4], crew.ends()[6]) == ("finished", "finished")
-        assert crew.warnings == ["environment worker 0 is gone (the actor is gone); making another"]
+        assert crew.warnings == [
+            "environment worker 0 is lost (the actor is gone); starting another"
+        ]
 
     crewed(scenario)
 
@@ -256,7 +259,7 @@ def test_engines_forget_a_worker_that_went_home():
         crew.launch(0, 1)
         await crew.until(lambda: len(crew.ends()) == 2)
         crew.away = {"environments-0"}
-        assert await crew.workers.mend()
+        assert await crew.workers.move_home()
         server = crew.engine_handles[ENGINE].target
         await crew.until(lambda: list(server._callers) == ["environments-1"])
         crew.launch(2)
@@ -270,14 +273,14 @@ def test_where_one_worker_cannot_be_made_at_the_start_the_others_are_given_up_fi
     async def run():
         crew = Crew()
         crew.may_spawn.clear()
-        wait = crew.workers._grounds.spawn
+        wait = crew.workers._options.spawn
 
         async def spawn(name, is_spare):
             if name == "environments-1":
                 raise OSError("no machine")
             return await wait(name, is_spare)
 
-        crew.workers._grounds = replace(crew.workers._grounds, spawn=spawn)
+        crew.workers._options = replace(crew.workers._options, spawn=spawn)
         with pytest.raises(OSError, match="no machine"):
             await crew.workers.start()
         assert crew.unspawned == ["environments-0"]
@@ -346,7 +349,7 @@ def test_a_spare_that_is_gone_is_made_again():
         await crew.until(lambda: len(crew.handles) == 4)
         assert crew.names[3] == "spare-environments-0.1"
         assert crew.warnings == [
-            "spare environment worker 0 is gone (the actor is gone); making another"
+            "spare environment worker 0 is lost (the actor is gone); starting another"
         ]
 
     crewed(scenario, spares=1)
@@ -358,7 +361,7 @@ def test_a_worker_goes_home_without_losing_what_it_runs():
         crew.launch(0, 1)
         await asyncio.sleep(0.02)
         crew.away = {"environments-0"}
-        assert await crew.workers.mend()
+        assert await crew.workers.move_home()
         assert crew.names[2:] == ["environments-0.1"]
         crew.launch(2)
         await asyncio.sleep(0.02)
@@ -371,9 +374,9 @@ def test_a_worker_goes_home_without_losing_what_it_runs():
         assert (crew.released, len(crew.workers.processes())) == (["environments-0"], 2)
         crew.launch(4)
         await crew.until(lambda: len(crew.ends()) == 4)
-        assert await crew.workers.mend()
+        assert await crew.workers.move_home()
         assert len(crew.handles) == 3
-        assert crew.warnings == ["environment worker 0 moves to where it belongs"]
+        assert crew.warnings == ["environment worker 0 moves to its preferred pool"]
 
     crewed(scenario)
 
@@ -384,7 +387,7 @@ def test_a_worker_that_dies_after_it_was_followed_is_not_made_again():
         crew.launch(0)
         await asyncio.sleep(0.02)
         crew.away = {"environments-0"}
-        await crew.workers.mend()
+        await crew.workers.move_home()
         crew.handles[0].kill()
         await crew.until(crew.ends)
         assert crew.ends() == {0: "worker"}
@@ -399,18 +402,22 @@ def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_
         crew.away = {"environments-0"}
         crew.failing_spawns = 1
         crew.may_spawn.clear()
-        mending = asyncio.create_task(crew.workers.mend())
+        mending = asyncio.create_task(crew.workers.move_home())
         await asyncio.sleep(0.01)
         crew.handles[0].kill()
         await crew.until(lambda: len(crew.workers.processes()) == 1)
         crew.away = set()
         crew.may_spawn.set()
         assert not await mending
-        assert crew.warnings[1] == "environment worker 0 cannot move: no machine"
+        assert crew.warnings[1:] == [
+            "environment worker 0 is lost (the actor is gone); starting another",
+            "environment worker 0 cannot be made now: no machine",
+            "environment worker 0 cannot move: no machine",
+        ]
         await crew.until(lambda: len(crew.workers.processes()) == 2)
         assert crew.names[2:] == ["environments-0.2"]
         crew.away, crew.failing_spawns = {"environments-1"}, 1
-        assert not await crew.workers.mend()
+        assert not await crew.workers.move_home()
         crew.launch(1)
         await crew.until(crew.ends)
         assert crew.ends() == {1: "finished"}
@@ -442,22 +449,20 @@ def test_a_worker_that_cannot_be_made_is_tried_for_again():
         crew.failing_spawns = 1
         crew.handles[0].kill()
         await crew.until(lambda: len(crew.handles) == 3)
-        assert crew.warnings[1:] == ["environment worker 0 could not be made: no machine"]
+        assert crew.warnings[1:] == ["environment worker 0 cannot be made now: no machine"]
 
     crewed(scenario)
 
 
-def test_when_no_worker_is_left_and_none_can_be_made_the_run_is_given_up(monkeypatch):
-    monkeypatch.setattr(remote_workers, "_FIRST_REST_S", 0.001)
-
+def test_when_no_worker_is_left_and_none_can_be_made_the_run_is_given_up():
     async def scenario(crew):
         crew.failing_spawns = 99
         crew.handles[0].kill()
         await crew.until(lambda: crew.given_up)
-        message = "environment worker 0 could not be made: no machine; no other is left"
+        message = "environment worker 0 cannot be made: no machine; no other one is running"
         assert [str(error) for error in crew.given_up] == [message]
 
-    crewed(scenario, count=1)
+    crewed(scenario, count=1, first_rest_s=0.001)
 
 
 def test_an_error_outside_the_attempts_failures_breaks_the_worker_and_says_what_it_was():

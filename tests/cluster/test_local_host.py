@@ -14,8 +14,16 @@ import numpy as np
 import pytest
 from checkout import SUPPORT
 
-from rollart.cluster.local_host import ActorDiedError, ActorError, EmbeddedHost, thread_env
-from rollart.errors import ConfigError, InvariantError, RollartError, StorageError, UserError
+from rollart.cluster.local_host import EmbeddedHost, thread_env
+from rollart.errors import (
+    ActorDiedError,
+    ActorError,
+    ConfigError,
+    InvariantError,
+    RollartError,
+    StorageError,
+    UserError,
+)
 from rollart.serialization.codec import CodecError
 from rollart.types import StepReport, Version
 

@@ -1,4 +1,4 @@
-"""A site on Ray before rollout begins: evaluation outlives engines that die or hang."""
+"""A deployment on Ray before rollout begins: evaluation outlives engines that die or hang."""
 
 import asyncio
 import os
@@ -9,8 +9,7 @@ from unittest.mock import patch
 from drivers import in_a_driver
 
 from benchmarks.ray_runs.watched import WITHOUT_POOLS
-from rollart.cluster import engine_supervisor as engine_fleet
-from rollart.cluster import ray_deployment as ray_site
+from rollart.cluster import engine_supervisor, ray_deployment
 from rollart.cluster.ray_deployment import open_ray
 from rollart.config import add_import_paths, load_config
 from rollart.pipelines.run_record import make_setups
@@ -28,17 +27,17 @@ def is_alive(pid):
 async def evaluate_without_engines(config, model, directory, warnings):
     async with open_ray(
         config, model=model, start=model, version=0, directory=directory, warn=warnings.append
-    ) as site:
-        evaluator = site.make_evaluator(make_setups(config, config.sampling))
+    ) as deployment:
+        evaluator = deployment.make_evaluator(make_setups(config, config.sampling))
         for how in (signal.SIGKILL, signal.SIGSTOP):
-            pid = site.generators[site.infos[0].id].handle.pid
+            pid = deployment.generators[deployment.infos[0].id].handle.pid
             os.kill(pid, how)
             measured = await asyncio.wait_for(evaluator.run(4), 100)
             assert len(measured.trajectories) == 4
             while is_alive(pid):
                 await asyncio.sleep(0.1)
         await evaluator.close()
-        await site.trainer()
+        await deployment.trainer()
 
 
 def outlive_engines(tmp_path):
@@ -50,14 +49,14 @@ def outlive_engines(tmp_path):
     model = prepare_model(config, lambda _text: None)
     warnings = []
     with (
-        patch.object(ray_site, "connected", lambda _address: nullcontext()),  # it is already
-        patch.object(ray_site, "_ANSWER_S", 2.0),
-        patch.object(engine_fleet, "_LOOK_S", 0.2),
+        patch.object(ray_deployment, "connected", lambda _address: nullcontext()),  # it is already
+        patch.object(ray_deployment, "_ANSWER_S", 2.0),
+        patch.object(engine_supervisor, "_WATCH_S", 0.2),
     ):
         asyncio.run(evaluate_without_engines(config, model, tmp_path, warnings))
     assert [line.split(" (")[0] for line in warnings] == [
-        "engine torch-0 is gone",
-        "engine torch-0.1 is gone",
+        "engine torch-0 is lost",
+        "engine torch-0.1 is lost",
     ]
     assert "it hangs: stats was not answered within 4 s" in warnings[1]
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 from checkout import ROOT
 
-from rollart.cluster.ray_session import check_cluster, cluster_gone
+from rollart.cluster.ray_session import check_cluster, cluster_lost
 from rollart.config import load_config
 from rollart.errors import ConfigError
 
@@ -41,14 +41,14 @@ def test_what_needs_one_process_is_refused():
 
 
 def test_a_cluster_that_is_gone_leaves_a_checkpoint_and_how_to_go_on(tmp_path):
-    assert str(cluster_gone("h:1", tmp_path)) == (
-        "the Ray cluster at h:1 is gone, and there was no checkpoint yet: "
+    assert str(cluster_lost("h:1", tmp_path)) == (
+        "the Ray cluster at h:1 is lost, and there was no checkpoint yet: "
         "run.checkpoint_every says how often one is written"
     )
     kept = tmp_path / "checkpoints" / "step-000004"
     kept.mkdir(parents=True)
     (kept / "run.json").write_text("{}")
-    assert str(cluster_gone("h:1", tmp_path)) == (
-        f"the Ray cluster at h:1 is gone; {kept} is kept. When there is a cluster again, "
-        f"go on with: rollart train --resume {tmp_path} --address HOST:PORT"
+    assert str(cluster_lost("h:1", tmp_path)) == (
+        f"the Ray cluster at h:1 is lost; {kept} is kept. When there is a cluster again, "
+        f"continue with: rollart train --resume {tmp_path} --address HOST:PORT"
     )

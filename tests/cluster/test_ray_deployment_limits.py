@@ -10,10 +10,10 @@ from drivers import in_a_driver
 from benchmarks.ray_runs.watched import CONFIG, WatchedRun
 from rollart.cluster.ray_blobs import RayBlobs
 from rollart.cluster.ray_host import RayHost
-from rollart.cluster.ray_resources import ENGINE
 from rollart.config import dump_toml, load_config
 from rollart.errors import StorageError
 from rollart.pipelines.start_model import prepare_model
+from rollart.plugins import ENGINE_ACTOR
 
 LARGE = 150 * 2**20
 """More than the object store of a simulated node holds."""
@@ -72,7 +72,7 @@ def await_a_version(tmp_path):
         host = RayHost()
         options = {"config": dump_toml(config), "name": "a", "model": str(model)}
         options |= {"version": 0, "store": store, "threads": 1}
-        engine = await host.spawn(ENGINE, options)
+        engine = await host.spawn(ENGINE_ACTOR, options)
         assert await engine.call("start") == 0
         with pytest.raises(StorageError) as caught:
             await engine.call("update", 7)

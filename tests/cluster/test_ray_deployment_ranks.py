@@ -11,7 +11,7 @@ from drivers import alone_in_a_driver
 
 from benchmarks.ray_runs.killer import KnownHost
 from benchmarks.ray_runs.watched import WITHOUT_POOLS
-from rollart.cluster import ray_resources as ray_spawning
+from rollart.cluster import ray_spawner
 from rollart.config import load_config
 from rollart.observe.replay import replay
 from rollart.pipelines.agentic import train
@@ -33,7 +33,7 @@ def lose_a_rank(address: str, directory: str) -> None:
         "ray.spare_workers=0",
         "training.ranks=2",
     ]
-    ray_spawning.RayHost = KnownHost
+    ray_spawner.RayHost = KnownHost
     KnownHost.known = []
     log = place / "run" / "events.jsonl"
 
@@ -59,4 +59,4 @@ def ranks() -> list[int]:
 
 def test_a_run_of_two_ranks_goes_on_when_one_is_killed(cluster, tmp_path):
     said = alone_in_a_driver(f"{__name__}:lose_a_rank", cluster.address, str(tmp_path))
-    assert "the trainer is gone; making it again" in said
+    assert "the trainer is lost; starting another" in said

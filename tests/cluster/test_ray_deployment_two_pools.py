@@ -1,4 +1,4 @@
-"""Two tasks on two pools of a cluster that loses a node, gets it back, and is gone in the end.
+"""Two tasks on two pools of a cluster that loses a node, gets it back, and is lost in the end.
 
 The node that is lost holds an engine, the trainer and every environment worker.
 """
@@ -38,8 +38,8 @@ def test_a_run_keeps_to_its_pools_falls_back_returns_and_outlives_its_cluster(ru
     cluster.remove_head()
     code, said = run.finish()
     assert code == 2
-    assert "is gone;" in said
-    assert f"go on with: rollart train --resume {run.directory} --address HOST:PORT" in said
+    assert "is lost;" in said
+    assert f"continue with: rollart train --resume {run.directory} --address HOST:PORT" in said
     assert "Traceback" not in said
     assert "raylet" not in said
     proof = replay(run.directory)

@@ -8,10 +8,18 @@ import numpy as np
 import pytest
 from drivers import in_a_driver
 
-from rollart.cluster.local_host import ActorDiedError, ActorError, EmbeddedHost
+from rollart.cluster.local_host import EmbeddedHost
 from rollart.cluster.ray_blobs import RayBlobs
 from rollart.cluster.ray_host import RayHost
-from rollart.errors import ConfigError, InvariantError, PlacementError, StorageError, UserError
+from rollart.errors import (
+    ActorDiedError,
+    ActorError,
+    ConfigError,
+    InvariantError,
+    PlacementError,
+    StorageError,
+    UserError,
+)
 from rollart.types import StepReport
 from rollart.weights.buckets import BucketStore
 
@@ -86,7 +94,7 @@ def use_ray_host(tmp_path):
             with pytest.raises(PlacementError) as caught:
                 await impatient.spawn(ECHO, {}, asked={"resources": {"H800": 7}})
             assert "Ray did not start it within 1 s on a node with 7 H800" in str(caught.value)
-            with pytest.raises(PlacementError, match=r"is there, but it was not made in 0\.2 s$"):
+            with pytest.raises(PlacementError, match=r"started, but it was not made in 0\.2 s$"):
                 await RayHost(making_s=0.2).spawn("ray_actors:Slow", {})
         finally:
             await host.close()

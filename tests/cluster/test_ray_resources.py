@@ -34,7 +34,7 @@ def resources(tmp_path):
 
 
 def test_a_worker_without_units_goes_beside_another_and_follows_it(resources):
-    with pytest.raises(PlacementError, match="lent belongs beside rank, which has no place now"):
+    with pytest.raises(PlacementError, match="lent belongs beside rank, which is not bound now"):
         resources.bind_beside("lent", "rank")
     resources.bind("rank", RANK)
     assert resources.bind_beside("lent", "rank").node == "n"

@@ -3,20 +3,21 @@
 import asyncio
 import os
 import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from rollart.cluster import trainer_supervisor as lasting_trainer
-from rollart.cluster.local_host import ActorError, EmbeddedHost
-from rollart.cluster.trainer_supervisor import TrainerSupervisor
+from rollart.cluster.local_host import EmbeddedHost
+from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import RESTARTS, TrainerSupervisor
 from rollart.errors import PlacementError, UserError
 
 
 class Desk:
     """A lasting trainer, its files and its warnings."""
 
-    def __init__(self, path, *, save_every):
+    def __init__(self, path, *, save_every, restarts):
         self.path = path
         self.host = EmbeddedHost()
         self.warnings = []
@@ -25,7 +26,11 @@ class Desk:
         self.door = asyncio.Event()
         self.door.set()
         self.trainer = TrainerSupervisor(
-            self.spawn, directory=path / "own", save_every=save_every, warn=self.warnings.append
+            self.spawn,
+            directory=path / "own",
+            save_every=save_every,
+            warn=self.warnings.append,
+            restarts=restarts,
         )
 
     async def spawn(self):
@@ -35,14 +40,19 @@ class Desk:
             raise PlacementError("every pool is full")
         self.spawned += 1
         options = {"desk": str(self.path)}
-        return await self.host.spawn("trainer_actors:Adder", options, own_process=True)
+        return TrainerClient(
+            await self.host.spawn("trainer_actors:Adder", options, own_process=True)
+        )
 
     async def step(self, number):
-        report = await self.trainer.call("step", {"numbers": np.array([number])})
+        report = await self.trainer.step({"numbers": np.array([number])})
         return report.version, report.metrics["sum"]
 
     async def kill(self):
-        os.kill(await self.trainer.call("pid"), signal.SIGKILL)
+        os.kill(await self.pid(), signal.SIGKILL)
+
+    async def pid(self):
+        return await self.trainer.trainer.handle.call("pid")
 
     def plain_warnings(self):
         """What was warned of, without the words of the operating system."""
@@ -52,9 +62,9 @@ class Desk:
         return (self.path / "published").read_text().split()
 
 
-def with_trainer(path, scenario, *, save_every=100):
+def with_trainer(path, scenario, *, save_every=100, **policy):
     async def run():
-        desk = Desk(path, save_every=save_every)
+        desk = Desk(path, save_every=save_every, restarts=replace(RESTARTS, **policy))
         try:
             await desk.trainer.start()
             await asyncio.wait_for(scenario(desk), 30)
@@ -71,7 +81,9 @@ def test_killed_between_two_steps_it_repeats_the_batches_and_goes_on(tmp_path):
         await desk.kill()
         assert await desk.step(4) == (3, 7.0)
         assert desk.trainer.deaths == 1
-        assert desk.plain_warnings() == ["the trainer is gone; making it again (3 steps to repeat)"]
+        assert desk.plain_warnings() == [
+            "the trainer is lost; starting another (3 steps to repeat)"
+        ]
 
     with_trainer(tmp_path, scenario)
 
@@ -99,7 +111,9 @@ def test_it_saves_for_itself_and_repeats_only_what_came_later(tmp_path):
         assert sorted(each.name for each in (tmp_path / "own").iterdir()) == ["0", "1"]
         await desk.kill()
         assert await desk.step(32) == (6, 63.0)
-        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
+        assert desk.plain_warnings() == [
+            "the trainer is lost; starting another (2 steps to repeat)"
+        ]
 
     with_trainer(tmp_path, scenario, save_every=2)
     assert not (tmp_path / "own").exists()
@@ -108,7 +122,7 @@ def test_it_saves_for_itself_and_repeats_only_what_came_later(tmp_path):
 def test_what_was_published_is_published_again_by_the_next_one(tmp_path):
     async def scenario(desk):
         await desk.step(1)
-        assert await desk.trainer.call("publish") == 1
+        assert await desk.trainer.publish() == 1
         await desk.kill()
         await desk.trainer.remake()
         assert desk.published() == ["1:1", "1:1"]
@@ -116,7 +130,7 @@ def test_what_was_published_is_published_again_by_the_next_one(tmp_path):
         await desk.kill()
         await desk.trainer.remake()
         assert desk.published() == ["1:1", "1:1"]
-        assert await desk.trainer.call("publish") == 2
+        assert await desk.trainer.publish() == 2
         assert desk.published()[2:] == ["2:3"]
 
     with_trainer(tmp_path, scenario)
@@ -125,24 +139,25 @@ def test_what_was_published_is_published_again_by_the_next_one(tmp_path):
 def test_it_moves_with_its_state_between_two_steps(tmp_path):
     async def scenario(desk):
         await desk.step(1)
-        await desk.trainer.call("publish")
-        first = await desk.trainer.call("pid")
+        await desk.trainer.publish()
+        first = await desk.pid()
         assert await desk.trainer.move(desk.spawn)
-        assert await desk.trainer.call("pid") != first
+        assert await desk.pid() != first
         with pytest.raises(ProcessLookupError):
             os.kill(first, 0)
         assert await desk.step(2) == (2, 3.0)
-        assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
+        assert (desk.published(), desk.trainer.deaths) == (["1:1", "1:1"], 0)
+        assert desk.warnings == ["the trainer moves to its preferred pool"]
         await desk.kill()
         assert await desk.step(4) == (3, 7.0)
-        assert desk.plain_warnings() == ["the trainer is gone; making it again (2 steps to repeat)"]
+        assert desk.plain_warnings()[1:] == [
+            "the trainer is lost; starting another (2 steps to repeat)"
+        ]
 
     with_trainer(tmp_path, scenario)
 
 
-def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path, monkeypatch):
-    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
-
+def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path):
     async def scenario(desk):
         door = asyncio.Event()
 
@@ -160,14 +175,14 @@ def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path, monkeyp
         assert await stepping == (1, 2.0)
         assert not await moving
 
-    with_trainer(tmp_path, scenario)
+    with_trainer(tmp_path, scenario, first_rest_s=0.01)
 
 
 def test_where_there_is_no_room_for_two_it_ends_before_another_is_made_from_its_save(tmp_path):
     async def scenario(desk):
         await desk.step(1)
-        await desk.trainer.call("publish")
-        first = await desk.trainer.call("pid")
+        await desk.trainer.publish()
+        first = await desk.pid()
         spawn = desk.trainer._spawn
 
         async def spawn_alone():
@@ -177,7 +192,7 @@ def test_where_there_is_no_room_for_two_it_ends_before_another_is_made_from_its_
 
         desk.trainer._spawn = spawn_alone
         await desk.trainer.restart()
-        assert await desk.trainer.call("pid") != first
+        assert await desk.pid() != first
         assert await desk.step(2) == (2, 3.0)
         assert (desk.published(), desk.trainer.deaths, desk.warnings) == (["1:1", "1:1"], 0, [])
 
@@ -187,16 +202,17 @@ def test_where_there_is_no_room_for_two_it_ends_before_another_is_made_from_its_
 def test_where_it_cannot_move_it_stays(tmp_path):
     async def scenario(desk):
         await desk.step(1)
-        first = await desk.trainer.call("pid")
+        first = await desk.pid()
         desk.unplaced = 1
-        with pytest.raises(PlacementError, match="every pool is full"):
-            await desk.trainer.move(desk.spawn)
+        assert not await desk.trainer.move(desk.spawn)
         (tmp_path / "unreadable").touch()
-        with pytest.raises(ActorError, match="unreadable"):
-            await desk.trainer.move(desk.spawn)
+        assert not await desk.trainer.move(desk.spawn)
+        moves = "the trainer moves to its preferred pool"
+        assert desk.warnings[:3] == [moves, "the trainer cannot move: every pool is full", moves]
+        assert "unreadable" in desk.warnings[3]
         (tmp_path / "unreadable").unlink()
         assert await desk.step(2) == (2, 3.0)
-        assert await desk.trainer.call("pid") == first
+        assert await desk.pid() == first
 
     with_trainer(tmp_path, scenario)
 
@@ -222,8 +238,8 @@ def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path)
 def test_a_loaded_checkpoint_may_be_pruned(tmp_path):
     async def scenario(desk):
         await desk.step(5)
-        await desk.trainer.call("save", str(tmp_path / "checkpoint"))
-        assert await desk.trainer.call("load", str(tmp_path / "checkpoint")) == 1
+        await desk.trainer.save(str(tmp_path / "checkpoint"))
+        assert await desk.trainer.load(str(tmp_path / "checkpoint")) == 1
         (tmp_path / "checkpoint" / "state.json").unlink()
         await desk.kill()
         assert await desk.step(1) == (2, 6.0)
@@ -244,9 +260,7 @@ def test_a_full_disk_costs_its_own_saves_not_the_run(tmp_path):
     with_trainer(tmp_path, scenario, save_every=1)
 
 
-def test_it_waits_for_a_place_when_there_is_none(tmp_path, monkeypatch):
-    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
-
+def test_it_waits_for_a_place_when_there_is_none(tmp_path):
     async def scenario(desk):
         await desk.step(1)
         desk.unplaced = 2
@@ -254,20 +268,17 @@ def test_it_waits_for_a_place_when_there_is_none(tmp_path, monkeypatch):
         assert await desk.step(2) == (2, 3.0)
         assert desk.warnings[1:] == ["the trainer cannot be made now: every pool is full"]
 
-    with_trainer(tmp_path, scenario)
+    with_trainer(tmp_path, scenario, first_rest_s=0.01)
 
 
-def test_it_gives_up_waiting_for_a_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(lasting_trainer, "_FIRST_REST_S", 0.01)
-    monkeypatch.setattr(lasting_trainer, "_PATIENCE_S", 0.0)
-
+def test_it_gives_up_waiting_for_a_place(tmp_path):
     async def scenario(desk):
         desk.unplaced = 5
         await desk.kill()
         with pytest.raises(PlacementError, match="every pool is full"):
             await desk.step(2)
 
-    with_trainer(tmp_path, scenario)
+    with_trainer(tmp_path, scenario, first_rest_s=0.01, patience_s=0.0)
 
 
 def test_a_batch_that_kills_it_again_and_again_ends_the_run(tmp_path):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rollart.cluster.local_host import ActorDiedError, EmbeddedHost
+from rollart.cluster.local_host import EmbeddedHost
 from rollart.cluster.worker_group import (
     Sharing,
     Worker,
@@ -15,7 +15,7 @@ from rollart.cluster.worker_group import (
     register,
     serverless,
 )
-from rollart.errors import UserError
+from rollart.errors import ActorDiedError, UserError
 
 
 def _by_turns(count, args):
@@ -148,7 +148,7 @@ def test_a_serverless_method_leaves_for_its_function_and_for_nothing_else():
     with pytest.raises(UserError) as caught:
         with_cluster(scenario, pools=("a",))
     assert str(caught.value) == (
-        "score is a function at http://127.0.0.1:1/score: give Cluster.open an invoke, such as "
+        "score is a function at http://127.0.0.1:1/score: give WorkerGroup.open an invoke, such as "
         "HttpMethods()"
     )
     told = with_cluster(scenario, pools=("a",), invoke=invoke)
@@ -168,7 +168,7 @@ def test_a_worker_that_is_gone_is_called_once_and_others_join_and_leave():
         cluster.remove(lost)
         assert await cluster.call(Counter.hello, "all") == ["all from 1"]
         cluster.remove(left)
-        with pytest.raises(UserError, match="process: no worker is left; 0 are gone"):
+        with pytest.raises(UserError, match="process: no worker is alive; 0 have died"):
             cluster.call(Counter.process)
         again = cluster.add(left.handle, pool="b")
         assert (await cluster.call(Counter.where), again.pool, again.in_flight) == (1, "b", 0)
@@ -207,7 +207,7 @@ def test_wrong_uses_say_what_is_wanted():
     async def scenario(cluster):
         with pytest.raises(UserError, match="divides its first argument, a sequence; it was 3"):
             await cluster.call(Counter.lengths, 3)
-        with pytest.raises(UserError, match="give arguments of a cluster's call by position"):
+        with pytest.raises(UserError, match="give the arguments of a group's call by position"):
             cluster.call(Counter.lengths, words=[])
 
     with_cluster(scenario, pools=("a",))

@@ -124,9 +124,9 @@ def test_a_step_on_adapters_changes_what_a_live_engine_says_to_what_the_trainer_
                 first = 4 * len(said)
                 done = await asyncio.gather(*(ask(proxy, first + each) for each in range(4)))
                 said.append(list(done))
-                report = await trainer.call("step", as_batch(said[-1]))
+                report = await trainer.step(as_batch(said[-1]))
                 differences.append(report.metrics["logprob_difference"])
-                assert await trainer.call("publish") == version
+                assert await trainer.publish() == version
                 await proxy.suspend()
                 await proxy.update(Version(version))
                 await proxy.resume()

@@ -160,7 +160,7 @@ REASONS = {
     "never_returns": "no answer within 0.3 s; its instance was killed",
     "prints_a_gigabyte": "it printed more than 1048576 bytes: print less",
     "writes_a_gigabyte": "bytes and was killed: print less",
-    "leaves": "its instance ended (exit code 7); last words: last words",
+    "leaves": "its instance exited with code 7; last output: last words",
 }
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import inspect
 
-from rollart.cluster.local_host import ActorDiedError
+from rollart.errors import ActorDiedError
 
 
 class InlineHandle:

@@ -14,6 +14,7 @@ from scorers import in_thread
 
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler
@@ -231,7 +232,7 @@ class Live:
         store = open_store("memory", str(self.directory), KEEP)
         host = EmbeddedHost()
         options = {"store": str(self.directory), "step_s": self.step_s}
-        trainer = await host.spawn(self.trainer, options)
+        trainer = TrainerClient(await host.spawn(self.trainer, options))
         engine = self.engine or ScriptedEngine(say("go"))
         header = LogHeader(seed=self.rules.seed, rules=encode_rules(self.rules))
         try:

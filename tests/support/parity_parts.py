@@ -380,9 +380,11 @@ class TimedTrainer:
         self._numbers = stage.numbers
         self._version = Version(0)
 
-    async def call(self, method: str, *args: object):
-        if method == "publish":
-            return await asyncio.sleep(self._numbers.publish_s(self._version))
+    async def publish(self) -> Version:
+        await asyncio.sleep(self._numbers.publish_s(self._version))
+        return self._version
+
+    async def step(self, _batch: object) -> StepReport:
         await asyncio.sleep(self._numbers.train_s(0, version=self._version))
         self._version = Version(self._version + 1)
         return StepReport(version=self._version, metrics={})

@@ -100,7 +100,7 @@ async def gives_a_reason_for_whatever_a_function_does(_directory: Path) -> None:
             ("prints_a_gigabyte", "it printed more than 1048576 bytes: print less", True),
             ("writes_a_gigabyte", "bytes and was killed: print less", False),
             ("never_returns", "no answer within 3 s; its instance was killed", False),
-            ("leaves", "its instance ended (exit code 7); last words: last words", False),
+            ("leaves", "its instance exited with code 7; last output: last words", False),
         ):
             words, final = await refused(invoker, call(name))
             assert reason in words, (name, words)

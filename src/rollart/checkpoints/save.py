@@ -29,7 +29,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
 from rollart.errors import ClusterError, DamagedError, ModelError, StorageError, UserError
 from rollart.observe.run_directory import find_holder
-from rollart.ports import Handle
+from rollart.ports import RemoteTrainer
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller
 from rollart.serialization.codec import Codec, CodecError, describe_fault, read_object
@@ -67,7 +67,7 @@ class Checkpointer:
         *,
         every: int,
         keep: int,
-        trainer: Handle,
+        trainer: RemoteTrainer,
         buffer: Buffer,
         now: Callable[[], float],
         notes: Callable[[], dict[str, Json]],
@@ -107,7 +107,7 @@ class Checkpointer:
         target = self._directory / f"{PREFIX}{moment.version:06d}"
         draft = self._directory / f".draft-{target.name}"
         try:
-            await self._trainer.call("save", str(draft))
+            await self._trainer.save(str(draft))
             await _to_its_end(partial(moment.write, draft))
             await _to_its_end(partial(replace_directory, draft, target))
         except StorageError as error:

@@ -1,11 +1,9 @@
-"""Where a run takes place: its engines, trainer and environment workers, as the run sees them.
+"""Where a run takes place: its engines, trainer and environment workers, made from a config.
 
-One machine or a cluster: the run drives the same ports. A site is opened once, before the run
-begins, and closed when it has ended, whatever happened between.
-
-Assembly: the parts of a run on the embedded host, made in order and closed in reverse.
-
-The parts a controller drives, made from a config and, for a resumed run, from a checkpoint.
+`Deployment` is what a pipeline drives, the same on one machine (here) and on a Ray cluster
+(`cluster.ray_deployment`). A deployment is opened before the run begins and closed when it has
+ended, whatever happened between: its parts are context managers, made in order and closed in
+reverse, so nothing outlives what it depends on. A resumed run gets its parts from a checkpoint.
 """
 
 import asyncio
@@ -21,6 +19,7 @@ from rollart.checkpoints.save import STATE, Saved
 from rollart.checkpoints.validate import blame
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.config import Config
 from rollart.config.checks import engine_options
 from rollart.config.places import TRAINING, local_engines
@@ -33,7 +32,7 @@ from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
 from rollart.pipelines.run_record import task_streams
-from rollart.ports import Array, Generator, Handle, Renderer, WeightStore
+from rollart.ports import Array, Generator, RemoteTrainer, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
@@ -54,13 +53,13 @@ from rollart.weights.store import open_store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """The inference side of a run."""
+    """The inference side of a run on this machine."""
 
     proxies: Mapping[EngineId, EngineDriver]
     pools: Mapping[EngineId, str]
     """Where each engine belongs."""
     lent: frozenset[EngineId]
-    """Those that run on the trainer's cores while it waits; they start suspended."""
+    """Engines that use the trainer's cores while it waits; they start suspended."""
     renderer: ChatRenderer
 
     @property
@@ -84,7 +83,7 @@ class Engines:
 
 @contextmanager
 def open_weights(config: Config) -> collections.abc.Generator[tuple[WeightStore, dict[str, Json]]]:
-    """Open the weight store between trainer and engines; gives it and how to open it elsewhere."""
+    """Open the weight store; yields it, and the options that open it in another process."""
     remove_leftovers()
     options = config.weights
     directory = None if options.place else shared_directory(config.run.name)
@@ -105,7 +104,7 @@ async def open_engines(
 ) -> AsyncGenerator[Engines]:
     """Run the engines on a checkpoint's weights until the block ends.
 
-    Where training hardware is lent, one more stands by for the times its cores are idle.
+    Where training hardware is lent, one more engine uses its cores while they are idle.
     """
     renderer = ChatRenderer(load_tokenizer(model))
     pools = local_engines(config)
@@ -140,7 +139,7 @@ async def open_engines(
 
 
 def _refuse(version: Version) -> Mapping[str, Array]:
-    raise InvariantError(f"engines without a weight store were told to load version {version}")
+    raise InvariantError(f"engines without a weight store were asked to load version {version}")
 
 
 def _threads_each(config: Config, *, engines: int) -> int:
@@ -152,8 +151,8 @@ def _threads_each(config: Config, *, engines: int) -> int:
 @asynccontextmanager
 async def open_trainer(
     config: Config, *, model: Path, store: dict[str, Json]
-) -> AsyncGenerator[Handle]:
-    """Run the trainer until the block ends: in processes of its own if the weights can cross."""
+) -> AsyncGenerator[RemoteTrainer]:
+    """Run the trainer until the block ends, in processes of its own if the store allows it."""
     host = EmbeddedHost(env=thread_env(config.training.threads))
     options: dict[str, Json] = {
         "model": str(model),
@@ -170,7 +169,7 @@ async def open_trainer(
         )
         group = await RankGroup.start(host, plan)
         try:
-            yield group
+            yield TrainerClient(group)
         finally:
             await group.close()
     finally:
@@ -192,7 +191,7 @@ def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
-    """Return the buffer, with what a checkpoint kept in it."""
+    """Return the buffer, with the trajectories of a checkpoint."""
     buffer = Buffer(scheduler.is_fresh)
     for trajectory in () if saved is None else saved.trajectories:
         buffer.put(trajectory)
@@ -201,8 +200,8 @@ def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
 
 def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
     """Return what plays held-out episodes on the engines of this process."""
-    board = _switchboard(config, engines)
-    return evaluator_over(config, setups, renderer=engines.renderer, switchboard=board)
+    client = _make_client(config, engines)
+    return evaluator_over(config, setups, renderer=engines.renderer, client=client)
 
 
 def evaluator_over(
@@ -210,11 +209,11 @@ def evaluator_over(
     setups: Mapping[str, Setup],
     *,
     renderer: Renderer,
-    switchboard: EngineClient,
+    client: EngineClient,
 ) -> Evaluator:
-    """Return what plays held-out episodes on the engines of a switchboard."""
-    access = Access(renderer=renderer, switchboard=switchboard, gate=NoBarrier(), is_fresh=_always)
-    # After the run's own slots and as many that stand in for slots that rest.
+    """Return what plays held-out episodes on the engines of a client."""
+    access = Access(renderer=renderer, switchboard=client, gate=NoBarrier(), is_fresh=_always)
+    # After the run's own slots and as many that replace slots that rest.
     first, count = 2 * config.run.environments, config.run.environments
     return Evaluator(
         setups=setups,
@@ -238,7 +237,7 @@ def make_worker(
         setups=setups,
         access=Access(
             renderer=engines.renderer,
-            switchboard=_switchboard(config, engines, on_cut=ends.cut),
+            switchboard=_make_client(config, engines, on_cut=ends.cut),
             gate=barrier_for(mode.lockstep),
             is_fresh=controller.scheduler.is_fresh,
         ),
@@ -248,7 +247,7 @@ def make_worker(
     )
 
 
-def _switchboard(
+def _make_client(
     config: Config,
     engines: Engines,
     on_cut: Callable[[TrajectoryId, int], None] | None = None,
@@ -278,7 +277,7 @@ class Deployment(Protocol):
         """The engines by id; on a cluster they come and go."""
         ...
 
-    async def trainer(self) -> Handle:
+    async def trainer(self) -> RemoteTrainer:
         """Return the trainer, once it is made."""
         ...
 
@@ -293,7 +292,7 @@ class Deployment(Protocol):
         ...
 
     def lose_engine(self, engine: EngineId, message: str) -> None:
-        """Take note that an engine is gone."""
+        """Record that an engine is lost."""
         ...
 
     async def stats(self) -> dict[str, dict[str, float]]:
@@ -307,7 +306,7 @@ class LocalDeployment:
 
     config: Config
     engines: Engines
-    starting: "asyncio.Task[Handle]"
+    starting: "asyncio.Task[RemoteTrainer]"
     """The trainer starts while the engines are evaluated."""
 
     @property
@@ -320,7 +319,7 @@ class LocalDeployment:
         """The engines by id."""
         return self.engines.proxies
 
-    async def trainer(self) -> Handle:
+    async def trainer(self) -> RemoteTrainer:
         """Return the trainer, once it is made."""
         return await self.starting
 
@@ -335,7 +334,7 @@ class LocalDeployment:
         return make_worker(self.config, setups, self.engines, controller, buffer)
 
     def lose_engine(self, engine: EngineId, message: str) -> None:
-        """Fail: an engine of this process cannot be gone without it."""
+        """Fail: an engine of this process cannot be lost without it."""
         raise AssertionError(f"{engine}: {message}")
 
     async def stats(self) -> dict[str, dict[str, float]]:
@@ -359,8 +358,8 @@ async def open_embedded(
         yield LocalDeployment(config=config, engines=engines, starting=starting)
 
 
-async def _give_up(starting: "asyncio.Task[Handle]") -> None:
-    """End a trainer that was still being made when it was no longer wanted."""
+async def _give_up(starting: "asyncio.Task[RemoteTrainer]") -> None:
+    """End a trainer that is still being made."""
     if not starting.done():
         starting.cancel()
         await asyncio.wait({starting})

@@ -1,27 +1,24 @@
-"""EnvServer: an environment worker that is driven by calls from elsewhere.
+"""An environment worker that another process drives by calls, and the actor made from a config.
 
-Calls bring orders (launch, cancel, engines that come and go) and take what has happened since:
-events, the trajectories they tell of, and engines found to be gone. A trajectory is told before
-the event that ends it, so the buffer has it when the scheduler hears of it. An error outside any
-attempt's failures breaks the worker: every further call raises it, so that another is made.
+Calls bring orders (start and stop attempts, open and close engines) and return what has happened
+since: events, the trajectories they refer to, and engines that could not be reached. A trajectory
+is reported before the event that ends it, so the buffer has it when the scheduler learns of it. An
+error outside the failures of an attempt breaks the worker: every further call raises it, so that
+another worker is made.
 
-Place: where one environment worker sits, as its driver sees it.
-
-An environment worker in a process elsewhere, made from a config.
-
-It is named as `module:Class` and made from JSON options, so any host can make it. It has a
-tokenizer and no model, so it loads no torch: attempts wait for its process to start.
+`EnvActor` is named as `module:Class` and made from JSON options, so any host can spawn it. It has a
+tokenizer and no model and loads no torch, because attempts wait for its process to start.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rollart.clock import SystemClock
-from rollart.cluster.channel import Channel, InOrder, Mailbox
-from rollart.cluster.engine_actor import RemoteEngine
+from rollart.cluster.channel import InOrder, Mailbox
+from rollart.cluster.engine_server import RemoteEngine
 from rollart.config import Config, add_import_paths
 from rollart.config.loader import parse_config
 from rollart.control.routing import Router
@@ -39,28 +36,48 @@ from rollart.types import EngineId, Trajectory, TrajectoryId, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartAttempts:
-    """Start attempts that belong together."""
+    """Start attempts that belong together.
+
+    Example:
+        >>> StartAttempts(launches=(launch,))
+
+    """
 
     launches: tuple[Launch, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopAttempt:
-    """Stop an attempt."""
+    """Stop an attempt.
+
+    Example:
+        >>> StopAttempt(id=TrajectoryId(17))
+
+    """
 
     id: TrajectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Leave:
-    """Let the others go on without an attempt that ended."""
+class LeaveBarrier:
+    """Let the other attempts of a barrier continue without one that ended.
+
+    Example:
+        >>> LeaveBarrier(id=TrajectoryId(17))
+
+    """
 
     id: TrajectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Open:
-    """Let an engine take requests."""
+class OpenEngine:
+    """Send requests to an engine from now on.
+
+    Example:
+        >>> OpenEngine(engine=EngineId("torch-0"), pool="compute", handle=handle, is_guest=False)
+
+    """
 
     engine: EngineId
     pool: str
@@ -69,41 +86,51 @@ class Open:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shut:
-    """Send an engine no further request; if it is gone, give back what it had."""
+class CloseEngine:
+    """Send an engine no further request; if it is lost, continue its turns on others.
+
+    Example:
+        >>> CloseEngine(engine=EngineId("torch-0"), is_lost=True)
+
+    """
 
     engine: EngineId
     is_lost: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """An engine could not be reached."""
+class EngineUnreachable:
+    """An engine could not be reached.
+
+    Example:
+        >>> EngineUnreachable(engine=EngineId("torch-0"), message="ActorDiedError: ...")
+
+    """
 
     engine: EngineId
     message: str
 
 
-Order = StartAttempts | StopAttempt | Leave | Open | Shut
-Report = Event | Trajectory | Lost
+EnvOrder = StartAttempts | StopAttempt | LeaveBarrier | OpenEngine | CloseEngine
+EnvReport = Event | Trajectory | EngineUnreachable
 
 MakeWorker = Callable[[Ends], tuple[EnvWorker, EngineClient]]
 
 
 class EnvServer:
-    """Runs an EnvWorker and its switchboard."""
+    """Runs an EnvWorker and its client of the engines."""
 
     def __init__(self, make: MakeWorker, *, name: str) -> None:
         """Take what makes the worker, and the name its engines know it by.
 
-        No other worker of the run may have it, or have had it: to them that would be this one.
+        No other worker of the run may ever have that name: engines would mix the two up.
         """
         self._make = make
         self._name = name
-        self._orders: InOrder[Order] = InOrder()
-        self._mailbox: Mailbox[Report]
+        self._orders: InOrder[EnvOrder] = InOrder()
+        self._mailbox: Mailbox[EnvReport]
         self._worker: EnvWorker
-        self._switchboard: EngineClient
+        self._client: EngineClient
         self._engines: dict[EngineId, RemoteEngine] = {}
         self._attempts: set[asyncio.Task[None]] = set()
         self._is_serving = False
@@ -112,11 +139,13 @@ class EnvServer:
     async def start(self) -> None:
         """Begin to serve."""
         self._mailbox = Mailbox()
-        self._worker, self._switchboard = self._make(Ends(put=self._put, post=self._put))
+        self._worker, self._client = self._make(Ends(put=self._put, post=self._put))
         self._is_serving = True
 
-    async def exchange(self, caller: str, number: int, orders: Sequence[Order]) -> list[Report]:
-        """Carry orders out; return what has happened since."""
+    async def exchange(
+        self, caller: str, number: int, orders: Sequence[EnvOrder]
+    ) -> list[EnvReport]:
+        """Carry out orders; return the reports since the last call."""
         del caller  # there is one
         for order in self._orders.take(number, orders):
             self._obey(order)
@@ -133,7 +162,7 @@ class EnvServer:
             await self._worker.close()
 
     def create_task(self, coro: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
-        """Run an attempt; what breaks it breaks the worker."""
+        """Run an attempt; an error in it breaks the worker."""
         task = asyncio.get_running_loop().create_task(coro)
         self._attempts.add(task)
         task.add_done_callback(self._attempt_ended)
@@ -146,63 +175,35 @@ class EnvServer:
             self._is_broken = True
             self._mailbox.fail(error)
 
-    def _put(self, report: Report) -> None:
+    def _put(self, report: EnvReport) -> None:
         if not self._is_broken:
             self._mailbox.put(report)
 
-    def _obey(self, order: Order) -> None:
+    def _obey(self, order: EnvOrder) -> None:
         match order:
             case StartAttempts():
                 self._worker.launch(order.launches, self)
             case StopAttempt():
                 self._worker.cancel(order.id)
-            case Leave():
+            case LeaveBarrier():
                 self._worker.leave(order.id)
-            case Open():
-                if order.engine not in self._engines:  # one that was lent is known to it already
+            case OpenEngine():
+                if order.engine not in self._engines:  # one that was lent before is known already
                     engine = RemoteEngine(
                         order.handle, id=order.engine, caller=self._name, lose=self._lose
                     )
                     self._engines[order.engine] = engine
-                    self._switchboard.add(order.engine, engine)
-                self._switchboard.open(order.engine, order.pool, is_guest=order.is_guest)
-            case Shut():
-                self._switchboard.close(order.engine)
+                    self._client.add(order.engine, engine)
+                self._client.open(order.engine, order.pool, is_guest=order.is_guest)
+            case CloseEngine():
+                self._client.close(order.engine)
                 engine = self._engines.get(order.engine)
                 if order.is_lost and engine is not None:
-                    engine.lost(ConnectionError("the engine is gone"))
+                    engine.lost(ConnectionError("the engine is lost"))
 
     def _lose(self, engine: EngineId, error: Exception) -> None:
-        self._switchboard.close(engine)
-        self._put(Lost(engine=engine, message=f"{type(error).__name__}: {error}"))
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class EnvActorRef:
-    """Where one worker sits; its successor sits there too, or in the place that follows it."""
-
-    number: int
-    is_spare: bool
-    made: int = 0
-    """Workers there have been, in the places it follows too."""
-    name: str = ""
-    """What the worker there is called, and no other ever is."""
-    handle: Handle | None = None
-    line: Channel[Order, Report] | None = None
-    running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
-    is_left: bool = False
-    """Whether another place follows it, or is about to."""
-
-    @property
-    def title(self) -> str:
-        """What it is called in messages."""
-        return f"{'spare ' if self.is_spare else ''}environment worker {self.number}"
-
-    def rename(self) -> None:
-        """Name the next worker there."""
-        self.name = f"{'spare-' if self.is_spare else ''}environments-{self.number}"
-        self.name += f".{self.made}" if self.made else ""
-        self.made += 1
+        self._client.close(engine)
+        self._put(EngineUnreachable(engine=engine, message=f"{type(error).__name__}: {error}"))
 
 
 class EnvActor(EnvServer):
@@ -221,17 +222,17 @@ class EnvActor(EnvServer):
 def _make_worker(
     config: Config, setups: Mapping[str, Setup], *, renderer: Renderer, ends: Ends
 ) -> tuple[EnvWorker, EngineClient]:
-    """Return what runs attempts in a process of its own, with engines yet to be opened."""
+    """Return a worker for a process of its own, with no engine opened yet."""
     mode = config.mode
     rule = config.routing if mode.affinity else replace(config.routing, affinity={})
-    switchboard = EngineClient(
+    client = EngineClient(
         Router(rule, engines=()), generators={}, now=SystemClock().now, on_cut=ends.cut
     )
     access = Access(
         renderer=renderer,
-        switchboard=switchboard,
+        switchboard=client,
         gate=barrier_for(mode.lockstep),
-        # What grows too old is cancelled by the scheduler, which alone knows the versions.
+        # The scheduler, which alone knows the versions, cancels attempts that grow too old.
         is_fresh=_always,
     )
     worker = EnvWorker(
@@ -241,7 +242,7 @@ def _make_worker(
         ends=ends,
         score_elsewhere=mode.score == "after_rollout",
     )
-    return worker, switchboard
+    return worker, client
 
 
 def _always(_version: Version) -> bool:

@@ -1,35 +1,33 @@
-"""RemoteEnvWorkers: environment workers elsewhere, as the controller sees them: as one.
+"""EnvSupervisor: environment workers in other processes; to the controller they are one `Rollout`.
 
-Slots are dealt to the workers in turn. Every launch is answered exactly once: by the worker, or,
-if that is gone, here, as a failure of infrastructure; the engines are told to drop what it had
-asked of them. While another is being made in its place, its slots are dealt to the others; where
-there are none, to a spare, which is there for that alone, so that nothing waits for a process to
-start; and without a spare launches fail at once, so the scheduler rests their slots. A worker that
-cannot be made is tried for as long as others run; if there are none, the run is given up in the
-end.
+Slots are dealt to the workers in turn. Invariant: every launch is answered exactly once, by its
+worker or, if that is lost, here, as a failure of kind `worker`; the engines are then asked to drop
+the worker's requests. While a lost worker is made again its slots go to the others. If there are
+none, they go to a spare, which runs beside the driver for this case only, so that no attempt waits
+for a process to start; without a spare their launches fail at once, and the scheduler rests the
+slots. A worker that cannot be made is tried again for as long as another one works; if none does,
+the run is given up.
 
-A worker that had to be put elsewhere is followed by one in its own pool as soon as that has room:
-new attempts go to the new one, the old one ends when those it has have ended.
+A worker outside its preferred pool is followed by one inside it as soon as that has room: new
+attempts go to the new worker, and the old one ends with its last attempt.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from rollart.cluster.channel import Channel
 from rollart.cluster.env_actor import (
-    EnvActorRef,
-    Leave,
-    Lost,
-    Open,
-    Order,
-    Report,
-    Shut,
+    CloseEngine,
+    EngineUnreachable,
+    EnvOrder,
+    EnvReport,
+    LeaveBarrier,
+    OpenEngine,
     StartAttempts,
     StopAttempt,
 )
+from rollart.cluster.supervisor import Place, RestartPolicy, Role, Supervisor, close_quietly
 from rollart.errors import UserError
 from rollart.events import (
     Event,
@@ -40,37 +38,61 @@ from rollart.events import (
 )
 from rollart.ports import Handle
 from rollart.rollout.env_worker import Ends
-from rollart.rollout.tasks import end_tasks, together
 from rollart.types import EngineId, Failure, SlotId, Trajectory, TrajectoryId
-
-_FIRST_REST_S, _LONGEST_REST_S = 0.5, 10.0
-_TRIES = 10
-"""Tries at one worker, with no other there, after which the run is given up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EnvWorkerSettings:
-    """What environment workers stand on."""
+class EnvSupervisorOptions:
+    """What an EnvSupervisor needs of the cluster and the run.
+
+    Example:
+        >>> EnvSupervisorOptions(
+        ...     spawn=spawner.environments,
+        ...     release=resources.release,
+        ...     leave=engines.leave,
+        ...     is_better=resources.is_better,
+        ...     warn=progress.warn,
+        ...     give_up=controller.fail,
+        ... )
+
+    """
 
     spawn: Callable[[str, bool], Awaitable[Handle]]
-    """Makes the worker of a name where it fits best now; if it is a spare, beside the driver."""
+    """Spawns a worker by name where it fits best now; if it is a spare, beside the driver."""
     release: Callable[[str], None]
-    """Gives back the place of a worker that is gone."""
+    """Gives back the hardware of a worker."""
     leave: Callable[[str], None]
-    """Tells the engines that a worker of this name asks nothing more."""
-    better: Callable[[str], bool]
-    """Says whether a worker could now be where it prefers to be."""
+    """Has the engines drop the requests of a worker."""
+    is_better: Callable[[str], bool]
+    """Says whether a worker could now run where it prefers to."""
     warn: Callable[[str], None]
     give_up: Callable[[UserError], None]
     """Ends the run."""
+    restarts: RestartPolicy = field(
+        default_factory=lambda: RestartPolicy(longest_rest_s=10.0, tries=10)
+    )
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Worker:
+    """A worker's process and the attempts it owes an answer for."""
+
+    name: str
+    handle: Handle
+    channel: Channel[EnvOrder, EnvReport] | None = None
+    running: set[TrajectoryId] = field(default_factory=set[TrajectoryId])
+
+    def send(self, order: EnvOrder) -> None:
+        assert self.channel is not None
+        self.channel.send(order)
 
 
 class EnvSupervisor:
-    """Runs attempts in environment slots of several workers."""
+    """Runs attempts in the environment slots of several workers."""
 
     def __init__(
         self,
-        grounds: EnvWorkerSettings,
+        options: EnvSupervisorOptions,
         *,
         count: int,
         ends: Ends,
@@ -79,217 +101,202 @@ class EnvSupervisor:
         spares: int = 0,
         is_lockstep: bool = False,
     ) -> None:
-        """Take how many workers and spares there are, where results go, how engines are called."""
-        self._grounds = grounds
+        """Take how many workers and spares to run, where results go and how to reach engines."""
+        self._options = options
         self._ends = ends
         self._handle_of = handle_of
         self._on_lost_engine = on_lost_engine
         self._is_lockstep = is_lockstep
-        self._places = [EnvActorRef(number=number, is_spare=False) for number in range(count)]
-        self._spares = [EnvActorRef(number=number, is_spare=True) for number in range(spares)]
-        self._leaving: list[EnvActorRef] = []
-        self._place_of: dict[TrajectoryId, EnvActorRef] = {}
-        self._engines: dict[EngineId, Open] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        role = Role(
+            make=self._make,
+            end=_end,
+            join=self._join,
+            retire=self._retire,
+            release=options.release,
+            is_better=self._is_better,
+            may_give_up=lambda: not self.processes(),
+            give_up=self._give_up,
+            warn=options.warn,
+            restarts=options.restarts,
+        )
+        self._places = [_place(number) for number in range(count)]
+        self._spares = [_place(number, "spare ") for number in range(spares)]
+        self._supervisor = Supervisor(role, places=(*self._places, *self._spares))
+        self._leaving: list[_Worker] = []
+        """Workers whose successors have joined; each ends with its last attempt."""
+        self._worker_of: dict[TrajectoryId, _Worker] = {}
+        self._engines: dict[EngineId, OpenEngine] = {}
 
     async def start(self) -> None:
         """Make all workers."""
-        await together(self._open(place) for place in (*self._places, *self._spares))
+        await self._supervisor.start()
 
     def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
         """Start attempts that belong together."""
-        del group  # they run elsewhere
-        by_place: dict[EnvActorRef, list[Launch]] = {}
+        del group  # they run in other processes
+        by_worker: dict[_Worker, list[Launch]] = {}
         for launch in launches:
-            by_place.setdefault(self._deal(launch.slot), []).append(launch)
-        for place, mine in by_place.items():
-            for launch in mine:
-                place.running.add(launch.id)
-                self._place_of[launch.id] = place
-            if place.line is None:
-                self._fail(place, "the environment worker is gone; another is being made")
+            worker = self._deal(launch.slot)
+            if worker is None:
+                self._fail([launch.id], "no environment worker is running; one is being made")
             else:
-                place.line.send(StartAttempts(launches=tuple(mine)))
+                by_worker.setdefault(worker, []).append(launch)
+        for worker, mine in by_worker.items():
+            for launch in mine:
+                worker.running.add(launch.id)
+                self._worker_of[launch.id] = worker
+            worker.send(StartAttempts(launches=tuple(mine)))
 
     def cancel(self, trajectory: TrajectoryId) -> None:
         """Stop an attempt, if it has not ended by itself."""
-        place = self._place_of.get(trajectory)
-        if place is not None and place.line is not None:
-            place.line.send(StopAttempt(id=trajectory))
+        worker = self._worker_of.get(trajectory)
+        if worker is not None:
+            worker.send(StopAttempt(id=trajectory))
 
     def settle(self, event: Event) -> None:
-        """Let the others go on without an attempt that ended."""
+        """Let the other attempts of a barrier continue without one that ended."""
         ended = _ended(event)
         if self._is_lockstep and ended is not None:
-            self._tell_all(Leave(id=ended))
+            self._send_all(LeaveBarrier(id=ended))
 
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
-        """Let an engine take requests of every worker."""
+        """Let every worker send requests to an engine."""
         handle = self._handle_of(engine)
         if handle is None:
             return  # it was lost before it could be opened
-        order = Open(engine=engine, pool=pool, handle=handle, is_guest=is_guest)
+        order = OpenEngine(engine=engine, pool=pool, handle=handle, is_guest=is_guest)
         self._engines[engine] = order
-        self._tell_all(order)
+        self._send_all(order)
 
     def close_engine(self, engine: EngineId, *, is_lost: bool = False) -> None:
-        """Send an engine no further request; if it is gone, what it had goes on elsewhere."""
+        """Send an engine no further request; if it is lost, its turns continue on others."""
         if self._engines.pop(engine, None) is not None:
-            self._tell_all(Shut(engine=engine, is_lost=is_lost))
+            self._send_all(CloseEngine(engine=engine, is_lost=is_lost))
 
     def has_engine(self, engine: EngineId) -> bool:
         """Say whether an engine takes requests."""
         return engine in self._engines
 
     def processes(self) -> list[Handle]:
-        """Return the workers that are there."""
-        return [place.handle for place in self._all() if place.handle is not None]
+        """Return the handles of the workers that run."""
+        return [worker.handle for worker in self._workers()]
 
-    async def mend(self) -> bool:
-        """Let workers be followed by others where they would rather be; say whether all could."""
-        there = [place for place in self._places if place.line is not None]
-        away = [place for place in there if self._grounds.better(place.name)]
-        return all(await asyncio.gather(*(self._move(place) for place in away)))
+    async def move_home(self) -> bool:
+        """Move workers to their preferred pools where they can; say whether all have moved."""
+        return await self._supervisor.move_home()
 
     async def close(self) -> None:
-        """Drive no worker any more; whoever made them ends them."""
-        self._is_closed = True
-        for place in self._all():
-            if place.line is not None:
-                place.line.close()
-        await end_tasks(self._tasks)
+        """Drive no worker any more; the host ends them."""
+        for worker in self._workers():
+            if worker.channel is not None:
+                worker.channel.close()
+        await self._supervisor.close()
 
-    def _deal(self, slot: SlotId) -> EnvActorRef:
-        """Return the place of a slot: its own; while nobody is there another, or a spare."""
-        place = self._places[slot % len(self._places)]
-        if place.line is None:
-            there = [each for each in self._places if each.line is not None]
-            there = there or [each for each in self._spares if each.line is not None]
-            return there[slot % len(there)] if there else place
-        return place
+    def _deal(self, slot: SlotId) -> _Worker | None:
+        """Return the worker of a slot: its own, else another one, else a spare."""
+        own = self._places[slot % len(self._places)].actor
+        if own is not None:
+            return own
+        there = _actors(self._places) or _actors(self._spares)
+        return there[slot % len(there)] if there else None
 
-    async def _open(self, place: EnvActorRef) -> None:
-        place.rename()
-        handle = await self._grounds.spawn(place.name, place.is_spare)
+    async def _make(self, place: Place[_Worker], name: str) -> _Worker:
+        handle = await self._options.spawn(name, place in self._spares)
         try:
             await handle.call("start")
         except BaseException:
-            await _end(handle)
+            await close_quietly(handle)
             raise
-        place.handle = handle
-        place.line = Channel(
-            handle,
+        return _Worker(name=name, handle=handle)
+
+    def _join(self, place: Place[_Worker], worker: _Worker) -> None:
+        worker.channel = Channel(
+            worker.handle,
             name="controller",
-            hear=lambda report: self._hear(place, report),
+            receive=lambda report: self._receive(worker, report),
             is_listening=lambda: True,
-            lose=lambda error: self._lose(place, error),
+            lose=lambda error: self._lose(place, worker, error),
         )
-        place.line.listen()
+        worker.channel.listen()
         for order in self._engines.values():
-            place.line.send(order)
+            worker.send(order)
 
-    async def _move(self, old: EnvActorRef) -> bool:
-        """Put a place after another one and let that end in its own time; say whether it could."""
-        self._grounds.warn(f"{old.title} moves to where it belongs")
-        new = EnvActorRef(number=old.number, is_spare=False, made=old.made)
-        old.is_left = True
-        try:
-            await self._open(new)
-        except Exception as error:
-            self._grounds.release(new.name)
-            self._grounds.warn(f"{old.title} cannot move: {error}")
-            old.is_left, old.made = False, new.made
-            if old.line is None:  # it was lost meanwhile
-                self._run(self._replace(old, None))
-            return False
-        self._places[self._places.index(old)] = new
-        self._leaving.append(old)
-        self._leave(old)
-        return True
+    async def _retire(self, _place: Place[_Worker], worker: _Worker) -> None:
+        self._leaving.append(worker)
+        self._end_if_idle(worker)
 
-    def _leave(self, place: EnvActorRef) -> None:
-        """End a worker that another has followed, if it has nothing to do any more."""
-        if place.running or place not in self._leaving:
+    def _end_if_idle(self, worker: _Worker) -> None:
+        """End a worker whose successor has joined, if it runs no attempt any more."""
+        if worker.running or worker not in self._leaving:
             return
-        self._leaving.remove(place)
-        if place.line is not None:
-            place.line.close()
-            self._grounds.release(place.name)
-            self._grounds.leave(place.name)
-            self._run(_end(place.handle))
+        self._leaving.remove(worker)
+        assert worker.channel is not None
+        worker.channel.close()
+        self._options.release(worker.name)
+        self._options.leave(worker.name)
+        self._supervisor.run(_end(worker))
 
-    def _hear(self, place: EnvActorRef, report: Report) -> None:
+    def _is_better(self, place: Place[_Worker]) -> bool:
+        assert place.actor is not None
+        return place not in self._spares and self._options.is_better(place.actor.name)
+
+    def _receive(self, worker: _Worker, report: EnvReport) -> None:
         if isinstance(report, Trajectory):
             self._ends.put(report)
-        elif isinstance(report, Lost):
+        elif isinstance(report, EngineUnreachable):
             self._on_lost_engine(report.engine, report.message)
         else:
             ended = _ended(report)
             if ended is not None:
-                place.running.discard(ended)
-                self._place_of.pop(ended, None)
+                worker.running.discard(ended)
+                self._worker_of.pop(ended, None)
             self._ends.post(report)
-            self._leave(place)
+            self._end_if_idle(worker)
 
-    def _lose(self, place: EnvActorRef, error: Exception) -> None:
-        lost, place.line, place.handle = place.handle, None, None
-        if self._is_closed:
+    def _lose(self, place: Place[_Worker], worker: _Worker, error: Exception) -> None:
+        """Answer for a worker that is lost and have another made, unless one has followed it."""
+        if self._supervisor.is_closed:
             return
-        self._grounds.release(place.name)
-        self._grounds.leave(place.name)
-        self._fail(place, f"{place.title} is gone: {error}")
-        if place.is_left:
-            self._leave(place)
-            self._run(_end(lost))
-            return
-        self._grounds.warn(f"{place.title} is gone ({error}); making another")
-        self._run(self._replace(place, lost))
+        self._options.release(worker.name)
+        self._options.leave(worker.name)
+        running, worker.running = sorted(worker.running), set()
+        if worker in self._leaving:
+            self._leaving.remove(worker)
+        else:
+            self._options.warn(f"{place.title} is lost ({error}); starting another")
+        self._supervisor.lose(place, worker)
+        self._fail(running, f"{place.title} is lost: {error}")
 
-    def _fail(self, place: EnvActorRef, message: str) -> None:
-        """Answer for every attempt a place still owes an answer for."""
+    def _fail(self, attempts: Iterable[TrajectoryId], message: str) -> None:
         failure = Failure(kind="worker", message=message)
-        for id_ in sorted(place.running):
-            del self._place_of[id_]
+        for id_ in attempts:
+            self._worker_of.pop(id_, None)
             self._ends.post(TrajectoryFailed(id=id_, failure=failure, cost=0))
-        place.running.clear()
 
-    async def _replace(self, place: EnvActorRef, lost: Handle | None) -> None:
-        await _end(lost)  # what is broken but alive must not go on
-        rest_s, tries, said = _FIRST_REST_S, 0, ""
-        while True:
-            try:
-                return await self._open(place)
-            except Exception as error:
-                tries += 1
-                why = f"{place.title} could not be made: {error}"
-                self._grounds.release(place.name)
-            if tries >= _TRIES and not self.processes():
-                return self._grounds.give_up(UserError(f"{why}; no other is left"))
-            if why != said:
-                self._grounds.warn(why)
-            said = why
-            await asyncio.sleep(rest_s)
-            rest_s = min(2 * rest_s, _LONGEST_REST_S)
+    def _give_up(self, place: Place[_Worker], error: Exception) -> None:
+        self._options.give_up(
+            UserError(f"{place.title} cannot be made: {error}; no other one is running")
+        )
 
-    def _all(self) -> list[EnvActorRef]:
-        return [*self._places, *self._spares, *self._leaving]
+    def _workers(self) -> list[_Worker]:
+        return [*_actors(self._supervisor.places), *self._leaving]
 
-    def _tell_all(self, order: Order) -> None:
-        for place in self._all():
-            if place.line is not None:
-                place.line.send(order)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    def _send_all(self, order: EnvOrder) -> None:
+        for worker in self._workers():
+            worker.send(order)
 
 
-async def _end(handle: Handle | None) -> None:
-    if handle is not None:
-        with contextlib.suppress(Exception):
-            await handle.close()
+def _place(number: int, kind: str = "") -> Place[_Worker]:
+    name = f"{kind.strip()}{'-' if kind else ''}environments-{number}"
+    return Place(name=name, title=f"{kind}environment worker {number}")
+
+
+def _actors(places: Iterable[Place[_Worker]]) -> list[_Worker]:
+    return [place.actor for place in places if place.actor is not None]
+
+
+async def _end(worker: _Worker) -> None:
+    await close_quietly(worker.handle)
 
 
 def _ended(event: Event) -> TrajectoryId | None:

@@ -1,19 +1,14 @@
-"""An actor and the process that may hold it.
+"""An actor, and the process that may hold it: `python -m rollart.cluster.local_worker FD FD PID`.
 
-Started as `python -m rollart.cluster.local_worker READ_FD WRITE_FD`.
-
-The process reads one frame, does what it says, writes one frame, in order, until it is told to
-stop or its pipe ends. It does not outlive its parent: an idle worker sees the end of its pipe, a
-busy one is killed by the kernel. It ignores SIGINT and SIGTERM, which may be sent to a whole job
-and are the parent's to handle. What it
-prints goes to its standard error, which the parent reads.
+The process reads one frame, does what it says and writes one frame, in order, until the stop
+frame or the end of its pipe; it does not outlive its parent (`cluster.child_process`). It ignores
+SIGINT and SIGTERM, which may be sent to a whole job and are the parent's to handle. What it prints
+goes to the parent.
 """
 
 import contextlib
-import ctypes
 import faulthandler
 import importlib
-import os
 import signal
 import sys
 import traceback
@@ -21,17 +16,18 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rollart import errors
-from rollart.errors import ConfigError, RollartError
+from rollart.cluster.child_process import prepare_child
+from rollart.errors import ActorDiedError, ActorError, ConfigError, RollartError
 from rollart.serialization.codec import CodecError
 from rollart.serialization.frames import write_pieces
 from rollart.serialization.values import encode, read_frame
 from rollart.types import Json
 
-_PR_SET_PDEATHSIG = 1
+_NOT_PASSED_ON = (RollartError, ActorError, ActorDiedError)
 
 
 class Shown:
-    """Stands for a value that could not cross a pipe: looks like it, is not it."""
+    """Stands for a value that could not cross a pipe: it has the same `repr`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -79,7 +75,8 @@ def nearest_error(error: BaseException) -> type[RollartError] | None:
     if type(error) is RollartError:
         return RollartError
     for kind in type(error).__mro__:
-        if kind.__module__ == errors.__name__ and kind is not RollartError:
+        # An actor's death is that of the one it called: its caller must not take it for this one's.
+        if kind.__module__ == errors.__name__ and kind not in _NOT_PASSED_ON:
             return kind
     return None
 
@@ -115,7 +112,7 @@ def restore(described: Mapping[str, Any]) -> RollartError | None:
 
 
 def serve(read_fd: int, write_fd: int) -> None:
-    """Make the actor the first frame names, then answer calls until told to stop."""
+    """Make the actor that the first frame names, then answer calls until the stop frame."""
     target, options, path = read_frame(read_fd)
     sys.path[:] = path
     made: list[Actor] = []
@@ -153,22 +150,12 @@ def _can_cross(value: object) -> bool:
     return True
 
 
-def _die_with(parent_pid: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit("the parent of this worker is gone")
-
-
 def main() -> None:
     """Serve the two pipes named on the command line."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
     read_fd, write_fd, parent_pid = (int(argument) for argument in sys.argv[1:])
-    _die_with(parent_pid)
+    ignored = (signal.SIGINT, signal.SIGTERM)
+    prepare_child(parent_pid, ignored=ignored, fds=(read_fd, write_fd))
     faulthandler.enable()
-    os.set_inheritable(read_fd, False)
-    os.set_inheritable(write_fd, False)
     with contextlib.suppress(EOFError, BrokenPipeError):
         serve(read_fd, write_fd)
 

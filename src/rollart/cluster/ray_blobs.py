@@ -1,9 +1,8 @@
-"""Named bytes in Ray's object store: where weights lie when engines and trainer share a cluster.
+"""Named bytes in Ray's object store: where weights are when engines and trainer share a cluster.
 
-A table, an actor of its own, owns the values: a trainer that dies takes none with it. They lie on
-the table's machine, that of the run's driver, and readers on one machine share one copy.
-
-What Ray raises when its object store has no room, and what is said then.
+A `Table`, an actor of its own, owns the values, so they survive the trainer that wrote them. They
+are kept on the table's machine, that of the run's driver, and readers on one machine share one
+copy. `explain` says what to do when the store is full.
 """
 
 from typing import Any
@@ -46,7 +45,7 @@ class Table:
         self._refs: dict[str, list[Any]] = {}
 
     def put(self, key: str, value: Any) -> None:
-        """Keep a value as an object of our own."""
+        """Store a value as an object that this actor owns."""
         self._refs[key] = [ray.put(value)]
 
     def get(self, key: str) -> list[Any] | None:
@@ -70,7 +69,7 @@ class RayBlobs:
             namespace="rollart",
             get_if_exists=True,
             num_cpus=0,
-            # Beside whoever opens it first, the run's driver: no other node takes it along.
+            # Beside its first user, the run's driver: the loss of another node does not end it.
             scheduling_strategy=NodeAffinitySchedulingStrategy(here(), soft=False),
         ).remote()
 
@@ -110,6 +109,6 @@ class RayBlobs:
         """Do nothing: the table ends with the run that made it."""
 
     def _refusal(self, what: str, error: Exception) -> StorageError:
-        gone = "; the cluster or the table is gone" if isinstance(error, RayActorError) else ""
+        lost = "; the cluster or the table is lost" if isinstance(error, RayActorError) else ""
         why = explain(error) if isinstance(error, FULL) else str(error).strip().splitlines()[0]
-        return StorageError(f"{self.place}: {what}{gone}: {why}")
+        return StorageError(f"{self.place}: {what}{lost}: {why}")

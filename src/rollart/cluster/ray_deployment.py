@@ -3,27 +3,15 @@
     this process: Controller, Buffer, evaluation      ─┬─ EnvActor … ──► EngineActor …
                                                        └─ TorchTrainer ranks ──► weight store ──┘
 
-Environment workers ask engines directly. What dies is made again: an engine in its berth, an
-environment worker in its place, the trainer from its own last save. What had to be put elsewhere
-goes back when its pool has room.
-
-The trainer's way home: its ranks move together to where they belong.
-
-Where all of them fit at home beside those there are, successors are made while the trainer works.
-Where they do not, as when some of the ranks are at home already, the trainer saves, ends, and is
-made again from its save. Either way a place counts as taken until the rank in it has ended.
+Environment workers ask engines directly. An actor that is lost is made again: an engine in its
+place, an environment worker in its own, the trainer from its own last save. An actor outside its
+preferred pool moves back when that has room. Nothing is lost by this, because each supervisor
+answers for what its actors owed (`cluster.supervisor`).
 """
 
 import asyncio
 import contextlib
-from collections.abc import (
-    AsyncGenerator,
-    Awaitable,
-    Callable,
-    Coroutine,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,28 +19,30 @@ from typing import Any
 
 from rollart.clock import SystemClock
 from rollart.cluster.deployment import Deployment, evaluator_over, open_weights
-from rollart.cluster.engine_supervisor import EngineSupervisor, FleetSettings, Spawned
-from rollart.cluster.env_supervisor import EnvSupervisor, EnvWorkerSettings
-from rollart.cluster.ray_resources import RANK, Resources, Spawner, SpawnSettings, bind_ranks
+from rollart.cluster.engine_supervisor import (
+    EngineSupervisor,
+    EngineSupervisorOptions,
+    SpawnedEngine,
+)
+from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
+from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import (
     check_cluster,
-    cluster_gone,
+    cluster_lost,
     connected,
     guarded,
     head_address,
     is_there,
     nodes,
 )
+from rollart.cluster.ray_spawner import RANK, Spawner, SpawnSettings, TrainerMover
 from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.config import Config
-from rollart.config.places import trainer_place
-from rollart.control.placement import Binding
 from rollart.control.routing import Router
-from rollart.errors import PlacementError
 from rollart.events import EngineJoined, Event
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
-from rollart.ports import Generator, Handle
+from rollart.ports import Generator, RemoteTrainer
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
 from rollart.rollout.engine_client import EngineClient
@@ -61,85 +51,17 @@ from rollart.rollout.env_worker import Ends
 from rollart.rollout.evaluation import Evaluator
 from rollart.types import EngineId, EngineInfo, Version
 
-_SUCCESSOR = "next-trainer-"
-"""What the names of ranks begin with that are not yet the trainer's."""
-
-
-class TrainerMover:
-    """Moves a trainer when there is a better place for it."""
-
-    def __init__(
-        self,
-        config: Config,
-        resources: Resources,
-        trainer: TrainerSupervisor,
-        *,
-        spawn: Callable[[Sequence[Binding]], Awaitable[Handle]],
-        warn: Callable[[str], None],
-    ) -> None:
-        """Take the trainer, and what makes one where its ranks are bound."""
-        self._config = config
-        self._resources = resources
-        self._trainer = trainer
-        self._spawn = spawn
-        self._warn = warn
-
-    @property
-    def is_due(self) -> bool:
-        """Whether a rank could now be where it belongs and is not."""
-        ranks = self._resources.bindings(RANK)
-        return any(self._resources.is_better(rank.worker) for rank in ranks)
-
-    async def move(self) -> bool:
-        """Move the trainer; say whether that could be."""
-        self._warn("the trainer moves to where it belongs")
-        successors = self._bind_successors()
-        try:
-            if not successors:
-                await self._trainer.restart()
-            elif await self._trainer.move(lambda: self._spawn(successors)):
-                self._rename(successors)
-        except Exception as error:
-            self._warn(f"the trainer cannot move: {error}")
-            return False
-        finally:
-            self._release(successors)
-        return True
-
-    def _bind_successors(self) -> list[Binding]:
-        """Bind a successor of every rank at home, beside the ranks; none if they do not all fit."""
-        try:
-            successors = bind_ranks(self._config, self._resources, prefix=_SUCCESSOR)
-        except PlacementError:
-            successors = []
-        if all(each.is_at_home for each in successors):
-            return successors
-        self._release(successors)
-        return []
-
-    def _rename(self, successors: Sequence[Binding]) -> None:
-        """Let the successors hold their places as the ranks, whose own are free now."""
-        for each in successors:
-            worker = RANK + each.worker.removeprefix(_SUCCESSOR)
-            self._resources.release(each.worker)
-            self._resources.put_back([replace(each, worker=worker)], trainer_place(self._config))
-
-    def _release(self, successors: Sequence[Binding]) -> None:
-        for each in successors:
-            self._resources.release(each.worker)
-
-
 _SAVE_EVERY = 10
 """Steps the trainer makes between two saves of its own."""
 _LEAST_WORKERS = 2
 _LOOK_S = 1.0
 """Seconds between looks at the cluster, when lost workers get new places."""
 _LOOKS = 3
-"""Looks in a row at which nobody must answer at the head before the cluster counts as gone."""
+"""Looks in a row at which the head must not answer before the cluster counts as lost."""
 _ANSWER_S = 60.0
 """Time an engine may take to answer, beyond what weights may take to arrive."""
 _REST_S = 30.0
-"""Time between two tries to move what could not be moved."""
+"""Time between two tries to move actors that could not move."""
 
 Warn = Callable[[str], None]
 
@@ -158,13 +80,13 @@ async def open_ray(
     async with AsyncExitStack() as stack:
         stack.enter_context(connected(config.ray.address))
         head = head_address()
-        stack.enter_context(guarded(head, lambda: str(cluster_gone(head, directory))))
+        stack.enter_context(guarded(head, lambda: str(cluster_lost(head, directory))))
         _, store = stack.enter_context(open_weights(config))
         begin = SpawnSettings(model=model, weights=start, version=version, store=store)
-        site = RayDeployment(config, begin, directory=directory, warn=warn)
-        stack.push_async_callback(site.close)
-        await site.open()
-        yield site
+        deployment = RayDeployment(config, begin, directory=directory, warn=warn)
+        stack.push_async_callback(deployment.close)
+        await deployment.open()
+        yield deployment
 
 
 class RayDeployment:
@@ -173,7 +95,7 @@ class RayDeployment:
     def __init__(
         self, config: Config, start: SpawnSettings, *, directory: Path, warn: Warn
     ) -> None:
-        """Look at the cluster and see that the config can run there; make nothing yet."""
+        """Look at the cluster and check that the config can run there; make nothing yet."""
         seen = nodes()
         check_cluster(config, seen)
         self._config = config
@@ -181,7 +103,7 @@ class RayDeployment:
         self._warn = warn
         self._newest: Callable[[], Version] = lambda: start.version
         self._tasks: set[asyncio.Task[None]] = set()
-        self._mending: asyncio.Task[None] | None = None
+        self._moving_home: asyncio.Task[None] | None = None
         self._moving: asyncio.Task[None] | None = None
         self._rollout: _Rollout | None = None
         self._head = head_address()
@@ -191,48 +113,45 @@ class RayDeployment:
         self._workers = config.ray.environment_workers or max(_LEAST_WORKERS, cpu_nodes)
         self._spares = config.ray.spare_workers if len(seen) > 1 else 0
         self._spawner = Spawner(config=config, start=start, resources=self._resources)
-        ground = FleetSettings(
+        options = EngineSupervisorOptions(
             spawn=self._spawn_engine,
             release=self._resources.release,
-            better=self._spawner.is_better,
+            is_better=self._spawner.is_better,
             newest=self._newest_version,
-            patience_s=config.weights.wait_s + _ANSWER_S,
+            answer_s=config.weights.wait_s + _ANSWER_S,
             warn=warn,
         )
-        self._fleet = EngineSupervisor(ground, berths=self._spawner.berths())
+        self._engines = EngineSupervisor(
+            options, engines=self._spawner.engines, lent=self._spawner.lent_engines
+        )
         self._trainer = TrainerSupervisor(
             self._spawner.trainer,
             directory=directory / "trainer",
             save_every=_SAVE_EVERY,
             warn=warn,
         )
-        self._mover = TrainerMover(
-            config, self._resources, self._trainer, spawn=self._spawner.trainer, warn=warn
-        )
+        self._mover = TrainerMover(self._spawner, self._trainer, warn=warn)
         rule = config.routing if config.mode.affinity else replace(config.routing, affinity={})
-        self._switchboard = EngineClient(
-            Router(rule, engines=()), generators={}, now=SystemClock().now
-        )
+        self._client = EngineClient(Router(rule, engines=()), generators={}, now=SystemClock().now)
 
     async def open(self) -> None:
         """Make the engines and begin to make the trainer."""
         self._starting = asyncio.create_task(self._trainer.start())
-        self._fleet.post, self._fleet.close_engine = self._before_rollout, self._switchboard.close
-        await self._fleet.start()
-        for info in self._fleet.infos:
-            self._open_here(info)
+        self._engines.post = self._before_rollout
+        self._engines.close_engine = self._client.close
+        await self._engines.start()
 
     @property
     def infos(self) -> tuple[EngineInfo, ...]:
         """The engines there are."""
-        return self._fleet.infos
+        return self._engines.infos
 
     @property
     def generators(self) -> Mapping[EngineId, Generator]:
         """The engines by id, as they come and go."""
-        return self._fleet.generators
+        return self._engines.generators
 
-    async def trainer(self) -> Handle:
+    async def trainer(self) -> RemoteTrainer:
         """Return the trainer, once it is made."""
         await self._starting
         return self._trainer
@@ -240,9 +159,7 @@ class RayDeployment:
     def make_evaluator(self, setups: Mapping[str, Setup]) -> Evaluator:
         """Return what plays held-out episodes from this process on the engines."""
         renderer = ChatRenderer(load_tokenizer(self._start.weights))
-        return evaluator_over(
-            self._config, setups, renderer=renderer, switchboard=self._switchboard
-        )
+        return evaluator_over(self._config, setups, renderer=renderer, client=self._client)
 
     async def make_rollout(
         self, setups: Mapping[str, Setup], *, controller: Controller, buffer: Buffer
@@ -251,42 +168,42 @@ class RayDeployment:
         del setups  # every worker makes its own
         self._newest = lambda: controller.scheduler.weights.published
         is_lockstep = self._config.mode.lockstep
-        grounds = EnvWorkerSettings(
+        options = EnvSupervisorOptions(
             spawn=self._spawner.environments,
             release=self._resources.release,
-            leave=self._fleet.leave,
-            better=self._resources.is_better,
+            leave=self._engines.leave,
+            is_better=self._resources.is_better,
             warn=self._warn,
             give_up=controller.fail,
         )
         rollout = _Rollout(
-            grounds,
+            options,
             count=1 if is_lockstep else self._workers,
             spares=self._spares,
             ends=Ends(put=buffer.put, post=controller.post),
-            handle_of=self._fleet.handle_of,
-            on_lost_engine=self._fleet.lose,
+            handle_of=self._engines.handle_of,
+            on_lost_engine=self._engines.lose,
             is_lockstep=is_lockstep,
         )
-        rollout.local, rollout.generators = self._switchboard, self._fleet.generators
+        rollout.local, rollout.generators = self._client, self._engines.generators
         self._rollout = rollout
         await rollout.start()
-        await self._switchboard.some_open()  # what was lost before may still be on its way
-        for info in self._fleet.infos:
+        await self._client.some_open()  # an engine that was lost is still being made again
+        for info in self._engines.infos:
             if not info.lent:
                 rollout.open_engine(info.id, info.pool, is_guest=False)
-        self._fleet.post = controller.post
-        self._fleet.close_engine = lambda engine: rollout.close_engine(engine, is_lost=True)
+        self._engines.post = controller.post
+        self._engines.close_engine = lambda engine: rollout.close_engine(engine, is_lost=True)
         self._run(self._watch_cluster(controller))
         return rollout
 
     def lose_engine(self, engine: EngineId, message: str) -> None:
-        """Take note that an engine is gone."""
-        self._fleet.lose(engine, message)
+        """Record that an engine is lost."""
+        self._engines.lose(engine, message)
 
     async def stats(self) -> dict[str, dict[str, float]]:
         """Return the counters of each engine."""
-        return await self._fleet.stats()
+        return await self._engines.stats()
 
     async def close(self) -> None:
         """End everything on the cluster that belongs to the run."""
@@ -297,32 +214,32 @@ class RayDeployment:
         if self._rollout is not None:
             await self._rollout.close()
         with contextlib.suppress(Exception):
-            await self._fleet.close()
-        if is_there(self._head):  # nobody answers where the cluster is gone
+            await self._engines.close()
+        if is_there(self._head):  # a lost cluster does not answer
             with contextlib.suppress(Exception):
                 await self._trainer.close()
             await self._spawner.host.close()
 
     def _before_rollout(self, event: Event) -> None:
-        """Let an engine that replaces one serve evaluation; nobody else asks engines yet."""
+        """Let an engine that joins serve evaluation, the only caller so far."""
         if isinstance(event, EngineJoined):
             self._open_here(event.engine)
 
     def _open_here(self, info: EngineInfo) -> None:
-        if not info.lent and not self._switchboard.router.is_open(info.id):
-            self._switchboard.add(info.id, self._fleet.generators[info.id])
-            self._switchboard.open(info.id, info.pool)
+        if not info.lent and not self._client.router.is_open(info.id):
+            self._client.add(info.id, self._engines.generators[info.id])
+            self._client.open(info.id, info.pool)
 
     def _newest_version(self) -> Version:
         return self._newest()
 
-    async def _spawn_engine(self, berth: str, engine: EngineId) -> Spawned:
-        if self._spawner.is_lent(berth):  # it belongs beside a rank, which must have its place
+    async def _spawn_engine(self, place: str, engine: EngineId) -> SpawnedEngine:
+        if place in self._spawner.lent_engines:  # it runs beside a rank, which is placed first
             await asyncio.shield(self._starting)
-        return await self._spawner.engine(berth, engine)
+        return await self._spawner.engine(place, engine)
 
     async def _watch_cluster(self, controller: Controller) -> None:
-        """Look at the cluster now and then, and move what can be where it belongs."""
+        """Look at the cluster now and then, and move actors to their preferred pools."""
         silent = 0
         while silent < _LOOKS:
             await asyncio.sleep(_LOOK_S)
@@ -339,17 +256,17 @@ class RayDeployment:
                 self._run(self._remake_trainer())
             elif self._mover.is_due and _is_over(self._moving):
                 self._moving = self._run(_tried(self._mover.move))
-            if _is_over(self._mending):
-                self._mending = self._run(_tried(self._mend))
-        controller.fail(cluster_gone(self._head, self._directory))
+            if _is_over(self._moving_home):
+                self._moving_home = self._run(_tried(self._move_home))
+        controller.fail(cluster_lost(self._head, self._directory))
 
-    async def _mend(self) -> bool:
-        """Move engines and environment workers home, if they now can; say whether all could."""
+    async def _move_home(self) -> bool:
+        """Move engines and environment workers to preferred pools; say whether all could move."""
         assert self._rollout is not None
-        return all(await asyncio.gather(self._fleet.mend(), self._rollout.mend()))
+        return all(await asyncio.gather(self._engines.move_home(), self._rollout.move_home()))
 
     async def _remake_trainer(self) -> None:
-        with contextlib.suppress(Exception):  # the next call of it tries again and tells why
+        with contextlib.suppress(Exception):  # its next call tries again and raises the reason
             await self._trainer.remake()
 
     def _run(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -364,25 +281,25 @@ def _is_over(task: "asyncio.Task[None] | None") -> bool:
 
 
 async def _tried(move: Callable[[], Awaitable[bool]]) -> None:
-    """Move something; if that could not be, rest before it is tried again."""
+    """Move something; if it cannot move, rest before the next try."""
     if not await move():
         await asyncio.sleep(_REST_S)
 
 
 class _Rollout(EnvSupervisor):
-    """Opens and closes engines for evaluation in this process too."""
+    """Opens and closes engines for evaluation, which runs in this process, too."""
 
     local: EngineClient
     generators: Mapping[EngineId, Generator]
 
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
-        """Let an engine take requests, from everywhere; of one that is lent, no evaluation's."""
+        """Let workers send requests to an engine, and evaluation too unless it is lent."""
         super().open_engine(engine, pool, is_guest=is_guest)
         if not is_guest and self.has_engine(engine) and not self.local.router.is_open(engine):
             self.local.add(engine, self.generators[engine])
             self.local.open(engine, pool)
 
     def close_engine(self, engine: EngineId, *, is_lost: bool = False) -> None:
-        """Send an engine no further request, from anywhere."""
+        """Send an engine no further request, from workers or evaluation."""
         super().close_engine(engine, is_lost=is_lost)
         self.local.close(engine)

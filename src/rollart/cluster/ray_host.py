@@ -1,12 +1,13 @@
 """The Ray host: actors on the machines of a cluster, behind the same port as the embedded ones.
 
-Every actor is a shell around a plain class named by `module:Class`: no class knows that it runs on
-Ray. Calls that are coroutines run beside each other, others one at a time; whoever needs them in
-order awaits each, for Ray may let one overtake another. Errors of the project keep their class; an
-actor that is gone raises `ActorDiedError`, from whichever call notices first. One that Ray gives no
-place in time is a `PlacementError`, not a wait without end.
+Every actor is a `Shell` around a plain class named by `module:Class`: no class knows that it runs
+on Ray. Coroutine methods run concurrently, others one at a time; a caller that needs calls in order
+awaits each, for Ray may let one overtake another. Errors of the project keep their class; the first
+call that finds an actor dead raises `ActorDiedError`. An actor that Ray does not start in time is a
+`PlacementError`, not an endless wait.
 
-What Ray is asked for to put an actor where it was bound.
+`on_node` and `together_on_node` say what Ray is asked for to put an actor on the node it is bound
+to.
 """
 
 import asyncio
@@ -27,10 +28,11 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from rollart.cluster.local_host import ActorDiedError, Lane, told_error
+from rollart.cluster.local_host import described_error
 from rollart.cluster.local_worker import Actor, describe
 from rollart.cluster.ray_blobs import FULL, explain
-from rollart.errors import PlacementError, StorageError
+from rollart.cluster.serial_executor import SerialExecutor
+from rollart.errors import ActorDiedError, PlacementError, StorageError
 from rollart.types import Json
 
 PACKED = "packed"
@@ -41,16 +43,20 @@ _CPU, _GPU = "CPU", "GPU"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """Units of one node that are had together or not at all.
+    """Units of one node that are reserved together or not at all.
 
-    The actor is in the first; the others are held for ranks that it starts in its group.
+    The actor takes the first unit; the others are held for ranks that it starts in its group.
+
+    Example:
+        >>> Packed(node="6f0c", units=({"GPU": 1.0, "CPU": 1.0}, {"GPU": 1.0}))
+
     """
 
     node: str
     units: tuple[Mapping[str, float], ...]
 
     def reserve(self) -> PlacementGroup:
-        """Reserve the units; an actor in the group waits until they can be had."""
+        """Reserve the units; an actor in the group waits until they are free."""
         return placement_group(
             [dict(unit) for unit in self.units],
             strategy="STRICT_PACK",
@@ -73,7 +79,7 @@ class Packed:
 def on_node(
     node: str, *, resources: Mapping[str, float], cpus: float, gpus: float = 0.0
 ) -> dict[str, Any]:
-    """Return the options of an actor on one node, which holds these for it alone."""
+    """Return Ray's options for an actor on one node, which holds these resources for it."""
     return {
         "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False),
         "resources": dict(resources),
@@ -85,18 +91,18 @@ def on_node(
 def together_on_node(
     node: str, *, units: int, resources: Mapping[str, float], cpus: float, gpus: float
 ) -> dict[str, Any]:
-    """Return the options of an actor with several units of one node; its CPUs are the first's."""
+    """Return Ray's options for an actor with several units of a node; its CPUs are in the first."""
     unit = {name: amount / units for name, amount in {**resources, _GPU: gpus}.items() if amount}
     first = unit | ({_CPU: cpus} if cpus else {})
     return {PACKED: Packed(node=node, units=(first, *[unit] * (units - 1)))}
 
 
-Place = Callable[[str], Mapping[str, Any]]
-"""Returns what Ray is asked for to put an actor into a pool."""
+PoolOptions = Callable[[str], Mapping[str, Any]]
+"""Returns Ray's options for an actor in a pool."""
 _CALLS_AT_ONCE = 10_000
 _GRACE_S = 5.0
 _PLACING_S = 120.0
-"""Longest Ray may take to start an actor's process where it was bound."""
+"""Longest Ray may take to start an actor's process where it is bound."""
 _MAKING_S = 1800.0
 """Longest the object in it may take to be made: it may load a large model."""
 
@@ -111,16 +117,16 @@ class Shell:
         path: Sequence[str],
         env: Mapping[str, str],
     ) -> None:
-        # Here, not as Ray's `runtime_env`: that would rule out processes Ray has standing by, and
-        # nothing that reads it is loaded yet.
+        # Here, not as Ray's `runtime_env`: that would rule out the processes Ray keeps ready, and
+        # nothing that reads the variables is loaded yet.
         os.environ.update(env)
         sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
         self._target = target
         self._options = options
         self._actor: Actor | None = None
 
-    async def stand(self) -> tuple[str, Any]:
-        """Return this process's id: it is there."""
+    async def started(self) -> tuple[str, Any]:
+        """Return the id of this process, to show that it has started."""
         return "result", os.getpid()
 
     async def make(self) -> tuple[str, Any]:
@@ -157,18 +163,18 @@ class RayHandle:
     def __init__(self, actor: Any, target: str, pid: int = 0) -> None:
         self._actor = actor
         self._target = target
-        self._is_gone = False
+        self._is_dead = False
         self._is_ended = False
         self.pid = pid
         self.group: PlacementGroup | None = None
-        """What was reserved for the actor and ends with it; known where it was made."""
+        """What is reserved for the actor until it ends; known only where it was spawned."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RayHandle, (self._actor, self._target, self.pid)
 
     async def call(self, method: str, *args: object) -> Any:
         """Run a method of the actor and return its result."""
-        if self._is_ended:  # Ray ends it in its own time, until which it would still answer
+        if self._is_ended:  # Ray ends it later, until then it would still answer
             raise ActorDiedError(f"{self._target}.{method}: the actor was ended here")
         try:
             ref = self._actor.call.remote(method, *args)
@@ -176,17 +182,17 @@ class RayHandle:
             raise StorageError(f"{self._target}.{method}: {explain(error)}") from error
         return await self._await(ref, method)
 
-    async def stand(self) -> None:
-        """Wait until the actor's process is there."""
-        await self._await(self._actor.stand.remote(), "__init__")
+    async def started(self) -> None:
+        """Wait until the actor's process has started."""
+        await self._await(self._actor.started.remote(), "__init__")
 
     async def make(self) -> None:
         """Make the object in its process."""
         self.pid = await self._await(self._actor.make.remote(), "__init__")
 
     async def close(self) -> None:
-        """End the actor: ask it, unless it was found to be gone, then kill it."""
-        if not self._is_gone:
+        """End the actor: ask it, unless it was found dead, then kill it."""
+        if not self._is_dead:
             with contextlib.suppress(RayError, TimeoutError):
                 async with asyncio.timeout(_GRACE_S):
                     await self._actor.close.remote()
@@ -195,10 +201,10 @@ class RayHandle:
     async def kill(self) -> None:
         """End the actor at once."""
         self._is_ended = True
-        # In a thread: Ray waits a minute for a cluster that is gone, which the loop has to notice.
-        lane = Lane("ray-kill")
-        ended = lane.submit(self._kill)
-        lane.stop()
+        # In a thread: Ray waits a minute for a lost cluster, and the loop must notice the loss.
+        thread = SerialExecutor("ray-kill")
+        ended = thread.submit(self._kill)
+        thread.stop()
         with contextlib.suppress(RayError, RuntimeError, TimeoutError):
             async with asyncio.timeout(_GRACE_S):
                 await ended
@@ -216,11 +222,11 @@ class RayHandle:
         except FULL as error:
             raise StorageError(f"{self._target}.{method}: {explain(error)}") from error
         except RayError as error:
-            self._is_gone = True  # or out of reach, where asking would only take time
+            self._is_dead = True  # or out of reach, where asking it to close would only take time
             why = str(error).strip().split("\n", 1)[0]
-            raise ActorDiedError(f"{self._target}.{method}: the actor is gone: {why}") from error
+            raise ActorDiedError(f"{self._target}.{method}: the actor died: {why}") from error
         if kind == "error":
-            raise told_error(self._target, method, value)
+            raise described_error(self._target, method, value)
         return value
 
 
@@ -229,14 +235,14 @@ class RayHost:
 
     def __init__(
         self,
-        place: Place | None = None,
+        place: PoolOptions | None = None,
         *,
         env: Mapping[str, str] | None = None,
         placing_s: float = _PLACING_S,
         making_s: float = _MAKING_S,
     ) -> None:
-        """Take where pools are, if that is known by name, what the environment adds, and how long
-        an actor may wait for its place and then take to be made.
+        """Take Ray's options for each pool, variables for the environment of all actors, and how
+        long an actor may wait for its process and then take to be made.
         """
         self._place = place or _anywhere
         self._placing_s = placing_s
@@ -256,7 +262,7 @@ class RayHost:
     ) -> RayHandle:
         """Make the actor `module:Class` with keyword `options` in a pool.
 
-        `asked` is what Ray is asked for in place of what the pool's name says.
+        `asked` replaces Ray's options for the pool.
         """
         del own_process  # on Ray every actor has one
         wanted: dict[str, Any] = {"num_cpus": 0, "max_concurrency": _CALLS_AT_ONCE}
@@ -274,8 +280,8 @@ class RayHost:
         self._handles.append(handle)
         try:
             said = _unplaced(target, wanted, packed, self._placing_s)
-            await _within(self._placing_s, handle.stand(), said)
-            said = f"{target}: its process is there, but it was not made in {self._making_s:g} s"
+            await _within(self._placing_s, handle.started(), said)
+            said = f"{target}: its process has started, but it was not made in {self._making_s:g} s"
             await _within(self._making_s, handle.make(), said)
         except BaseException:
             with contextlib.suppress(ValueError):  # the host was closed meanwhile

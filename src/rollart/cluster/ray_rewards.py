@@ -32,26 +32,42 @@ from rollart.types import Reward, ScoreCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardSettings:
-    """What a Ray worker needs to know to run calls."""
+    """What a Ray worker needs to know to run calls.
+
+    Example:
+        >>> RewardSettings(
+        ...     path=("/home/me/project",),
+        ...     directory="/home/me/project",
+        ...     env=(("OMP_NUM_THREADS", "1"),),
+        ...     idle_s=30.0,
+        ...     limits=CallLimits(timeout_s=10.0),
+        ... )
+
+    """
 
     path: tuple[str, ...]
     """Where functions are imported from."""
     directory: str
     """Where names of files are relative to, if the node has it."""
     env: tuple[tuple[str, str], ...]
-    """What the environment of functions adds."""
+    """Variables added to the environment of functions."""
     idle_s: float
     limits: CallLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreAnswer:
-    """What came of a call on its node."""
+    """The answer to a call from the node it ran on.
+
+    Example:
+        >>> ScoreAnswer(payload=encode_rewards(rewards), is_failure=False, cold_start_s=None)
+
+    """
 
     payload: bytes
     is_failure: bool
     cold_start_s: float | None
-    """Seconds the process took to start; None if it was there already."""
+    """Seconds the process took to start; None if it was running already."""
 
 
 class RayInvoker:
@@ -60,7 +76,7 @@ class RayInvoker:
     def __init__(self, options: InvokerOptions, *, env: Mapping[str, str] | None = None) -> None:
         """Take what calls may use and ask for, and what their environment adds."""
         self._limits = options.limits
-        self._ground = RewardSettings(
+        self._settings = RewardSettings(
             path=tuple(sys.path),
             directory=str(Path.cwd()),
             env=tuple((env or {}).items()),
@@ -107,15 +123,15 @@ class RayInvoker:
         }
 
     async def close(self) -> None:
-        """Do nothing: whoever waits for a task ends it, and workers end with the connection."""
+        """Do nothing: callers end their tasks, and workers end with the connection."""
 
     async def _carry(self, function: str, payload: bytes) -> ScoreAnswer:
-        """Run the task; one nobody waits for any more is killed."""
+        """Run the task; kill it if its caller stops waiting."""
         limit_s = self._limits.start_timeout_s + self._limits.timeout_s
         ref: Any = None
         self._running += 1
         try:
-            ref = self._task.remote(payload, self._ground)
+            ref = self._task.remote(payload, self._settings)
             async with asyncio.timeout(limit_s):
                 answer: ScoreAnswer = await ref
             ref = None
@@ -134,25 +150,25 @@ class RayInvoker:
                 _end(ref)
 
 
-def run_call(payload: bytes, ground: RewardSettings) -> ScoreAnswer:
+def run_call(payload: bytes, settings: RewardSettings) -> ScoreAnswer:
     """Run a call on the node this is called on."""
-    worker = _workers.get(ground)
+    worker = _workers.get(settings)
     if worker is None:
-        worker = _workers[ground] = _Worker(ground)
+        worker = _workers[settings] = _Worker(settings)
     return worker.run(payload)
 
 
 class _Worker:
-    """A Ray worker's own invoker, on a thread that lives on between tasks to end what is idle."""
+    """A Ray worker's own invoker; its thread stays between tasks, to end idle instances."""
 
-    def __init__(self, ground: RewardSettings) -> None:
-        sys.path[:] = ground.path
-        os.environ.update(ground.env)
-        if Path(ground.directory).is_dir():
-            os.chdir(ground.directory)
-        self._payload_bytes = ground.limits.payload_bytes
+    def __init__(self, settings: RewardSettings) -> None:
+        sys.path[:] = settings.path
+        os.environ.update(settings.env)
+        if Path(settings.directory).is_dir():
+            os.chdir(settings.directory)
+        self._payload_bytes = settings.limits.payload_bytes
         self._invoker = LocalInvoker(
-            Scaling(max_instances=1, idle_s=ground.idle_s), limits=ground.limits
+            Scaling(max_instances=1, idle_s=settings.idle_s), limits=settings.limits
         )
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()

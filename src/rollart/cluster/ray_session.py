@@ -1,11 +1,11 @@
 """The connection to a Ray cluster, one per process, and what the cluster has.
 
 "local" starts a Ray of our own on this machine and ends it with the program: it listens on loopback
-only, to those who know a token that was drawn for it and is nowhere but in the environment of its
-processes. "auto" or HOST:PORT joins one that runs and leaves it running; who may reach that one is
-up to whoever started it.
+only, to those who know a token that was drawn for it and exists only in the environment of its
+processes. "auto" or HOST:PORT joins a running one and leaves it running; who may reach that one is
+decided by those who started it.
 
-The last way out when a cluster is gone: a call of Ray that never returns holds the process.
+When a cluster is lost, a call into Ray may never return: `guarded` ends the process then.
 """
 
 import atexit
@@ -33,7 +33,13 @@ from rollart.errors import ClusterError, ConfigError, UserError
 
 
 class Machine(Protocol):
-    """A node of a cluster."""
+    """A node of a cluster.
+
+    Example:
+        >>> machine.address
+        '10.0.0.7'
+
+    """
 
     @property
     def address(self) -> str:
@@ -53,17 +59,17 @@ def check_cluster(config: Config, nodes: Iterable[Machine]) -> None:
         raise ConfigError("weights.store", store, fix)
 
 
-def cluster_gone(address: str, directory: Path) -> ClusterError:
-    """Return what is said when a cluster disappears under a run."""
+def cluster_lost(address: str, directory: Path) -> ClusterError:
+    """Return the error for a cluster that is lost during a run."""
     kept = checkpoints(directory / "checkpoints")
     if not kept:
         return ClusterError(
-            f"the Ray cluster at {address} is gone, and there was no checkpoint yet: "
+            f"the Ray cluster at {address} is lost, and there was no checkpoint yet: "
             "run.checkpoint_every says how often one is written"
         )
     return ClusterError(
-        f"the Ray cluster at {address} is gone; {kept[-1]} is kept. When there is a cluster "
-        f"again, go on with: rollart train --resume {directory} --address HOST:PORT"
+        f"the Ray cluster at {address} is lost; {kept[-1]} is kept. When there is a cluster "
+        f"again, continue with: rollart train --resume {directory} --address HOST:PORT"
     )
 
 
@@ -75,7 +81,7 @@ except ModuleNotFoundError as error:
 LOCAL, AUTO = "local", "auto"
 _LOOK_S = 5.0
 _FAILED = 2
-"""The exit code of mistakes that the user can mend."""
+"""The exit code of mistakes that the user can fix."""
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "1",
@@ -86,7 +92,12 @@ _SETTINGS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayNode:
-    """A machine of the cluster that is alive."""
+    """A machine of the cluster that is alive.
+
+    Example:
+        >>> RayNode(id="6f0c", address="10.0.0.7", resources={"CPU": 8.0, "H20": 1.0}, labels={})
+
+    """
 
     id: str
     address: str
@@ -112,7 +123,7 @@ def connected(address: str, *, resources: Mapping[str, float] | None = None) -> 
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)
     logging.getLogger("ray").setLevel(logging.ERROR)
-    # Ray prints the last hundred lines of every raylet that ends; who is gone we say ourselves, and
+    # Ray prints the last hundred lines of every raylet that ends; losses are reported by us, and
     # the lines stay in Ray's own logs. There is no setting for it.
     inside: Any = sys.modules["ray._private.worker"]
     inside.print_to_stdstream = _print_nothing
@@ -204,7 +215,7 @@ def _on_loopback() -> Generator[None]:
 
 
 def _abandon() -> None:
-    """Let go of a cluster that is gone.
+    """Leave a lost cluster.
 
     Ray may wait for its head for a minute and then end this process by itself, as a crash; where it
     does, this process ends as soon as its work is done, as after any mistake of the user.
@@ -223,7 +234,7 @@ def _print_nothing(*_args: object, **_options: object) -> None:
 def _find(address: str) -> str:
     """Return where the head of a cluster listens; "auto" is where Ray says there is one.
 
-    Ray remembers a cluster that is long gone as well.
+    Ray also remembers clusters that ended long ago.
     """
     if address != AUTO:
         _look_for(address)
@@ -263,10 +274,10 @@ _GUARD_LOOK_S = 1.0
 def guarded(
     head: str, last_words: Callable[[], str], *, patience_s: float = 30.0
 ) -> Generator[None]:
-    """End this process where the head is gone for long and the block has still not ended.
+    """End this process if the head is lost for long and the block has still not ended.
 
     The event loop notices sooner and ends in order; but any call it makes into Ray meanwhile may
-    wait for the head, for minutes, and hold it. `last_words` are said then.
+    wait for the head, for minutes, and hold it. It prints `last_words` then.
     """
     is_over = threading.Event()
 

@@ -1,217 +1,214 @@
-"""LastingTrainer: a trainer that outlives the processes it runs in.
+"""TrainerSupervisor: a trainer that survives the death of the processes it runs in.
 
     step(batch) ─► journal ─► trainer ─ dies ─► make another, load the last save, repeat the journal
 
-Every batch since the last save is kept, so a trainer that is gone is made again where it was: the
-same versions from the same batches, and whoever called learns nothing of it but the time it took.
-It saves for itself every few steps, beside the run's checkpoints, which are not its to count on.
-What it had published it publishes again: the store may have been on the machine it was on.
+Every batch since the last save is kept, so a trainer that is made again gets to where the lost one
+was: the same versions from the same batches. The caller notices nothing but the time it took. The
+trainer saves for itself every few steps, apart from the run's checkpoints, which may be pruned. A
+version that was published is published again, as its store may have been lost with the trainer.
 
-It can move: a successor is made beside the trainer, which works meanwhile, and takes its state over
-between two calls. Should the trainer die first, the successor is the one that is made again. Where
-there is no room for both, the trainer saves and ends before another is made.
+To move, a successor is made while the trainer works, and takes its state over between two calls.
+Where there is no room for both, the trainer saves and ends before another is made (`restart`).
 """
 
 import asyncio
-import contextlib
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollart.clock import SystemClock
-from rollart.cluster.local_host import ActorDiedError, ActorError
-from rollart.errors import GroupError, PlacementError, StorageError, UserError
-from rollart.ports import Handle
+from rollart.cluster.supervisor import Place, RestartPolicy, Role, Supervisor, close_quietly
+from rollart.errors import (
+    ActorDiedError,
+    ActorError,
+    GroupError,
+    PlacementError,
+    StorageError,
+    UserError,
+)
+from rollart.ports import Array, RemoteTrainer
+from rollart.types import StepReport, Version
 
 _DEATHS_IN_A_ROW = 5
-_FIRST_REST_S, _LONGEST_REST_S = 0.5, 5.0
-_PATIENCE_S = 300.0
-"""How long a trainer whose machine is gone waits for a place before the run gives up."""
+RESTARTS = RestartPolicy(
+    retried=(PlacementError, ActorError, GroupError),  # no room now, or a rank died early
+    patience_s=300.0,
+)
+"""How long a trainer whose machine is lost waits for another before the run is given up."""
 
 
 class TrainerSupervisor:
-    """A handle of a trainer that is made again when it is gone."""
+    """A `RemoteTrainer` that is made again when it is lost."""
 
     def __init__(
         self,
-        spawn: Callable[[], Awaitable[Handle]],
+        spawn: Callable[[], Awaitable[RemoteTrainer]],
         *,
         directory: Path,
         save_every: int,
         warn: Callable[[str], None],
+        restarts: RestartPolicy = RESTARTS,
     ) -> None:
         """Take what makes a trainer at its first version, and where its own saves go."""
         self._spawn = spawn
         self._directory = directory
         self._save_every = save_every
         self._warn = warn
-        self._handle: Handle | None = None
+        role = Role(
+            make=self._make,
+            end=close_quietly,
+            retire=_retire,
+            take_over=self._take_over,
+            warn=warn,
+            restarts=restarts,
+        )
+        self._place = Place[RemoteTrainer](name="trainer", title="the trainer")
+        self._supervisor = Supervisor(role, places=[self._place])
         self._base: str | None = None
-        """What to load before the journal is repeated; None: a new trainer is where it began."""
-        self._journal: list[object] = []
+        """What to load before the journal is repeated; None: a new trainer starts there."""
+        self._journal: list[Mapping[str, Array]] = []
+        """The batches since the last save."""
         self._is_published = False
-        """Whether the version it is at was published."""
-        self._successor: asyncio.Future[Handle] | None = None
-        """The trainer that is being made to move to."""
-        self._turn = asyncio.Lock()
+        """Whether the trainer's version was published."""
         self._saves = 0
         self.deaths = 0
 
     async def start(self) -> None:
         """Make the trainer."""
-        self._handle = await self._spawn()
-
-    async def call(self, method: str, *args: object) -> Any:
-        """Run a method of the trainer, of whichever is there, and return its result."""
-        async with self._turn:
-            if method == "load":
-                (self._base,) = map(str, args)
-                self._journal.clear()
-                self._is_published = False
-                version = await self._lasting(_nothing, is_load=True)
-                await self._save()  # what was loaded may be pruned like any other checkpoint
-                return version
-            if method == "step":
-                self._journal.append(args[0])
-                self._is_published = False
-                report = await self._lasting(
-                    lambda handle: handle.call("step", args[0]), is_step=True
-                )
-                if len(self._journal) >= self._save_every:
-                    await self._save()
-                return report
-            result = await self._lasting(lambda handle: handle.call(method, *args))
-            self._is_published |= method == "publish"
-            return result
-
-    async def remake(self) -> None:
-        """Make the trainer again now: the machine it was on is gone.
-
-        Where a call is under way, that notices by itself.
-        """
-        if not self._turn.locked():
-            async with self._turn:
-                lost, self._handle = self._handle, None
-                await asyncio.gather(_end(lost), self._lasting(_nothing))
-
-    async def move(self, spawn: Callable[[], Awaitable[Handle]]) -> bool:
-        """Go on in a trainer that is made elsewhere; say whether it does.
-
-        Raises what kept it from being made; then the old one goes on.
-        """
-        successor = self._successor = asyncio.ensure_future(spawn())
-        try:
-            await asyncio.wait({successor})
-            async with self._turn:
-                if self._take_successor() is not None:  # else the old one died meanwhile
-                    await self._take_over(await successor)
-                return not successor.exception() and self._handle is successor.result()
-        finally:
-            successor.cancel()
-
-    async def restart(self) -> None:
-        """Save, end the trainer and make it again where it now fits best."""
-        async with self._turn:
-            await self._save()
-            old, self._handle = self._handle, None
-            await _end(old)
-            await self._lasting(_nothing)
-
-    async def close(self) -> None:
-        """End the trainer and forget its saves."""
-        if self._handle is not None:
-            await self._handle.close()
-        shutil.rmtree(self._directory, ignore_errors=True)
+        await self._supervisor.start()
 
     @property
-    def handle(self) -> Handle | None:
-        """The trainer that is there now."""
-        return self._handle
+    def trainer(self) -> RemoteTrainer | None:
+        """The trainer that works now; None while another is being made."""
+        return self._place.actor
 
-    async def _lasting(
-        self,
-        work: Callable[[Handle], Awaitable[Any]],
-        *,
-        is_step: bool = False,
-        is_load: bool = False,
+    async def step(self, batch: Mapping[str, Array]) -> StepReport:
+        """Make one optimizer step on a batch."""
+        async with self._place.turn:
+            self._journal.append(batch)
+            self._is_published = False
+            report = await self._do(lambda trainer: trainer.step(batch), is_in_journal=True)
+            if len(self._journal) >= self._save_every:
+                await self._save()
+            return report
+
+    async def publish(self) -> Version:
+        """Put the current weights into the weight store; return their version."""
+        async with self._place.turn:
+            version = await self._do(lambda trainer: trainer.publish())
+            self._is_published = True
+            return version
+
+    async def save(self, directory: str) -> None:
+        """Write a checkpoint of the run."""
+        async with self._place.turn:
+            await self._do(lambda trainer: trainer.save(directory))
+
+    async def load(self, directory: str) -> Version:
+        """Restore what `save` wrote; return the version."""
+        async with self._place.turn:
+            self._base = directory
+            self._journal.clear()
+            self._is_published = False
+            version = await self._do(self._catch_up, is_in_journal=True)
+            await self._save()  # the checkpoint that was loaded may be pruned later
+            return version
+
+    async def remake(self) -> None:
+        """Make the trainer again now, because the machine it was on is lost.
+
+        A call that is under way notices by itself.
+        """
+        if not self._place.turn.locked():
+            async with self._place.turn:
+                lost, self._place.actor = self._place.actor, None
+                await asyncio.gather(close_quietly(lost), self._do(_do_nothing))
+
+    async def move(self, spawn: Callable[[], Awaitable[RemoteTrainer]]) -> bool:
+        """Continue in a trainer that is made elsewhere; say whether that succeeded.
+
+        Where it cannot be made or brought up to date, the old one continues.
+        """
+        return await self._supervisor.move(self._place, spawn)
+
+    async def restart(self) -> None:
+        """Save, end the trainer and make it again where it fits best now."""
+        async with self._place.turn:
+            await self._save()
+            old, self._place.actor = self._place.actor, None
+            await close_quietly(old)
+            await self._do(_do_nothing)
+
+    async def close(self) -> None:
+        """End the trainer and remove its own saves."""
+        await self._supervisor.close()
+        if self._place.actor is not None:
+            await self._place.actor.close()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    async def _do(
+        self, work: Callable[[RemoteTrainer], Awaitable[Any]], *, is_in_journal: bool = False
     ) -> Any:
-        """Do something with a trainer; one that dies of it is made again and does it again."""
+        """Do some work with the trainer; if it dies meanwhile, do it again with another.
+
+        `is_in_journal` says that a new trainer does the work as it catches up.
+        """
         deaths = 0
-        handle, is_made_again = self._handle, is_load
         while True:
+            trainer = self._place.actor
             try:
-                if handle is None:
-                    handle, is_made_again = await self._make_again(), True
-                if is_made_again:
-                    last = await self._catch_up(handle)
-                    if is_step or is_load:
-                        self._handle = handle
-                        return last
-                self._handle = handle
-                return await work(handle)
+                if trainer is not None:
+                    return await work(trainer)
+                trainer = await self._supervisor.make_again(self._place)
+                last = await self._catch_up_or_end(trainer)
+                self._supervisor.install(self._place, trainer)
+                if is_in_journal:
+                    return last
             except (ActorDiedError, GroupError) as error:
                 deaths += 1
                 self.deaths += 1
-                await _end(handle)  # what seems gone but lives would keep its place
-                self._handle = handle = None
+                await close_quietly(trainer)  # one that is only out of reach would keep its place
+                self._place.actor = None
                 if deaths == _DEATHS_IN_A_ROW:
                     raise UserError(
                         f"the trainer died {deaths} times in a row; the last: {error}"
                     ) from error
-                steps = len(self._journal)
-                why = str(error).split("\n", 1)[0]
-                self._warn(f"the trainer is gone; making it again ({steps} steps to repeat): {why}")
+                steps, why = len(self._journal), str(error).split("\n", 1)[0]
+                self._warn(
+                    f"the trainer is lost; starting another ({steps} steps to repeat): {why}"
+                )
 
-    async def _take_over(self, handle: Handle) -> None:
-        """Bring a successor to where the trainer is and end that."""
+    async def _make(self, _place: Place[RemoteTrainer], _name: str) -> RemoteTrainer:
+        return await self._spawn()
+
+    async def _take_over(self, successor: RemoteTrainer) -> None:
+        await self._save()
+        await self._catch_up(successor)
+
+    async def _catch_up_or_end(self, trainer: RemoteTrainer) -> Any:
         try:
-            await self._save()
-            await self._catch_up(handle)
+            return await self._catch_up(trainer)
         except BaseException:
-            await _end(handle)
+            await close_quietly(trainer)
             raise
-        old, self._handle = self._handle, handle
-        await _end(old)
 
-    async def _catch_up(self, handle: Handle) -> Any:
+    async def _catch_up(self, trainer: RemoteTrainer) -> Any:
         """Bring a new trainer to where the last one was; return its last answer."""
         last: Any = None
         if self._base is not None:
-            last = await handle.call("load", self._base)
+            last = await trainer.load(self._base)
         for batch in self._journal:
-            last = await handle.call("step", batch)
+            last = await trainer.step(batch)
         if self._is_published:
-            await handle.call("publish")
+            await trainer.publish()
         return last
 
-    async def _make_again(self) -> Handle:
-        """Make a trainer, trying for a while if there is no place or what there was is gone."""
-        rest_s, clock, said = _FIRST_REST_S, SystemClock(), ""
-        successor = self._take_successor()
-        while True:
-            try:
-                if successor is None:
-                    return await self._spawn()
-                successor, made = None, successor
-                return await made
-            except (PlacementError, ActorError, GroupError) as error:  # or a rank died early
-                if clock.now() >= _PATIENCE_S:
-                    raise
-                if said != (said := f"the trainer cannot be made now: {error}"):
-                    self._warn(said)
-            await asyncio.sleep(rest_s)
-            rest_s = min(2 * rest_s, _LONGEST_REST_S)
-
-    def _take_successor(self) -> "asyncio.Future[Handle] | None":
-        successor, self._successor = self._successor, None
-        return successor
-
     async def _save(self) -> None:
+        """Save into one of two directories in turn and start a new journal."""
         target = self._directory / str(self._saves % 2)
         shutil.rmtree(target, ignore_errors=True)
         try:
-            await self._lasting(lambda handle: handle.call("save", str(target)))
+            await self._do(lambda trainer: trainer.save(str(target)))
         except StorageError as error:
             self._warn(f"the trainer cannot save for itself: {error}")
             return
@@ -220,11 +217,9 @@ class TrainerSupervisor:
         self._journal.clear()
 
 
-async def _end(handle: Handle | None) -> None:
-    if handle is not None:
-        with contextlib.suppress(Exception):
-            await handle.close()
+async def _retire(_place: Place[RemoteTrainer], trainer: RemoteTrainer) -> None:
+    await close_quietly(trainer)
 
 
-async def _nothing(_handle: Handle) -> None:
+async def _do_nothing(_trainer: RemoteTrainer) -> None:
     return None

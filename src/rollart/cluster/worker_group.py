@@ -1,23 +1,21 @@
-"""The programming model: a `Cluster` of like workers, called together.
-
-    cluster = await Cluster.open(host, Counter, pools=["", "", "", ""])
-    lengths = await cluster.call(Counter.count, words)      # each worker counted a quarter
-
-Workers are made by any `Host`: in this process, in others or on a machine far away. What one call
-on the cluster becomes is written on the worker's method (`sharing`). Calls start at once and return
-awaitables. Workers may join and leave; a call is shared among those there when it starts. One whose
-process is gone fails the call that finds out, and every later one that is not any worker's to take.
-
-Sharing: how a call on several like workers becomes calls on each, and their results one result.
+"""The programming model: a `WorkerGroup` of like workers, called together.
 
     class Counter(Worker):
         @register("split")
         def count(self, words: list[str]) -> list[int]: ...
 
-A worker is a plain class, made from JSON options by whatever `Host` there is; its methods may be
-called directly too. `register` says how a `Cluster` calls one. `hw_mapping` sends a call to a
-worker on the hardware its task tag prefers; `serverless` sends a pure method to a function instead
-of a worker. Nothing here calls anything: see `cluster`.
+    group = await WorkerGroup.open(host, Counter, pools=["", "", "", ""])
+    lengths = await group.call(Counter.count, words)      # each worker counted a quarter
+
+A worker is a plain class, made from JSON options by any `Host`: in this process, in others or on
+another machine; its methods may be called directly too. `register` says how a call on the group
+becomes calls on its workers, and their results one result. `hw_mapping` sends a call to a worker on
+the hardware its task tag prefers; `serverless` sends a pure method to a function instead of a
+worker.
+
+Calls start at once and return awaitables. Workers may join and leave; a call is shared among those
+that are members when it starts. A worker whose process died fails the call that finds out, and
+every later call that needs this very worker.
 """
 
 import asyncio
@@ -39,7 +37,7 @@ from typing import (
     overload,
 )
 
-from rollart.errors import InvariantError, UserError
+from rollart.errors import ActorDiedError, InvariantError, UserError
 from rollart.ports import Handle, Host
 from rollart.types import Json
 
@@ -53,31 +51,49 @@ Arguments: TypeAlias = tuple[object, ...]
 
 
 class Worker:
-    """A member of a cluster."""
+    """A member of a group.
+
+    Example:
+        >>> class Counter(Worker):
+        ...     @register("all")
+        ...     def count(self) -> int:
+        ...         return 1
+
+    """
 
     target: ClassVar[str] = ""
-    """What is made, as `module:Class`, where this class only says what it can be asked."""
+    """The class to make, as `module:Class`, if this one only declares its methods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharing(Generic[T, C]):
-    """How one call becomes several, and several results one."""
+    """How one call becomes several, and several results one.
+
+    Example:
+        >>> Sharing(divide=lambda count, args: [args] * count, collect=sum)
+
+    """
 
     divide: Callable[[int, Arguments], Sequence[Arguments | None]]
-    """Takes the number of workers and the call's arguments; None leaves that worker out."""
+    """Takes the number of workers and the call's arguments; None skips that worker."""
     collect: Callable[[Sequence[T]], C]
     """Takes the results of the workers that were called, in order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Function:
-    """Where a pure method runs instead of on a worker."""
+    """Where a pure method runs instead of on a worker.
+
+    Example:
+        >>> Function(url="https://rewards.example/score")
+
+    """
 
     url: str
 
 
 class Registered(Generic[W, P, T, C]):
-    """A worker's method that a cluster can call; on a worker it is the method itself."""
+    """A worker's method that a group can call; on a worker it is the method itself."""
 
     def __init__(self, method: Callable[Concatenate[W, P], T], sharing: Sharing[T, C]) -> None:
         self.method = method
@@ -121,7 +137,7 @@ def register(
     mode: Sharing[T, C],
 ) -> "Callable[[Callable[Concatenate[W, P], T]], Registered[W, P, T, C]]": ...
 def register(mode: Mode | Sharing[Any, Any]) -> "Callable[[Any], Registered[Any, Any, Any, Any]]":
-    """Say how a cluster calls a method.
+    """Say how a group calls a method.
 
     "all": every worker, same arguments, a list of results. "together": the same, but they work on
     one thing and the first speaks for all. "one": the least busy worker. "rank_zero": the first
@@ -198,44 +214,40 @@ _SHARINGS: Mapping[str, Sharing[Any, Any]] = {
 }
 
 
-__all__ = [
-    "Function",
-    "Invoke",
-    "Registered",
-    "Sharing",
-    "Worker",
-    "WorkerGroup",
-    "WorkerRef",
-    "hw_mapping",
-    "register",
-    "serverless",
-]
-
-
 Invoke: TypeAlias = "Callable[[Function, str, Sequence[Json]], Awaitable[Json]]"
 """Calls a function by its method's name and arguments; `HttpMethods` is one, over HTTP."""
-_GONE = "ActorDiedError"
-"""What hosts, which are above this layer, raise for an actor that is gone."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkerRef:
-    """One worker of a cluster and where it is."""
+    """One worker of a group and where it is.
+
+    Example:
+        >>> WorkerRef(handle=handle, pool="compute")
+
+    """
 
     handle: Handle
     pool: str = ""
     in_flight: int = 0
-    is_gone: bool = False
-    """Whether a call found its process gone: no further call that any worker can take is its."""
+    is_dead: bool = False
+    """Whether a call found its process dead: it gets no call that another worker can take."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class WorkerGroup(Generic[W]):
-    """Like workers, called together."""
+    """Like workers, called together.
+
+    Example:
+        >>> group = await WorkerGroup.open(host, Counter, pools=["compute", "compute"])
+        >>> await group.call(Counter.count)
+        [1, 1]
+
+    """
 
     members: list[WorkerRef]
     invoke: "Invoke | None" = None
-    """What reaches functions."""
+    """Calls functions for methods that are `serverless`."""
     _tasks: "set[asyncio.Future[Any]]" = field(default_factory=set["asyncio.Future[Any]"])
 
     @classmethod
@@ -281,7 +293,7 @@ class WorkerGroup(Generic[W]):
         return member
 
     def remove(self, member: WorkerRef) -> None:
-        """Let a worker leave; whoever removes it ends it."""
+        """Let a worker leave; the caller ends it."""
         self.members.remove(member)
 
     def call(
@@ -297,7 +309,7 @@ class WorkerGroup(Generic[W]):
         _check_positional(method, kwargs)
         if method.function is not None:
             if self.invoke is None:
-                fix = "give Cluster.open an invoke, such as HttpMethods()"
+                fix = "give WorkerGroup.open an invoke, such as HttpMethods()"
                 raise UserError(f"{method.name} is a function at {method.function.url}: {fix}")
             work = self.invoke(method.function, method.name, cast("Sequence[Json]", args))
             return self._start(cast("Awaitable[C]", work))
@@ -312,7 +324,7 @@ class WorkerGroup(Generic[W]):
     ) -> "list[asyncio.Future[T]]":
         """Start a call and return the answer of each worker called, in order.
 
-        For those who must know which worker failed, or cannot wait for the others.
+        For callers that must know which worker failed, or cannot wait for the others.
         """
         _check_positional(method, kwargs)
         divided = method.sharing.divide(len(self.members), args)
@@ -326,7 +338,7 @@ class WorkerGroup(Generic[W]):
         ]
 
     async def close(self) -> None:
-        """End every worker; raise the first error met, after all have ended."""
+        """End every worker; raise the first error, after all have ended."""
         members, self.members = self.members, []
         closing = (member.handle.close() for member in members)
         for result in await asyncio.gather(*closing, return_exceptions=True):
@@ -342,12 +354,12 @@ class WorkerGroup(Generic[W]):
     def _forget(self, task: "asyncio.Future[Any]") -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever made the call was told, or is gone
+            task.exception()  # the caller got it, unless it has stopped waiting
 
     def _choose(self, method: str, pool: str) -> WorkerRef:
-        alive = [member for member in self.members if not member.is_gone]
+        alive = [member for member in self.members if not member.is_dead]
         if not alive:
-            raise UserError(f"{method}: no worker is left; {len(self.members)} are gone")
+            raise UserError(f"{method}: no worker is alive; {len(self.members)} have died")
         preferred = [member for member in alive if member.pool == pool]
         return min(preferred or alive, key=lambda member: member.in_flight)
 
@@ -367,7 +379,7 @@ def _check_positional(
     method: "Registered[Any, Any, Any, Any]", kwargs: Mapping[str, object]
 ) -> None:
     if kwargs:
-        raise UserError(f"{method.name}: give arguments of a cluster's call by position")
+        raise UserError(f"{method.name}: give the arguments of a group's call by position")
 
 
 def _call(member: WorkerRef, name: str, args: Arguments) -> Awaitable[Any]:
@@ -378,7 +390,7 @@ def _call(member: WorkerRef, name: str, args: Arguments) -> Awaitable[Any]:
         try:
             return await member.handle.call(name, *args)
         except Exception as error:
-            member.is_gone |= type(error).__name__ == _GONE
+            member.is_dead |= isinstance(error, ActorDiedError)
             raise
         finally:
             member.in_flight -= 1

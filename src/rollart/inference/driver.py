@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollart.clock import SystemClock
-from rollart.cluster.local_host import Lane
+from rollart.cluster.serial_executor import SerialExecutor
 from rollart.errors import EngineError, InvariantError, RollartError, UserError
 from rollart.ports import Array, Engine, OnCut
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
@@ -65,7 +65,7 @@ class EngineDriver:
         self._pulled_s = pulled_s
         self._clock = SystemClock()
         self._keep_kv = keep_kv
-        self._thread = Lane(f"engine-{id}")
+        self._thread = SerialExecutor(f"engine-{id}")
         self._added: list[Request] = []
         self._ended: list[tuple[TrajectoryId, bool]] = []
         self._waiting: dict[TrajectoryId, Pending] = {}

@@ -50,7 +50,7 @@ from rollart.pipelines.start_model import (
     find_model,
     prepare_model,
 )
-from rollart.ports import Handle
+from rollart.ports import RemoteTrainer
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
@@ -104,7 +104,7 @@ class TrainingRun:
                 open_record(self.config, self.recorder, saved)
             site = await stack.enter_async_context(self._open_site(start, version))
             if saved is not None:
-                await (await site.trainer()).call("load", str(saved.directory))
+                await (await site.trainer()).load(str(saved.directory))
                 open_record(self.config, self.recorder, saved)
             self.spending.note("start", timer.now())
             evaluator = site.make_evaluator(self.setups)
@@ -153,7 +153,7 @@ class TrainingRun:
         )
 
     async def _train(
-        self, site: Deployment, trainer: Handle, evaluations: Evaluations, rewards: Rewards
+        self, site: Deployment, trainer: RemoteTrainer, evaluations: Evaluations, rewards: Rewards
     ) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)

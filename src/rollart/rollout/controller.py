@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, assert_never, cast
 
 from rollart.clock import Clock
-from rollart.cluster.local_host import ActorDiedError
 from rollart.control.scheduler import Scheduler
-from rollart.errors import ClusterError, UserError
+from rollart.errors import ActorDiedError, ClusterError, UserError
 from rollart.events import (
     Adapt,
     Admit,
@@ -55,7 +54,7 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.ports import Array, Generator, Handle
+from rollart.ports import Array, Generator, RemoteTrainer
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.scoring import Scorer, Scoring
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
@@ -145,7 +144,7 @@ class Parts:
 
     worker: Rollout
     generators: Mapping[EngineId, Generator]
-    trainer: Handle
+    trainer: RemoteTrainer
     buffer: Buffer
     encode: Callable[[Sequence[Sequence[Trajectory]]], Mapping[str, Array]]
     score: Scorer
@@ -286,14 +285,14 @@ class Controller:
         self._parts.on_train(groups)
         # Beside the event loop, which every environment needs: a batch may hold millions of tokens.
         batch = await asyncio.to_thread(self._parts.encode, groups)
-        return await self._parts.trainer.call("step", batch)
+        return await self._parts.trainer.step(batch)
 
     async def _tell_step(self) -> None:
         self.post(await self.stepping.ended())
 
     async def _publish(self, command: Publish) -> None:
         start_s = self._clock.now()
-        await self._parts.trainer.call("publish")
+        await self._parts.trainer.publish()
         push_s = self._clock.now() - start_s
         self.post(Published(version=command.version, metrics={"push_s": push_s}))
 

@@ -66,7 +66,7 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
         assert "returned nan" in reason
         assert is_final
         reason, is_final = await refused(invoker, call("leaves"))
-        assert "its instance ended (exit code 7)" in reason
+        assert "its instance exited with code 7" in reason
         assert not is_final
         reason, is_final = await refused(invoker, call("never_returns"))
         assert "no answer within 2 s; its instance was killed" in reason

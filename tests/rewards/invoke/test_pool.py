@@ -105,7 +105,7 @@ async def test_a_function_that_breaks_its_event_loop_ends_its_instance(concurren
         ("exits", "raised SystemExit: 3", False),
         ("never_returns", "no answer within 1 s; its instance was killed", False),
         ("writes_a_gigabyte", "it printed more than 16777216 bytes and was killed", False),
-        ("leaves", "its instance ended (exit code 7); last words: last words", False),
+        ("leaves", "its instance exited with code 7; last output: last words", False),
         ("eats_memory", "more memory than the 256 MiB an instance may hold", False),
         ("no_such_function", "has no function no_such_function", True),
     ],
@@ -226,7 +226,7 @@ async def test_a_place_where_nothing_can_start_fails_each_call(monkeypatch: pyte
             *(invoker.invoke(call("turns")) for _ in range(3)), return_exceptions=True
         )
     assert [str(each).partition(": ")[2] for each in failures] == [
-        "its instance ended (exit code 1)"
+        "its instance exited with code 1"
     ] * 3
 
 

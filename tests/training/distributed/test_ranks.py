@@ -9,6 +9,7 @@ import pytest
 from rank_stand_in import StandIn
 
 from rollart.cluster.local_host import EmbeddedHost
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.cluster.worker_group import Registered
 from rollart.errors import ConfigError, GroupError, InvariantError
@@ -138,21 +139,25 @@ def test_a_lasting_trainer_makes_ranks_again_that_broke_without_a_death(tmp_path
         plan = RankPlan(
             options={"failed": failed}, addresses=[LOOPBACK] * 2, worker=StandIn, grace_s=0.3
         )
+
+        async def make() -> TrainerClient:
+            return TrainerClient(await RankGroup.start(host, plan))
+
         trainer = TrainerSupervisor(
-            lambda: RankGroup.start(host, plan),
+            make,
             directory=tmp_path / "own",
             save_every=9,
             warn=warnings.append,
         )
         try:
             await trainer.start()
-            assert await trainer.call("step", "a batch") == "a batch"
+            assert await trainer.step("a batch") == "a batch"
         finally:
             await trainer.close()
             await host.close()
 
     asyncio.run(go())
     assert warnings == [
-        "the trainer is gone; making it again (1 steps to repeat): "
+        "the trainer is lost; starting another (1 steps to repeat): "
         "a training rank failed and all were ended: connection reset by peer"
     ]

@@ -1,6 +1,7 @@
 """Two ranks in real processes over gloo against one trainer in this one."""
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -294,10 +295,10 @@ def test_a_killed_rank_ends_the_step_and_the_group_goes_on_from_its_checkpoint(
     two("make", str(checkpoint), SMOOTH)
     check_same(train(two, batches[:2]), expected[:2])
     two("save", str(tmp_path / "second"))
-    victim = two.group.cluster.members[1].handle._body._process
+    victim = two.group.cluster.members[1].handle.process
 
     async def kill_amid_step() -> None:
-        victim.send_signal(signal.SIGSTOP)
+        os.kill(victim.pid, signal.SIGSTOP)
         step = asyncio.create_task(two.group.call("step", batches[2]))
         await asyncio.sleep(0.3)
         victim.kill()

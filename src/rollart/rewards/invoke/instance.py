@@ -9,7 +9,6 @@ standard outputs goes to a pipe that the parent drains.
 """
 
 import asyncio
-import ctypes
 import json
 import os
 import resource
@@ -24,13 +23,13 @@ from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from typing import BinaryIO, cast
 
+from rollart.cluster.child_process import prepare_child
 from rollart.errors import ScoreError
 from rollart.rewards.invoke.frames import InstanceMessage, Kind, pack, read_message
 from rollart.rewards.payload import decode_call, encode_rewards
 from rollart.rewards.registry import pin
 from rollart.rewards.scoring import score
 
-_PR_SET_PDEATHSIG = 1
 _MESSAGE_CHARACTERS = 4000
 _OUT_OF_MEMORY_CODE = 3
 
@@ -138,13 +137,8 @@ def restore(payload: bytes) -> ScoreError:
 
 def main() -> None:
     """Serve the socket named on the command line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     fd, parent_pid = (int(argument) for argument in sys.argv[1:])
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:
-        sys.exit("the parent of this instance is gone")
-    os.set_inheritable(fd, False)
+    prepare_child(parent_pid, ignored=(signal.SIGINT,), fds=(fd,))
     with socket.socket(fileno=fd) as link:
         stream = cast("BinaryIO", link.makefile("rwb"))
         first = read_message(stream)

@@ -1,30 +1,27 @@
-"""The local invoker: reward functions in processes of this machine that come and go with the load.
+"""The local invoker: reward functions in child processes that come and go with the load.
 
-`control.scaling` decides; this module carries out. Each instance is owned by one task from its
+`control.autoscaling` decides; this module carries out. Each instance is owned by one task from its
 start until it is reaped, and every call by one future that is resolved exactly once: with rewards,
 or with a ScoreError that says why there are none. A call that takes too long or prints too much is
-ended by killing its instance; a new one is started when it is needed. A caller who goes away while
-a call runs does not stop it: the answer is thrown away when it comes, and `timeout_s` still holds.
+ended by killing its instance; another one is started when it is needed. A caller that is cancelled
+does not stop its call: the answer is dropped when it comes, and `timeout_s` still holds.
 
-One instance as its parent sees it: a child process, its socket and what it prints.
-
-Whatever a function does there, the parent's terminal stays clean: output is read, its end kept for
-the reason of a crash, the rest thrown away. `end` kills the process and all it started, and reaps
+`Instance` is one child process as its parent sees it, with its socket and its output. Whatever a
+function does there, the parent's terminal stays clean: output is read, its end is kept for the
+message about a crash, the rest is dropped. `end` kills the process with all it started, and reaps
 it; it is safe at any time.
 """
 
 import asyncio
 import contextlib
-import os
-import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
 from rollart.clock import Clock, SystemClock
+from rollart.cluster.child_process import ChildProcess, OutputTail
 from rollart.control.autoscaling import Orders, Scaler, Scaling
 from rollart.errors import ScoreError
 from rollart.plugins import REWARD_INSTANCE
@@ -43,14 +40,14 @@ class _Output(asyncio.Protocol):
     """Reads what a process prints: counts it and keeps its end."""
 
     def __init__(self, limit_bytes: int, on_flood: Callable[[], None]) -> None:
-        self.tail = b""
+        self.tail = OutputTail(limit_bytes=_TAIL_BYTES)
         self.count_bytes = 0
         self._limit_bytes = limit_bytes
         self._on_flood = on_flood
 
     def data_received(self, data: bytes) -> None:
         """Take some output."""
-        self.tail = (self.tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        self.tail.add(data)
         self.count_bytes += len(data)
         if self.count_bytes > self._limit_bytes:
             self._on_flood()
@@ -63,7 +60,7 @@ class Instance:
         self.kill_reason = ""
         self._output_bytes = output_bytes
         self._output = _Output(output_bytes, self._flooded)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._pipe: asyncio.ReadTransport | None = None
@@ -74,15 +71,12 @@ class Instance:
         with contextlib.ExitStack() as undo:
             ours, theirs = socket.socketpair()
             undo.callback(ours.close)
-            read_fd, write_fd = os.pipe()
-            pipe = undo.enter_context(os.fdopen(read_fd, "rb", 0))
-            try:
-                with theirs:
-                    self._process = _spawn(theirs.fileno(), write_fd)
-            finally:
-                os.close(write_fd)
+            with theirs:
+                fd = theirs.fileno()
+                self._process = ChildProcess(REWARD_INSTANCE, [str(fd)], fds=[fd])
+            output = undo.enter_context(self._process.output)
             self._reader, self._writer = await asyncio.open_connection(sock=ours)
-            self._pipe, _ = await loop.connect_read_pipe(lambda: self._output, pipe)
+            self._pipe, _ = await loop.connect_read_pipe(lambda: self._output, output)
             undo.pop_all()
         self._writer.write(pack(InstanceMessage(kind=Kind.SETTINGS, payload=settings.encode())))
         first = await self.receive()
@@ -95,7 +89,7 @@ class Instance:
         self._writer.write(pack(InstanceMessage(kind=Kind.CALL, number=number, payload=payload)))
 
     async def receive(self) -> InstanceMessage | None:
-        """Wait for the next frame; None if the process is gone or talks nonsense."""
+        """Wait for the next frame; None if the process has ended or the frame is malformed."""
         assert self._reader is not None
         try:
             return await receive_message(self._reader, limit_bytes=_FRAME_BYTES)
@@ -106,15 +100,14 @@ class Instance:
     def kill(self, reason: str) -> None:
         """Kill the process and what it started; the first reason is kept."""
         self.kill_reason = self.kill_reason or reason
-        if self._process is not None and self._process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process is not None and self._process.is_running:
+            self._process.kill()
         if self._writer is not None:
-            # What escaped the group may still hold the socket: its end is not waited for.
+            # A process that left the session may still hold the socket: do not wait for its end.
             self._writer.transport.abort()
 
     async def end(self) -> str:
-        """Make sure the process is gone and its pipes are closed; return how it ended."""
+        """Make sure the process has ended and its pipes are closed; return how it ended."""
         how = "it could not be started"
         if self._process is not None:
             how = await self._reap(self._process)
@@ -126,42 +119,25 @@ class Instance:
             self._pipe.close()
         return how
 
-    async def _reap(self, process: subprocess.Popen[bytes]) -> str:
+    async def _reap(self, process: ChildProcess) -> str:
         # A process that ends by itself closes its socket a moment before its code is known.
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            await asyncio.to_thread(process.wait, 0.0 if self.kill_reason else 1.0)
-        was_by_itself = process.returncode is not None and not self.kill_reason
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        code = await asyncio.to_thread(process.wait)
+        await asyncio.to_thread(process.wait, 0.0 if self.kill_reason else 1.0)
+        was_by_itself = not process.is_running and not self.kill_reason
+        process.kill()  # what it started may still run
+        await asyncio.to_thread(process.wait)
         if not was_by_itself:
             return self.kill_reason or "its instance closed its socket and was killed"
-        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        words = self._output.tail.decode(errors="replace").strip()
-        return f"its instance ended ({ended})" + (f"; last words: {words}" if words else "")
+        output = self._output.tail.text
+        how = f"its instance {process.how_it_ended}"
+        return f"{how}; last output: {output}" if output else how
 
     def _flooded(self) -> None:
         self.kill(f"it printed more than {self._output_bytes} bytes and was killed: print less")
 
 
-def _spawn(socket_fd: int, output_fd: int) -> subprocess.Popen[bytes]:
-    # A session of its own: Ctrl-C does not reach it, and what it starts can be killed with it.
-    return subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", REWARD_INSTANCE),
-            *(str(socket_fd), str(os.getpid())),
-        ],
-        pass_fds=(socket_fd,),
-        start_new_session=True,
-        stdin=subprocess.DEVNULL,
-        stdout=output_fd,
-        stderr=output_fd,
-    )
-
-
 @dataclass(slots=True, kw_only=True)
-class _Flight:
-    """A call on its way."""
+class _PendingCall:
+    """A call that waits for its answer."""
 
     call: ScoreCall
     payload: bytes
@@ -191,7 +167,7 @@ class LocalInvoker:
         self._scaler = Scaler(self._scaling)
         self._clock = clock or SystemClock()
         self._numbers = count()
-        self._flights: dict[int, _Flight] = {}
+        self._calls: dict[int, _PendingCall] = {}
         self._instances: dict[int, Instance] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._tick: asyncio.TimerHandle | None = None
@@ -216,14 +192,14 @@ class LocalInvoker:
         if not self._scaler.has_room:
             raise ScoreError(f"{self._scaler.waiting} calls wait already")
         number = next(self._numbers)
-        flight = self._flights[number] = _Flight(call=call, payload=payload)
+        pending = self._calls[number] = _PendingCall(call=call, payload=payload)
         self._obey(self._scaler.called(number, now=self._clock.now()))
         try:
-            return await flight.answer
+            return await pending.answer
         except asyncio.CancelledError:
-            if number in self._flights and flight.timer is None:
+            if number in self._calls and pending.timer is None:
                 self._scaler.withdrawn(number)
-                del self._flights[number]
+                del self._calls[number]
             raise
 
     def stats(self) -> Mapping[str, float]:
@@ -243,7 +219,7 @@ class LocalInvoker:
         self._is_closed = True
         if self._tick is not None:
             self._tick.cancel()
-        for number in tuple(self._flights):
+        for number in tuple(self._calls):
             self._fail(number, "the local invoker was closed")
         for instance in self._instances.values():
             instance.kill("closed")
@@ -271,15 +247,15 @@ class LocalInvoker:
         self._obey(self._scaler.tick(now=self._clock.now()))
 
     def _hand_over(self, number: int, instance: int) -> None:
-        flight = self._flights[number]
+        pending = self._calls[number]
         loop = asyncio.get_running_loop()
-        flight.timer = loop.call_later(self._limits.timeout_s, self._expire, number, instance)
-        self._instances[instance].send(number, flight.payload)
+        pending.timer = loop.call_later(self._limits.timeout_s, self._expire, number, instance)
+        self._instances[instance].send(number, pending.payload)
 
     def _expire(self, number: int, instance: int) -> None:
-        flight = self._flights[number]
+        pending = self._calls[number]
         limit = f"no answer within {self._limits.timeout_s:g} s"
-        flight.reason = f"{flight.call.function}: {limit}; its instance was killed"
+        pending.reason = f"{pending.call.function}: {limit}; its instance was killed"
         self._instances[instance].kill("its instance was killed: another call took too long")
 
     async def _own(self, number: int) -> None:
@@ -324,28 +300,28 @@ class LocalInvoker:
         return is_ready
 
     def _answer(self, frame: InstanceMessage, instance: Instance) -> None:
-        flight = self._flights.get(frame.number)
-        if flight is None or flight.timer is None:
+        pending = self._calls.get(frame.number)
+        if pending is None or pending.timer is None:
             instance.kill(f"its instance answered call {frame.number}, which it was not given")
             return
         if frame.kind is Kind.LEAVING:
             # The call is over when the instance is: no other must be sent there meanwhile.
-            flight.reason = str(restore(frame.payload))
+            pending.reason = str(restore(frame.payload))
             return
-        del self._flights[frame.number]
-        flight.timer.cancel()
+        del self._calls[frame.number]
+        pending.timer.cancel()
         self._obey(self._scaler.answered(frame.number, now=self._clock.now()))
-        if flight.answer.done():
+        if pending.answer.done():
             return
         if frame.kind is Kind.FAILED:
-            flight.answer.set_exception(restore(frame.payload))
+            pending.answer.set_exception(restore(frame.payload))
             return
         try:
-            rewards = decode_rewards(frame.payload, count=len(flight.call.trajectories))
+            rewards = decode_rewards(frame.payload, count=len(pending.call.trajectories))
         except ScoreError as error:
-            flight.answer.set_exception(error)
+            pending.answer.set_exception(error)
         else:
-            flight.answer.set_result(rewards)
+            pending.answer.set_result(rewards)
 
     def _bury(self, number: int, how: str) -> None:
         self._deaths += 1
@@ -355,9 +331,9 @@ class LocalInvoker:
         self._obey(orders)
 
     def _fail(self, number: int, how: str) -> None:
-        flight = self._flights.pop(number)
-        if flight.timer is not None:
-            flight.timer.cancel()
-        if not flight.answer.done():
-            message = flight.reason or f"{flight.call.function}: {how}"
-            flight.answer.set_exception(ScoreError(message))
+        pending = self._calls.pop(number)
+        if pending.timer is not None:
+            pending.timer.cancel()
+        if not pending.answer.done():
+            message = pending.reason or f"{pending.call.function}: {how}"
+            pending.answer.set_exception(ScoreError(message))

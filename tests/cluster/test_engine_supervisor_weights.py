@@ -16,12 +16,17 @@ from live_parts import (
 from scorers import in_thread
 
 from rollart.clock import SystemClock
-from rollart.cluster.engine_actor import EngineServer
-from rollart.cluster.engine_supervisor import EnginePlace, EngineSupervisor, FleetSettings, Spawned
-from rollart.cluster.local_host import ActorError, EmbeddedHost
+from rollart.cluster.engine_server import EngineServer
+from rollart.cluster.engine_supervisor import (
+    EngineSupervisor,
+    EngineSupervisorOptions,
+    SpawnedEngine,
+)
+from rollart.cluster.local_host import EmbeddedHost
+from rollart.cluster.trainer_client import TrainerClient
 from rollart.control.rules import Batching, Rules
 from rollart.control.scheduler import Scheduler
-from rollart.errors import PrunedError, StorageError
+from rollart.errors import ActorError, PrunedError, StorageError
 from rollart.events import EngineJoined, EngineLost
 from rollart.inference.driver import EngineDriver
 from rollart.inference.scripted import ScriptedEngine
@@ -47,12 +52,12 @@ class Worker(EnvWorker):
 class Site:
     """Engines in a fleet of this process; `fetch` says what each gets of a version."""
 
-    def __init__(self, tmp_path, *, berths="ab", fetch=lambda _site, _engine, _version: None):
+    def __init__(self, tmp_path, *, engines="ab", fetch=lambda _site, _engine, _version: None):
         self.events = []
         self.warnings = []
         self.handles = []
         self._place = str(tmp_path)
-        self._berths = [EnginePlace(name=name) for name in berths]
+        self._engines = engines
         self._fetch = fetch
 
     def run(self):
@@ -65,22 +70,22 @@ class Site:
         controller = Controller(
             scheduler, clock=SystemClock(), observers=[lambda _now, event, _c: self._note(event)]
         )
-        ground = FleetSettings(
+        options = EngineSupervisorOptions(
             spawn=self._spawn,
             release=lambda _engine: None,
-            better=lambda _berth, _engine: False,
+            is_better=lambda _place, _engine: False,
             newest=lambda: scheduler.weights.published,
-            patience_s=20.0,
+            answer_s=20.0,
             warn=self.warnings.append,
         )
-        self.fleet = fleet = EngineSupervisor(ground, berths=self._berths)
+        self.fleet = fleet = EngineSupervisor(options, engines=self._engines)
         await fleet.start()
         fleet.post = controller.post
         host = EmbeddedHost()
         try:
-            trainer = await host.spawn("live_parts:CountingTrainer", {"store": self._place})
+            handle = await host.spawn("live_parts:CountingTrainer", {"store": self._place})
             async with asyncio.timeout(20):
-                parts = self._parts(controller, trainer)
+                parts = self._parts(controller, TrainerClient(handle))
                 await controller.run(parts, engines=fleet.infos, slots=4)
         finally:
             await fleet.close()
@@ -111,14 +116,14 @@ class Site:
             lose_engine=self.fleet.lose,
         )
 
-    async def _spawn(self, _berth, engine):
+    async def _spawn(self, _place, engine):
         def fetch(version):
             self._fetch(self, engine, version)
             return self.store.fetch(version)
 
         proxy = EngineDriver(ScriptedEngine(say("go")), id=engine, fetch=fetch)
         self.handles.append(InlineHandle(EngineServer(proxy)))
-        return Spawned(handle=self.handles[-1], pool="local")
+        return SpawnedEngine(handle=self.handles[-1], pool="local")
 
     def _note(self, event):
         if isinstance(event, EngineLost | EngineJoined):
@@ -164,7 +169,7 @@ def test_the_only_engine_that_cannot_load_weights_ends_the_run_with_the_reason(t
     def fetch(_site, _engine, _version):
         raise StorageError("the store is gone")
 
-    site = Site(tmp_path, berths="a", fetch=fetch)
+    site = Site(tmp_path, engines="a", fetch=fetch)
     with pytest.raises(StorageError, match=r"^the store is gone$"):
         site.run()
     assert site.events == []
@@ -175,7 +180,7 @@ def test_an_only_engine_that_asked_too_late_is_made_again_with_the_newest_weight
         if (engine, version) == ("a", 2):
             raise PrunedError("version 2 is no longer there")
 
-    site = Site(tmp_path, berths="a", fetch=fetch).run()
+    site = Site(tmp_path, engines="a", fetch=fetch).run()
     assert site.lost == {"a": "it cannot load version 2: version 2 is no longer there"}
     assert [event.engine.id for event in site.events[1:]] == ["a.1"]
     assert site.scheduler.optimizer == 4

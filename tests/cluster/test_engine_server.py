@@ -5,8 +5,8 @@ import asyncio
 import pytest
 from live_parts import ENGINE, STOP, say
 
-from rollart.cluster import engine_actor as engine_server
-from rollart.cluster.engine_actor import Ended, EngineServer
+from rollart.cluster import engine_server as engine_server
+from rollart.cluster.engine_server import EngineServer, SessionEnded
 from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
 from rollart.types import Request, Sampling
@@ -61,7 +61,7 @@ def test_what_a_caller_that_is_gone_had_asked_is_aborted_and_forgotten():
         lasting = asyncio.create_task(server.exchange("gone", 1, [ask(2), ask(3)]))
         await until(lambda: engine.busy)
         await server.leave("gone")
-        with pytest.raises(RequestError, match="gone was found to be gone"):
+        with pytest.raises(RequestError, match="gone was dropped as lost"):
             await lasting
         await until(lambda: not engine.busy)
         sampled = engine.stats()["sampled_tokens"]
@@ -92,7 +92,7 @@ def test_what_others_asked_goes_on_when_a_caller_is_gone():
 def test_what_a_caller_sent_before_its_end_was_known_starts_nothing_after():
     async def scenario(server, engine):
         await server.leave("gone")
-        with pytest.raises(RequestError, match="gone was found to be gone"):
+        with pytest.raises(RequestError, match="gone was dropped as lost"):
             await server.exchange("gone", 0, [ask(1)])
         await asyncio.sleep(0.01)
         assert (engine.busy, dict(server._callers)) == (False, {})
@@ -106,7 +106,7 @@ def test_only_the_latest_sessions_of_a_caller_are_remembered(monkeypatch):
     async def scenario(server, engine):
         for number, session in enumerate((1, 2, 1, 3, 4)):
             await server.exchange("gone", number, [ask(session, max_tokens=1)])
-        await server.exchange("gone", 5, [Ended(session=4), ask(5, max_tokens=1)])
+        await server.exchange("gone", 5, [SessionEnded(session=4), ask(5, max_tokens=1)])
         await server.leave("gone")
         await until(lambda: len(engine.forgotten) == 3)
         assert engine.forgotten == [4, 3, 5]

@@ -6,8 +6,8 @@ import pytest
 from inline_handle import InlineHandle
 from live_parts import ENGINE, STOP, say
 
-from rollart.cluster.engine_actor import EngineServer, RemoteEngine
-from rollart.cluster.local_host import ActorDiedError
+from rollart.cluster.engine_server import EngineServer, RemoteEngine
+from rollart.errors import ActorDiedError
 from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
 from rollart.types import Request, Sampling
@@ -40,7 +40,7 @@ def served(scenario, *, text="go"):
             id=ENGINE,
             caller="w",
             lose=lambda id_, error: lost.append((id_, str(error))),
-            patience_s=0.3,
+            answer_s=0.3,
         )
         try:
             return await asyncio.wait_for(scenario(remote, handle, engine, lost), 10)
@@ -177,7 +177,7 @@ def test_what_was_asked_of_an_engine_that_is_lost_meanwhile_waits_no_longer():
         await asyncio.sleep(0)
         remote.lost(ConnectionError("somebody else found out"))
         for work in (asking, remote.resume()):
-            with pytest.raises(ActorDiedError, match=f"engine {ENGINE} is gone"):
+            with pytest.raises(ActorDiedError, match=f"engine {ENGINE} is lost"):
                 await work
 
     served(scenario)

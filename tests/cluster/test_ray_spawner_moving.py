@@ -5,9 +5,10 @@ import asyncio
 import pytest
 from checkout import ROOT
 
-from rollart.cluster.ray_deployment import TrainerMover
-from rollart.cluster.ray_resources import RANK, Resources, bind_ranks
+from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import RayNode
+from rollart.cluster.ray_spawner import RANK, TrainerMover, bind_ranks
+from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.config import load_config
 from rollart.errors import PlacementError
 
@@ -24,6 +25,19 @@ def node(name, **resources):
     return RayNode(id=name, address="127.0.0.1", resources={"CPU": 4, **resources}, labels={})
 
 
+class SavingTrainer:
+    """Saves nothing."""
+
+    async def save(self, directory):
+        pass
+
+    async def load(self, directory):
+        pass
+
+    async def close(self):
+        pass
+
+
 class Company:
     """A trainer of two ranks that only notes what becomes of it."""
 
@@ -33,9 +47,11 @@ class Company:
         self.said = []
         self.done = []
         self.error = None
-        self.mover = TrainerMover(
-            self.config, self.resources, self, spawn=self.spawn, warn=self.said.append
+        trainer = TrainerSupervisor(
+            self.spawn, directory=directory / "trainer", save_every=9, warn=self.said.append
         )
+        trainer.restart = self.restart
+        self.mover = TrainerMover(self, trainer, warn=self.said.append)
 
     def bind(self):
         bind_ranks(self.config, self.resources)
@@ -43,14 +59,15 @@ class Company:
     def see(self, near):
         self.resources.observe([node("f", far=4), node("n", near=near)])
 
-    async def spawn(self, bindings):
+    async def trainer(self, bindings):
+        """Take the place of `Spawner.trainer`."""
         self.done.append(self.held())
         if self.error:
             raise self.error
+        return SavingTrainer()
 
-    async def move(self, spawn):
-        await spawn()
-        return True
+    async def spawn(self):
+        return SavingTrainer()
 
     async def restart(self):
         self.done.append(self.held())
@@ -103,6 +120,6 @@ def test_ranks_that_cannot_move_stay_in_the_books_where_they_are(tmp_path):
     assert company.held() == FAR
     assert company.mover.is_due
     assert company.said == [
-        "the trainer moves to where it belongs",
+        "the trainer moves to its preferred pool",
         "the trainer cannot move: Ray did not start it",
     ]

@@ -1,0 +1,257 @@
+"""What a run spawns on a Ray cluster: each actor is bound to a node, then started there.
+
+Engines and environment workers are bound one by one. The ranks of the trainer are bound together:
+all of them have a place or none has. To move the trainer home, successors of all ranks are bound
+beside the ranks; where they do not all fit, the trainer saves, ends and is made again from its
+save. Either way a place counts as taken until the rank in it has ended.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rollart.cluster.engine_supervisor import SpawnedEngine
+from rollart.cluster.local_host import thread_env
+from rollart.cluster.ray_host import RayHandle, RayHost, on_node
+from rollart.cluster.ray_resources import Resources
+from rollart.cluster.ray_session import here, nodes
+from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import TrainerSupervisor
+from rollart.config import Config, dump_toml
+from rollart.config.places import (
+    TRAINING,
+    WorkerPlace,
+    engine_places,
+    environment_place,
+    trainer_place,
+)
+from rollart.control.placement import Binding
+from rollart.errors import PlacementError
+from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
+from rollart.ports import Handle, RemoteTrainer
+from rollart.training.distributed.ranks import RankGroup, RankPlan
+from rollart.training.distributed.rendezvous import LOOPBACK, meeting_addresses
+from rollart.training.options import trainer_arguments
+from rollart.types import EngineId, Json, Version
+
+RANK = "trainer-"
+"""What the names of all ranks begin with."""
+_SUCCESSOR = "next-trainer-"
+"""What the names of ranks begin with that will be the trainer's after it has moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpawnSettings:
+    """What a run's actors begin with.
+
+    Example:
+        >>> SpawnSettings(
+        ...     model=Path("models/tiny"),
+        ...     weights=Path("runs/first/checkpoints/step-000040"),
+        ...     version=Version(40),
+        ...     store={"kind": "ray", "directory": "first", "keep": 3},
+        ... )
+
+    """
+
+    model: Path
+    """The model the trainer begins with; it has the tokenizer too."""
+    weights: Path
+    """What engines load first; in a resumed run a checkpoint, which may be pruned later."""
+    version: Version
+    """The version of `weights`."""
+    store: Mapping[str, Json]
+    """How the weight store is opened."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Spawner:
+    """Spawns the engines, environment workers and trainers of one run."""
+
+    config: Config
+    start: SpawnSettings
+    resources: Resources
+    host: RayHost = field(default_factory=lambda: RayHost(env=thread_env(1)))
+    _places: Mapping[EngineId, WorkerPlace] = field(init=False)
+    _lent: Mapping[str, str] = field(init=False)
+    """Places of engines on training hardware, with the rank each is beside."""
+    _text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        files = self.start.weights.glob("*.safetensors")
+        weight_bytes = sum(file.stat().st_size for file in files)
+        self._places = engine_places(self.config, weight_bytes=weight_bytes)
+        ranks = range(self.config.training.ranks if self.config.lending.enabled else 0)
+        self._lent = {f"{self.config.engine.label}-lent-{n}": f"{RANK}{n}" for n in ranks}
+        self._text = dump_toml(self.config)
+
+    @property
+    def engines(self) -> tuple[str, ...]:
+        """The places of the engines on inference hardware."""
+        return tuple(self._places)
+
+    @property
+    def lent_engines(self) -> tuple[str, ...]:
+        """The places of the engines on training hardware."""
+        return tuple(self._lent)
+
+    def is_better(self, place: str, engine: EngineId) -> bool:
+        """Say whether a place's engine could now run where it prefers to, and does not."""
+        if place in self._lent:
+            return not self.resources.is_beside(engine, self._lent[place])
+        return self.resources.is_better(engine)
+
+    async def engine(self, place: str, engine: EngineId) -> SpawnedEngine:
+        """Spawn an engine: a lent one beside its rank, any other where it fits best now."""
+        start = self.start
+        is_first = start.weights.exists()
+        options: dict[str, Json] = {
+            "config": self._text,
+            "name": engine,
+            "model": str(start.weights if is_first else start.model),
+            "version": int(start.version) if is_first else 0,
+            "store": dict(start.store),
+            "threads": 1,
+        }
+        if place in self._lent:
+            binding = self.resources.bind_beside(engine, self._lent[place])
+        else:
+            binding = self.resources.bind(engine, self._places[EngineId(place)])
+        handle = await self.host.spawn(ENGINE_ACTOR, options, asked=self.resources.asked(binding))
+        pool = TRAINING if place in self._lent else binding.actual
+        return SpawnedEngine(handle=handle, pool=pool)
+
+    async def environments(self, name: str, is_spare: bool) -> Handle:
+        """Spawn an environment worker where it fits best now; a spare on the driver's node."""
+        place = environment_place(self.config)
+        asked = on_node(here(), resources={}, cpus=0)
+        if place is not None and not is_spare:
+            asked = self.resources.asked(self.resources.bind(name, place))
+        model = str(self.start.model)
+        options: dict[str, Json] = {"config": self._text, "name": name, "model": model}
+        return await self.host.spawn(ENV_ACTOR, options, asked=asked)
+
+    async def trainer(self, bindings: Sequence[Binding] | None = None) -> RemoteTrainer:
+        """Spawn the trainer at its first version, its ranks as bound or where they fit best now."""
+        if bindings is None:
+            bindings = bind_ranks(self.config, self.resources)
+        addresses = {node.id: node.address for node in nodes()}
+        options: dict[str, Json] = {
+            "model": str(self.start.model),
+            "store": dict(self.start.store),
+            **trainer_arguments(
+                self.config.training,
+                self.config.algorithm,
+                import_paths=self.config.run.import_paths,
+            ),
+        }
+        plan = RankPlan(
+            options=options,
+            addresses=meeting_addresses([addresses.get(each.node, LOOPBACK) for each in bindings]),
+        )
+        env = thread_env(self.config.training.threads)
+        host = _RankHost(self.host, self.resources, bindings=bindings, env=env)
+        return TrainerClient(await RankGroup.start(host, plan))
+
+
+def bind_ranks(config: Config, resources: Resources, *, prefix: str = RANK) -> list[Binding]:
+    """Bind every rank where it fits best now; raises, and binds none, if one fits nowhere."""
+    names = [f"{prefix}{rank}" for rank in range(config.training.ranks)]
+    place = trainer_place(config)
+    try:
+        return [resources.bind(name, place) for name in names]
+    except PlacementError:
+        for name in names:
+            resources.release(name)
+        raise
+
+
+class _RankHost:
+    """Spawns each rank where it is bound."""
+
+    def __init__(
+        self,
+        host: RayHost,
+        resources: Resources,
+        *,
+        bindings: Sequence[Binding],
+        env: Mapping[str, str],
+    ) -> None:
+        self._host = host
+        self._resources = resources
+        self._bindings = bindings
+        self._env = env
+
+    async def spawn(
+        self, target: str, options: Mapping[str, Json], *, own_process: bool, pool: str = ""
+    ) -> RayHandle:
+        """Spawn a rank."""
+        del own_process, pool
+        binding = self._bindings[int(str(options["rank"]))]
+        return await self._host.spawn(
+            target, options, asked=self._resources.asked(binding), env=self._env
+        )
+
+
+class TrainerMover:
+    """Moves the trainer when its ranks could run in a pool they prefer."""
+
+    def __init__(
+        self, spawner: Spawner, trainer: TrainerSupervisor, *, warn: Callable[[str], None]
+    ) -> None:
+        self._spawner = spawner
+        self._resources = spawner.resources
+        self._trainer = trainer
+        self._warn = warn
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a rank could now run in a pool it prefers to its own."""
+        ranks = self._resources.bindings(RANK)
+        return any(self._resources.is_better(rank.worker) for rank in ranks)
+
+    async def move(self) -> bool:
+        """Move the trainer; say whether that succeeded."""
+        successors = self._bind_successors()
+        if not successors:
+            return await self._restart()
+        try:
+            is_moved = await self._trainer.move(lambda: self._spawner.trainer(successors))
+            if is_moved:
+                self._rename(successors)
+            return is_moved
+        finally:
+            self._release(successors)
+
+    async def _restart(self) -> bool:
+        """Make the trainer again from its save, where there is no room for two."""
+        self._warn("the trainer restarts in its preferred pool")
+        try:
+            await self._trainer.restart()
+        except Exception as error:
+            self._warn(f"the trainer cannot restart: {error}")
+            return False
+        return True
+
+    def _bind_successors(self) -> list[Binding]:
+        """Bind a successor of every rank in its preferred pool; none if they do not all fit."""
+        try:
+            successors = bind_ranks(self._spawner.config, self._resources, prefix=_SUCCESSOR)
+        except PlacementError:
+            successors = []
+        if all(each.is_at_home for each in successors):
+            return successors
+        self._release(successors)
+        return []
+
+    def _rename(self, successors: Sequence[Binding]) -> None:
+        """Bind the successors under the names of the ranks, whose own places are free now."""
+        place = trainer_place(self._spawner.config)
+        for each in successors:
+            worker = RANK + each.worker.removeprefix(_SUCCESSOR)
+            self._resources.release(each.worker)
+            self._resources.put_back([replace(each, worker=worker)], place)
+
+    def _release(self, successors: Sequence[Binding]) -> None:
+        for each in successors:
+            self._resources.release(each.worker)
