@@ -41,7 +41,7 @@ from rollart.sim.workload import TaskProfile
 from rollart.sim.world import World
 from rollart.types import Json
 from studies.paper.setup import ENVIRONMENTS, REDUNDANT_GROUPS, TP, Setup, testbed
-from studies.parallel import make_all
+from studies.parallel import run_all
 
 SIZE = "32B"
 ROUTING, REDUNDANCY, LENDING, DISPATCH = "routing", "redundancy", "lending", "dispatch"
@@ -53,7 +53,7 @@ FIXED = (8, 16, 24, 32)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class BeyondExtent:
     """How much is simulated."""
 
     steps: int
@@ -73,7 +73,7 @@ class Extent:
 class Case:
     """RollArt's set-up with some rules more; run once with every seed."""
 
-    extent: Extent
+    extent: BeyondExtent
     tasks: tuple[TaskProfile, ...] = TASKS
     rules: tuple[str, ...] = ()
     has_table: bool = True
@@ -159,8 +159,8 @@ T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
 
 
-FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
-QUICK = Extent(
+FULL = BeyondExtent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
+QUICK = BeyondExtent(
     steps=6,
     skip=3,
     seeds=(1, 2),
@@ -200,7 +200,7 @@ def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str,
 
 
 def study(
-    extent: Extent, *, jobs: int = 1, progress: Callable[[str], None] = lambda _: None
+    extent: BeyondExtent, *, jobs: int = 1, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Json]:
     """Compare the rules with RollArt's to a given extent."""
     mixed = Case(extent=extent)
@@ -254,7 +254,7 @@ def _simulate(
 ) -> dict[Case, list[SimOutcome]]:
     """Simulate cases, each with every seed."""
     seeded = [replace(case, seed=seed) for case in cases for seed in case.extent.seeds]
-    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    outcomes = iter(run_all(outcome_of, seeded, jobs=jobs, progress=progress))
     return {case: [next(outcomes) for _ in case.extent.seeds] for case in cases}
 
 

@@ -12,30 +12,30 @@ from typing import TypeVar
 
 from rollart.errors import UserError
 
-Asked = TypeVar("Asked")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def make_all(
-    make: Callable[[Asked], Made],
-    asked: Sequence[Asked],
+def run_all(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
     *,
     jobs: int,
     progress: Callable[[str], None],
-) -> list[Made]:
+) -> list[Result]:
     """Return what a function of a module makes of each, in their order."""
     if jobs == 1:
-        made: list[Made] = []
-        for number, each in enumerate(asked):
-            progress(f"{number} of {len(asked)} runs, now {each}")
-            made.append(make(each))
-        return made
+        results: list[Result] = []
+        for number, each in enumerate(items):
+            progress(f"{number} of {len(items)} runs, now {each}")
+            results.append(function(each))
+        return results
     with ProcessPoolExecutor(
-        min(jobs, len(asked)), mp_context=get_context("spawn"), initializer=_leave_interrupts
+        min(jobs, len(items)), mp_context=get_context("spawn"), initializer=_ignore_interrupts
     ) as pool:
-        futures = [pool.submit(make, each) for each in asked]
+        futures = [pool.submit(function, each) for each in items]
         try:
-            _await(futures, asked, progress)
+            _await(futures, items, progress)
         except BrokenProcessPool as error:
             raise UserError(
                 "a process that simulated came to an unexpected end, perhaps for want of memory: "
@@ -48,14 +48,14 @@ def make_all(
 
 
 def _await(
-    futures: Sequence[Future[Made]], asked: Sequence[Asked], progress: Callable[[str], None]
+    futures: Sequence[Future[Result]], items: Sequence[Item], progress: Callable[[str], None]
 ) -> None:
-    names = {future: str(each) for future, each in zip(futures, asked, strict=True)}
+    names = {future: str(each) for future, each in zip(futures, items, strict=True)}
     for number, future in enumerate(as_completed(futures), start=1):
         future.result()
         progress(f"{number} of {len(futures)} runs, last {names[future]}")
 
 
-def _leave_interrupts() -> None:
+def _ignore_interrupts() -> None:
     """Let the process that was started by a person answer Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -15,7 +15,7 @@ from rollart.planning.candidates import divisions
 from rollart.planning.plan import Plan, PoolShare
 from rollart.planning.problem import Pool, Problem
 from rollart.planning.search import EVENTS, search
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 from rollart.types import Json
 from studies.paper.setup import (
     AFFINITY,
@@ -156,8 +156,8 @@ def paper_split(size: str) -> Plan:
 
 
 def _throughput(problem: Problem, plan: Plan, scales: tuple[Scale, ...]) -> float:
-    bench = Bench(Bounds(problem), events=0)
-    return bench.run(bench.trial(plan), *scales).tokens_per_s
+    runner = TrialRunner(Bounds(problem), events=0)
+    return runner.run(runner.trial(plan), *scales).tokens_per_s
 
 
 def _production(problem: Problem, effort: Effort) -> dict[str, Json]:
@@ -180,10 +180,10 @@ def _production(problem: Problem, effort: Effort) -> dict[str, Json]:
 
 def badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
     """Return the division whose trainer waits most nearly as long as the paper's did."""
-    bench = Bench(Bounds(problem), events=0)
+    runner = TrialRunner(Bounds(problem), events=0)
     best: tuple[Plan, float] | None = None
     for plan in divisions(problem):
-        waiting = 1 - bench.run(bench.trial(plan), scale).training
+        waiting = 1 - runner.run(runner.trial(plan), scale).training
         if best is None or abs(waiting - _WAITING) < abs(best[1] - _WAITING):
             best = (plan, waiting)
     assert best is not None

@@ -65,7 +65,7 @@ LONG = replace(SINGLE, name="long", weight=0.005, turns=(1, 48), reads=200, samp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+class RunShape:
     """What attempts are like and how many there are: a batch has 4.8 for each engine."""
 
     tasks: tuple[TaskProfile, ...]
@@ -76,13 +76,13 @@ class Shape:
 
 
 SHAPES = {
-    "production": Shape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
-    "long": Shape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
+    "production": RunShape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
+    "long": RunShape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
+class ScaleTrial:
     """One size of one shape, and how much of it is simulated."""
 
     shape: str
@@ -132,7 +132,7 @@ class Trial:
         )
 
 
-def tails(trial: Trial) -> dict[str, Json]:
+def tails(trial: ScaleTrial) -> dict[str, Json]:
     """Return how far the attempts of one step lie apart."""
     turns: list[int] = []
     responses: list[int] = []
@@ -147,7 +147,7 @@ def tails(trial: Trial) -> dict[str, Json]:
     }
 
 
-def _scripts(trial: Trial) -> Iterator[Script]:
+def _scripts(trial: ScaleTrial) -> Iterator[Script]:
     """Draw the attempts of the first step once more."""
     workload = trial.workload(0)
     for task in range(trial.groups):
@@ -175,10 +175,10 @@ WARMING = ALPHA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class ScaleResult:
     """What one trial showed, on average over its seeds."""
 
-    trial: Trial
+    trial: ScaleTrial
     seconds: float
     """Wall time of one simulated step: a whole run's over its steps."""
     cpu_s: float
@@ -227,21 +227,21 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     else:
         sizes, steps, seeds = SIZES, 5, _SEEDS
     trials = [
-        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
+        ScaleTrial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
         for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
+        ScaleTrial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
         for gpus in sizes
     ]
     return study(trials, progress=progress)
 
 
 def study(
-    trials: Sequence[Trial], *, progress: Callable[[str], None], bounded: int = BOUNDED
+    trials: Sequence[ScaleTrial], *, progress: Callable[[str], None], bounded: int = BOUNDED
 ) -> dict[str, Json]:
     """Simulate trials, the smallest of each shape first; return the figures."""
-    shapes: dict[str, list[Size]] = {}
+    shapes: dict[str, list[ScaleResult]] = {}
     for trial in trials:
         progress(f"{trial.shape}: {trial.gpus:,} GPUs, {trial.steps} steps, {trial.seeds} seeds")
         shapes.setdefault(trial.shape, []).append(measure(trial))
@@ -263,7 +263,7 @@ def study(
     }
 
 
-def measure(trial: Trial) -> Size:
+def measure(trial: ScaleTrial) -> ScaleResult:
     """Simulate a trial with each of its seeds."""
     outcomes: list[SimOutcome] = []
     seconds = cpu_s = 0.0
@@ -274,7 +274,7 @@ def measure(trial: Trial) -> Size:
         seconds += clock.now()
         cpu_s += _cpu_s() - cpu_before
     steps = trial.steps * trial.seeds
-    return Size(
+    return ScaleResult(
         trial=trial,
         seconds=seconds / steps,
         cpu_s=cpu_s / steps,
@@ -287,7 +287,7 @@ def measure(trial: Trial) -> Size:
     )
 
 
-def cost(sizes: Sequence[Size]) -> dict[str, Json]:
+def cost(sizes: Sequence[ScaleResult]) -> dict[str, Json]:
     """Return how the cost of an event grows with the number of events of a step.
 
     Logarithmic growth is a straight line over the logarithm: each doubling adds the same.

@@ -17,7 +17,7 @@ from studies.paper.mechanisms import (
     reward_rows,
     weight_rows,
 )
-from studies.paper.rows import Asked, Extent, Row, Runs, simulate_setups
+from studies.paper.rows import PaperExtent, PaperRow, Runs, SetupCollector, simulate_setups
 from studies.paper.schedules import (
     affinity_rows,
     alpha_rows,
@@ -32,13 +32,13 @@ _NEAR = 0.10
 """How far outside its band a figure may lie and still count as met."""
 
 
-FULL = Extent(steps=6, seeds=5, rollouts=6)
-QUICK = Extent(steps=4, seeds=1, rollouts=1)
+FULL = PaperExtent(steps=6, seeds=5, rollouts=6)
+QUICK = PaperExtent(steps=4, seeds=1, rollouts=1)
 
 
 def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str, Json]:
     """Simulate every experiment and compare."""
-    asked = Asked()
+    asked = SetupCollector()
     compare(asked)
     extent = QUICK if quick else FULL
     return compare(simulate_setups(asked.setups, extent, jobs=jobs, progress=progress))
@@ -82,5 +82,5 @@ def compare(runs: Runs) -> dict[str, Json]:
     }
 
 
-def _met(rows: Sequence[Row]) -> float:
+def _met(rows: Sequence[PaperRow]) -> float:
     return sum(row.error <= _NEAR for row in rows) / len(rows)

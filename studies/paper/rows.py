@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from rollart.sim.outcome import SimOutcome, simulate
 from rollart.types import Json
 from studies.paper.setup import Setup
-from studies.parallel import make_all
+from studies.parallel import run_all
 
 Kind = Literal["fitted", "predicted"]
 Measure = Literal["ratio", "seconds", "share"]
@@ -21,7 +21,7 @@ _SKIP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class PaperRow:
     """One figure."""
 
     name: str
@@ -58,7 +58,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
+class PaperExtent:
     """How much is simulated for each figure."""
 
     steps: int
@@ -94,7 +94,7 @@ class Runs(Protocol):
         ...
 
 
-class Asked:
+class SetupCollector:
     """Learns which set-ups rows are about; every figure is 1 meanwhile."""
 
     def __init__(self) -> None:
@@ -136,11 +136,11 @@ class Simulated:
 
 
 def simulate_setups(
-    setups: Sequence[Setup], extent: Extent, *, jobs: int, progress: Callable[[str], None]
+    setups: Sequence[Setup], extent: PaperExtent, *, jobs: int, progress: Callable[[str], None]
 ) -> Simulated:
     """Simulate every set-up with every seed."""
     seeded = [each for setup in setups for each in extent.seeded(setup)]
-    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    outcomes = iter(run_all(outcome_of, seeded, jobs=jobs, progress=progress))
     return Simulated({setup: [next(outcomes) for _ in extent.seeded(setup)] for setup in setups})
 
 

@@ -8,7 +8,7 @@ from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import find
 from rollart.planning.explanation import bottleneck, explain
 from rollart.planning.search import search
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 
 EVENTS = 60_000
 SHORT = Scale(attempts=128, steps=5, skip=2)
@@ -71,10 +71,10 @@ def test_every_plan_is_simulated_ruled_out_or_left_untried(answer):
 
 
 def test_others_are_compared_over_runs_of_the_same_length(answer):
-    bench = Bench(Bounds(answer.problem), events=0)
-    base = bench.run(bench.trial(answer.plan), SHORT).step_s
+    runner = TrialRunner(Bounds(answer.problem), events=0)
+    base = runner.run(runner.trial(answer.plan), SHORT).step_s
     for plan, ratio in answer.others[:3]:
-        assert bench.run(bench.trial(plan), SHORT).step_s / base == ratio
+        assert runner.run(runner.trial(plan), SHORT).step_s / base == ratio
 
 
 @pytest.mark.parametrize(("mode", "alpha"), [("rollart", 1), ("rollart", 0), ("sync", 0)])

@@ -265,4 +265,4 @@ def test_a_run_cut_off_is_simulated_as_far_as_it_came(tmp_path):
     found = compare(tmp_path, draws=1)
     assert 3 <= found["steps"] < 24
     assert found["error"]["step_s"] < 0.2
-    assert load(tmp_path).goes_on
+    assert load(tmp_path).open_ended

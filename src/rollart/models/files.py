@@ -22,14 +22,14 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 def check_files(directory: Path, *, named: str) -> None:
     """Refuse a directory that lacks what a model is made of, by what it was named."""
-    with told_as(named, directory):
+    with reported_as(named, directory):
         load_config(directory)
         weight_files(directory)
         check_tokenizer(directory)
 
 
 @contextmanager
-def told_as(named: str, directory: Path) -> Generator[None]:
+def reported_as(named: str, directory: Path) -> Generator[None]:
     """Have errors of a directory begin with what the user wrote for it."""
     try:
         yield

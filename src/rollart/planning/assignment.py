@@ -132,7 +132,7 @@ _NEVER = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
+class EngineLoad:
     """What the sequences on one engine do to each other."""
 
     reading: float
@@ -140,7 +140,7 @@ class Crowd:
     token_s: float
     """Time between two tokens of a sequence."""
 
-    def life_s(self, attempt: AttemptDemand, costs: EngineCosts) -> float:
+    def attempt_s(self, attempt: AttemptDemand, costs: EngineCosts) -> float:
         """Return how long an attempt lives among them."""
         reading_s = attempt.prefill_s(costs) * self.reading
         return attempt.env_s + attempt.score_s + reading_s + attempt.sampled * self.token_s
@@ -163,24 +163,26 @@ def estimate_s(
     rolling = max(1.0, steps - 1 if problem.is_served_counted else steps)
     waiting = max(0.0, steps * problem.attempts / plan.slots - 1)
     shares = {share.pool.name: share for share in plan.rollout}
-    homes = _homes(plan, demands)
+    pool_parts = _pool_parts(plan, demands)
 
     def fits(step_s: float) -> bool:
-        crowds = {
-            name: _crowd(problem, share, _rates(problem, name, demands, homes), step_s=step_s)
+        loads = {
+            name: _engine_load(
+                problem, share, _rates(problem, name, demands, pool_parts), step_s=step_s
+            )
             for name, share in shares.items()
         }
         mean_s = longest_s = stay_s = 0.0
         for demand in demands:
-            for name, part in homes[demand.task].items():
+            for name, part in pool_parts[demand.task].items():
                 costs = problem.engine_costs(shares[name].pool.gpu, shares[name].tp)
-                mean_s += demand.share * part * crowds[name].life_s(demand.slowest, costs)
-                stay_s += demand.share * part * crowds[name].life_s(demand.mean, costs)
-                longest_s = max(longest_s, crowds[name].life_s(demand.longest, costs))
+                mean_s += demand.share * part * loads[name].attempt_s(demand.slowest, costs)
+                stay_s += demand.share * part * loads[name].attempt_s(demand.mean, costs)
+                longest_s = max(longest_s, loads[name].attempt_s(demand.longest, costs))
         if longest_s == inf or problem.attempts * stay_s > plan.slots * step_s:
             return False
-        life_s = waiting * stay_s + mean_s + (longest_s - mean_s) / rolling
-        return (life_s + served_s) / steps <= step_s
+        group_s = waiting * stay_s + mean_s + (longest_s - mean_s) / rolling
+        return (group_s + served_s) / steps <= step_s
 
     low, high = floor_s / 2, floor_s
     while not fits(high) and high < _NEVER:
@@ -193,39 +195,42 @@ def estimate_s(
     return high
 
 
-def _homes(plan: Plan, demands: Sequence[Demand]) -> dict[str, Mapping[str, float]]:
+def _pool_parts(plan: Plan, demands: Sequence[Demand]) -> dict[str, Mapping[str, float]]:
     """Return the share of each task that each pool takes; what goes anywhere goes by engines."""
     engines = sum(share.engines for share in plan.rollout)
     anywhere = {share.pool.name: share.engines / engines for share in plan.rollout}
-    homes: dict[str, Mapping[str, float]] = {}
+    pool_parts: dict[str, Mapping[str, float]] = {}
     for demand in demands:
         pool = plan.serves[demand.task]
-        homes[demand.task] = anywhere if pool == ANYWHERE else {pool: 1.0}
-    return homes
+        pool_parts[demand.task] = anywhere if pool == ANYWHERE else {pool: 1.0}
+    return pool_parts
 
 
 def _rates(
-    problem: Problem, pool: str, demands: Sequence[Demand], homes: dict[str, Mapping[str, float]]
+    problem: Problem,
+    pool: str,
+    demands: Sequence[Demand],
+    pool_parts: dict[str, Mapping[str, float]],
 ) -> list[tuple[float, Demand]]:
     """Return how many attempts of each task one step brings to a pool."""
     rates = [
-        (problem.attempts * demand.share * homes[demand.task].get(pool, 0.0), demand)
+        (problem.attempts * demand.share * pool_parts[demand.task].get(pool, 0.0), demand)
         for demand in demands
     ]
     return [each for each in rates if each[0]]
 
 
-def _crowd(
+def _engine_load(
     problem: Problem, share: PoolShare, rates: list[tuple[float, Demand]], *, step_s: float
-) -> Crowd:
+) -> EngineLoad:
     if not rates:
-        return Crowd(reading=1.0, token_s=0.0)
+        return EngineLoad(reading=1.0, token_s=0.0)
     costs = problem.engine_costs(share.pool.gpu, share.tp)
     readers = share.engines * max(1, share.prefill)
     samplers = share.engines * max(1, share.decode)
     read = sum(n * each.mean.prefill_s(costs) for n, each in rates) / (readers * step_s)
     if read >= 1:
-        return Crowd(reading=inf, token_s=inf)
+        return EngineLoad(reading=inf, token_s=inf)
     tokens = sum(n * each.mean.sampled for n, each in rates)
     context = sum(n * each.mean.context for n, each in rates) / tokens
     reserved = sum(n * each.mean.reserved for n, each in rates) / tokens
@@ -238,4 +243,4 @@ def _crowd(
         token_s = costs.decode_s(max(1, round(count)), cached=count * context) * slowed
         running = rate * token_s
     waits = inf if running > most else 1.0
-    return Crowd(reading=1 / (1 - read), token_s=token_s * waits)
+    return EngineLoad(reading=1 / (1 - read), token_s=token_s * waits)

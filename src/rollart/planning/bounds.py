@@ -34,12 +34,12 @@ from rollart.planning.problem import Problem
 from rollart.sim.cluster import TRAINING
 from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
 
-Lives: TypeAlias = Mapping[str, list[float]]
+GroupTimes: TypeAlias = Mapping[str, list[float]]
 """Of each task, the least seconds of every group drawn."""
 
 
-def late_life_s(
-    demands: Sequence[Demand], lives: Lives, *, groups: int, extra_groups: int
+def late_group_s(
+    demands: Sequence[Demand], times: GroupTimes, *, groups: int, extra_groups: int
 ) -> float:
     """Return a life that some group of a batch of `groups` has at least, on average.
 
@@ -47,25 +47,25 @@ def late_life_s(
     redundant ones. Two more are left out, for the next quickest live a little less on average.
     """
     ranked = sorted(
-        (life_s, demand.share / len(lives[demand.task]))
+        (seconds, demand.share / len(times[demand.task]))
         for demand in demands
-        for life_s in lives[demand.task]
+        for seconds in times[demand.task]
     )
     level = 1 - (extra_groups + 2) / groups
     level = level if extra_groups else max(0.5, level)
     reached = 0.0
-    for life_s, share in ranked:
+    for seconds, share in ranked:
         reached += share
         if reached >= level:
-            return life_s
+            return seconds
     return ranked[-1][0]
 
 
-def mean_life_s(demands: Sequence[Demand], lives: Lives, *, kept: float) -> float:
+def mean_group_s(demands: Sequence[Demand], times: GroupTimes, *, kept: float) -> float:
     """Return the mean life of groups, the quickest share of each task only."""
     mean_s = 0.0
     for demand in demands:
-        quickest = sorted(lives[demand.task])
+        quickest = sorted(times[demand.task])
         quickest = quickest[: max(1, floor(kept * len(quickest)))]
         mean_s += demand.share * sum(quickest) / len(quickest)
     return mean_s
@@ -169,7 +169,7 @@ class Bounds:
         Generation is looked at only if the other parts are below `enough_s`.
         """
         beside_s = self._bound(plan, 0.0, self._shortest(plan)).step_s
-        if beside_s >= enough_s or self._keeps_the_first:
+        if beside_s >= enough_s or self._has_spare_members:
             return beside_s
         options = self.options(plan.rollout, slots=plan.slots, any_split=True)
         return max(beside_s, assign(self._with_lent(plan, options), keep=1).bound_s)
@@ -201,7 +201,7 @@ class Bounds:
         return self._bound(plan, generation_s, self._shortest(plan))
 
     @property
-    def _keeps_the_first(self) -> bool:
+    def _has_spare_members(self) -> bool:
         """Whether groups have more attempts than they keep."""
         rule = self.problem.rules.redundancy
         return bool(rule.extra_members or rule.hedge_after)
@@ -249,7 +249,7 @@ class Bounds:
         )
         return training_s + weights.publish_s + weights.update_s
 
-    def _bound(self, plan: Plan, generation_s: float, group_s: Lives) -> Bound:
+    def _bound(self, plan: Plan, generation_s: float, group_s: GroupTimes) -> Bound:
         problem = self.problem
         training_s = TrainCosts(
             model=problem.model,
@@ -258,10 +258,11 @@ class Bounds:
             constants=problem.constants,
         ).step_s(self.batch_tokens)
         window_s = self._window_s(plan, group_s, served_s=self.served_s(plan, training_s))
-        if self._keeps_the_first:
+        if self._has_spare_members:
             return Bound(training_s=training_s, generation_s=0, window_s=window_s, slots_s=0)
         stay_s = sum(
-            demand.share * min(demand.mean.alone_s(costs) for costs in self._homes(plan, demand))
+            demand.share
+            * min(demand.mean.alone_s(costs) for costs in self._serving_costs(plan, demand))
             for demand in self.demands
         )
         return Bound(
@@ -271,33 +272,35 @@ class Bounds:
             slots_s=problem.attempts * stay_s / plan.slots,
         )
 
-    def _window_s(self, plan: Plan, group_s: Lives, *, served_s: float) -> float:
+    def _window_s(self, plan: Plan, group_s: GroupTimes, *, served_s: float) -> float:
         problem, alpha = self.problem, plan.alpha
         extra = problem.most_extra_groups(plan.extra_groups)
         steps = problem.window_steps(alpha=alpha, extra_groups=extra)
         kept = problem.window_steps(alpha=alpha, extra_groups=0) / steps
-        least_s = (mean_life_s(self.demands, group_s, kept=kept) + served_s) / steps
+        least_s = (mean_group_s(self.demands, group_s, kept=kept) + served_s) / steps
         groups = problem.rules.batching.groups_per_step
-        late_s = late_life_s(self.demands, group_s, groups=groups, extra_groups=extra)
+        late_s = late_group_s(self.demands, group_s, groups=groups, extra_groups=extra)
         if problem.is_served_counted:
             complete_s = (late_s + served_s) / (alpha + 1)
             return max(least_s, min(complete_s, served_s / alpha) if alpha else complete_s)
         return max(least_s, late_s) if alpha == 1 else least_s
 
-    def _shortest(self, plan: Plan) -> Lives:
+    def _shortest(self, plan: Plan) -> GroupTimes:
         """Return each task's group lives, each on the pool where it is shortest.
 
         Nothing is known of them where groups keep their first members alone.
         """
-        if self._keeps_the_first:
+        if self._has_spare_members:
             return {demand.task: [0.0] for demand in self.demands}
-        lives: dict[str, list[float]] = {}
+        times: dict[str, list[float]] = {}
         for demand in self.demands:
-            homes = [self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)]
-            lives[demand.task] = [min(group) for group in zip(*homes, strict=True)]
-        return lives
+            per_pool = [
+                self._group_s(costs)[demand.task] for costs in self._serving_costs(plan, demand)
+            ]
+            times[demand.task] = [min(group) for group in zip(*per_pool, strict=True)]
+        return times
 
-    def _homes(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
+    def _serving_costs(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
         """Return the engines that may serve a task."""
         home, lent = plan.serves[demand.task], self._lent(plan)
         shares = [each for each in plan.rollout if home in (ANYWHERE, each.pool.name)]

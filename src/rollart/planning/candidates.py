@@ -21,7 +21,7 @@ _TABLES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class Candidates:
     """What enumeration found."""
 
     plans: tuple[Plan, ...]
@@ -34,7 +34,7 @@ class Found:
     """The least bound on a step of any plan within reach, or on its cost."""
 
 
-def find(bounds: Bounds, *, most: int) -> Found:
+def find(bounds: Bounds, *, most: int) -> Candidates:
     """Bound every division and return up to `most` candidates, the best guess first."""
     problem = bounds.problem
     count = 0
@@ -52,7 +52,7 @@ def find(bounds: Bounds, *, most: int) -> Found:
             guess = problem.worth(guess_s, hour_price=plan.hour_price)
             guessed.append((guess, tried.key, tried, worth))
     guessed.sort(key=lambda each: each[:2])
-    return Found(
+    return Candidates(
         plans=tuple(plan for _, _, plan, _ in guessed[:most]),
         rest=tuple((key, worth) for _, key, _, worth in guessed[most:]),
         divisions=count,

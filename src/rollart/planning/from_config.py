@@ -33,7 +33,7 @@ def world_from(config: Config) -> World:
         repair_s=config.simulation.engine_repair_s,
         seed=config.run.seed,
     )
-    return replace(world, routing=config.routing, outages=outages, goes_on=True)
+    return replace(world, routing=config.routing, outages=outages, open_ended=True)
 
 
 def plan_of(config: Config, problem: Problem) -> Plan:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from rollart.planning.bounds import Bound, Bounds
-from rollart.planning.candidates import Found, find, neighbours
+from rollart.planning.candidates import Candidates, find, neighbours
 from rollart.planning.plan import Plan
 from rollart.planning.problem import Problem
-from rollart.planning.trials import Bench, Scale, Trial, TrialFigures
+from rollart.planning.trials import Scale, Trial, TrialFigures, TrialRunner
 
 EVENTS = 2_400_000
 """Default budget: half a minute to a minute on one core."""
@@ -72,9 +72,9 @@ class _Tally:
     pruned: set[str] = field(default_factory=set[str])
     untried: set[str] = field(default_factory=set[str])
 
-    def count(self, bench: Bench) -> tuple[int, int, int]:
+    def count(self, runner: TrialRunner) -> tuple[int, int, int]:
         """Return how many plans were simulated, ruled out and left untried."""
-        tried = {each.plan.key for each in bench.tried}
+        tried = {each.plan.key for each in runner.tried}
         pruned = self.pruned - tried
         return len(tried), len(pruned), len(self.untried - tried - pruned)
 
@@ -88,18 +88,18 @@ def search(
     """Return the best plan found."""
     bounds = Bounds(problem)
     found = find(bounds, most=_CANDIDATES)
-    bench, tally = Bench(bounds, events=events), _Tally()
+    runner, tally = TrialRunner(bounds, events=events), _Tally()
     candidates = len(found.plans) + len(found.rest)
     progress(f"{found.divisions} divisions of the GPUs, {candidates} candidates")
-    trials = _screen(bench, found, tally)
-    progress(f"candidates: {_say(tally.count(bench))}")
-    trials = _halve(bench, trials)
-    best = _climb(bench, trials[0], tally, progress)
+    trials = _screen(runner, found, tally)
+    progress(f"candidates: {_say(tally.count(runner))}")
+    trials = _halve(runner, trials)
+    best = _climb(runner, trials[0], tally, progress)
     finalists = [best, *(each for each in trials if each is not best)][:_FINALISTS]
-    ranked = _finish(bench, finalists)
-    best = _spare_slots(bench, ranked[0])
-    others = _others(bench, best)
-    tried, pruned, untried = tally.count(bench)
+    ranked = _finish(runner, finalists)
+    best = _spare_slots(runner, ranked[0])
+    others = _others(runner, best)
+    tried, pruned, untried = tally.count(runner)
     progress(f"plans in all: {_say((tried, pruned, untried))}")
     for name, count in best.plan.idle.items():
         progress(f"idle: {count} GPUs of {name} are too few for another engine")
@@ -109,14 +109,14 @@ def search(
         figures=best.figures(_FULL),
         bound=best.bound,
         least=found.least,
-        gap=bench.value(best, _FULL) / found.least,
+        gap=runner.value(best, _FULL) / found.least,
         others=others,
         divisions=found.divisions,
-        simulated=bench.simulated,
+        simulated=runner.simulated,
         tried=tried,
         pruned=pruned,
         untried=untried,
-        events=bench.spent,
+        events=runner.spent,
     )
 
 
@@ -128,106 +128,108 @@ def _say(counts: tuple[int, int, int]) -> str:
     )
 
 
-def _screen(bench: Bench, found: Found, tally: _Tally) -> list[Trial]:
+def _screen(runner: TrialRunner, found: Candidates, tally: _Tally) -> list[Trial]:
     """Simulate candidates briefly, best guess first, sparing those that cannot win."""
     tried: list[Trial] = []
     best = float("inf")
     for plan in found.plans:
-        trial = bench.trial(plan)
-        if bench.worth(trial, trial.bound.step_s) >= best * _NOISE:
+        trial = runner.trial(plan)
+        if runner.worth(trial, trial.bound.step_s) >= best * _NOISE:
             tally.pruned.add(plan.key)
-        elif tried and not bench.can_afford(_SHORT, until=_SCREEN):
+        elif tried and not runner.can_afford(_SHORT, until=_SCREEN):
             tally.untried.add(plan.key)
         else:
-            bench.run(trial, _SHORT)
+            runner.run(trial, _SHORT)
             tried.append(trial)
-            best = min(best, bench.reach(trial, _SHORT))
+            best = min(best, runner.reach(trial, _SHORT))
     for key, worth in found.rest:
         (tally.pruned if worth >= best * _NOISE else tally.untried).add(key)
-    return sorted(tried, key=lambda each: bench.value(each, _SHORT))
+    return sorted(tried, key=lambda each: runner.value(each, _SHORT))
 
 
-def _halve(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
+def _halve(runner: TrialRunner, trials: Sequence[Trial]) -> list[Trial]:
     """Run the better half longer: at least two, if there are, and at most six."""
     left = list(trials)[: max(2, min(6, len(trials) // 2))]
     done: list[Trial] = []
     for trial in left:
-        if done and not bench.can_afford(_LONG, until=_HALVE):
+        if done and not runner.can_afford(_LONG, until=_HALVE):
             break
-        bench.run(trial, _SHORT, _LONG)
+        runner.run(trial, _SHORT, _LONG)
         done.append(trial)
-    return sorted(done, key=lambda each: bench.value(each, _SHORT, _LONG))
+    return sorted(done, key=lambda each: runner.value(each, _SHORT, _LONG))
 
 
-def _climb(bench: Bench, best: Trial, tally: _Tally, progress: Callable[[str], None]) -> Trial:
+def _climb(
+    runner: TrialRunner, best: Trial, tally: _Tally, progress: Callable[[str], None]
+) -> Trial:
     """Change one decision at a time as long as that helps and is affordable.
 
     A change is kept if the short run is better and so is its mean with the long one.
     """
-    problem = bench.bounds.problem
+    problem = runner.bounds.problem
     seen = {best.plan.key}
     improved = True
     while improved:
         improved = False
-        value = bench.value(best, _SHORT, _LONG)
-        options = [bench.trial(plan) for plan in neighbours(problem, best.plan)]
+        value = runner.value(best, _SHORT, _LONG)
+        options = [runner.trial(plan) for plan in neighbours(problem, best.plan)]
         options = [each for each in options if each.plan.key not in seen]
-        options.sort(key=bench.guess)
-        hopeless = bench.reach(best, _SHORT, _LONG) * _NOISE
+        options.sort(key=runner.guess)
+        hopeless = runner.reach(best, _SHORT, _LONG) * _NOISE
         for trial in options:
-            if bench.worth(trial, trial.bound.step_s) >= hopeless:
+            if runner.worth(trial, trial.bound.step_s) >= hopeless:
                 tally.pruned.add(trial.plan.key)
                 continue
-            if not bench.can_afford(_SHORT, _LONG, until=_CLIMB):
+            if not runner.can_afford(_SHORT, _LONG, until=_CLIMB):
                 tally.untried.add(trial.plan.key)
                 continue
             seen.add(trial.plan.key)
-            bench.run(trial, _SHORT)
-            if bench.value(trial, _SHORT) >= bench.value(best, _SHORT):
+            runner.run(trial, _SHORT)
+            if runner.value(trial, _SHORT) >= runner.value(best, _SHORT):
                 continue
-            bench.run(trial, _LONG)
-            if bench.value(trial, _SHORT, _LONG) < value:
+            runner.run(trial, _LONG)
+            if runner.value(trial, _SHORT, _LONG) < value:
                 progress(f"better: {trial.plan}")
                 best, improved = trial, True
                 break
     return best
 
 
-def _finish(bench: Bench, trials: Sequence[Trial]) -> list[Trial]:
+def _finish(runner: TrialRunner, trials: Sequence[Trial]) -> list[Trial]:
     """Simulate the best whole, as many as the budget allows and at least one."""
     done: list[Trial] = []
     for trial in trials:
-        if done and not bench.can_afford(_FULL):
+        if done and not runner.can_afford(_FULL):
             break
-        bench.run(trial, _FULL)
+        runner.run(trial, _FULL)
         done.append(trial)
-    return sorted(done, key=lambda each: bench.value(each, _FULL))
+    return sorted(done, key=lambda each: runner.value(each, _FULL))
 
 
-def _spare_slots(bench: Bench, best: Trial) -> Trial:
+def _spare_slots(runner: TrialRunner, best: Trial) -> Trial:
     """Take environments away as long as that does no harm."""
-    problem = bench.bounds.problem
+    problem = runner.bounds.problem
     step = problem.rules.batching.group_size
     for part in (0.75, 0.5):
         slots = max(step, round(best.plan.slots * part / step) * step)
-        fewer = bench.trial(replace(best.plan, slots=slots))
-        least = bench.value(best, _FULL) * _HARMLESS
-        if bench.worth(fewer, fewer.bound.step_s) > least or not bench.can_afford(_FULL):
+        fewer = runner.trial(replace(best.plan, slots=slots))
+        least = runner.value(best, _FULL) * _HARMLESS
+        if runner.worth(fewer, fewer.bound.step_s) > least or not runner.can_afford(_FULL):
             return best
-        bench.run(fewer, _FULL)
-        if bench.value(fewer, _FULL) > least:
+        runner.run(fewer, _FULL)
+        if runner.value(fewer, _FULL) > least:
             return best
         best = fewer
     return best
 
 
-def _others(bench: Bench, best: Trial) -> tuple[tuple[Plan, float], ...]:
+def _others(runner: TrialRunner, best: Trial) -> tuple[tuple[Plan, float], ...]:
     """Return the plans tried beside the chosen one and how their value compares."""
-    bench.run(best, _SHORT)
-    base = bench.value(best, _SHORT)
+    runner.run(best, _SHORT)
+    base = runner.value(best, _SHORT)
     others = [
-        (each.plan, bench.value(each, _SHORT) / base)
-        for each in bench.tried
+        (each.plan, runner.value(each, _SHORT) / base)
+        for each in runner.tried
         if each is not best and _SHORT in each.runs
     ]
     return tuple(sorted(others, key=lambda each: each[1]))

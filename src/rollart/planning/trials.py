@@ -147,7 +147,7 @@ class Trial:
         )
 
 
-class Bench:
+class TrialRunner:
     """Runs trials within a budget of events."""
 
     def __init__(self, bounds: Bounds, *, events: int) -> None:

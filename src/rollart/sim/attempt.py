@@ -46,7 +46,7 @@ class Job:
     """Tokens sampled before the engine last took it up."""
     began: float = 0.0
     """The engine's clock when it began to sample."""
-    listed: int = 0
+    entry: int = 0
     """Which of the engine's listed ends is its own."""
     seconds: float = 0.0
     """How long it takes on an engine that is timed and not modelled."""
@@ -60,7 +60,7 @@ class Job:
     """The domain of its task."""
     home: EngineId | None = None
     """The engine a fleet has given it to, if it has."""
-    brought: float = 0.0
+    sampled_before: float = 0.0
     """Tokens sampled before it came there."""
 
     @property
@@ -89,7 +89,7 @@ class Generation(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class AttemptContext:
     """What every attempt shares."""
 
     loop: Loop
@@ -106,8 +106,8 @@ class SimAttempt:
     """One attempt at one task."""
 
     __slots__ = (
-        "_around",
         "_job",
+        "_shared",
         "_timer",
         "_turn",
         "born",
@@ -117,13 +117,13 @@ class SimAttempt:
         "turns",
     )
 
-    def __init__(self, launch: Launch, *, script: Script, around: Surroundings) -> None:
+    def __init__(self, launch: Launch, *, script: Script, shared: AttemptContext) -> None:
         self.id = launch.id
         self.script = script
         self.turns = Turns(script.limits)
         self.sampled = 0
         self.born: Version | None = None
-        self._around = around
+        self._shared = shared
         self._timer: Timer | None = None
         self._job: Job | None = None
         self._turn = _NO_TURN
@@ -131,8 +131,8 @@ class SimAttempt:
 
     def start(self) -> None:
         """Reset the environment."""
-        around = self._around
-        self._timer = around.loop.after(around.call_s + self.script.reset_s, self._opened)
+        shared = self._shared
+        self._timer = shared.loop.after(shared.call_s + self.script.reset_s, self._opened)
 
     def cancel(self) -> None:
         """Stop whatever it is doing and say so."""
@@ -140,22 +140,22 @@ class SimAttempt:
             self._timer.cancel()
         tokens = self.sampled
         if self._job is not None:
-            tokens += int(self._around.generation.abort(self._job))
-        self._around.generation.forget(self.id)
-        self._around.post(TrajectoryCancelled(id=self.id, cost=tokens))
+            tokens += int(self._shared.generation.abort(self._job))
+        self._shared.generation.forget(self.id)
+        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens))
 
     def _opened(self) -> None:
         self._timer = None
         if self.script.fails:
-            self._around.generation.forget(self.id)
+            self._shared.generation.forget(self.id)
             failure = Failure(kind="env_error", message="the simulated environment failed")
-            self._around.post(TrajectoryFailed(id=self.id, failure=failure, cost=0))
+            self._shared.post(TrajectoryFailed(id=self.id, failure=failure, cost=0))
             return
         self._turn = self.script.turns[0]
         if self.turns.show(self._turn.reads):
             limit = self.script.limits.max_tokens
             raise InvariantError(f"a first prompt leaves no room within {limit} tokens")
-        self._around.arrive(self.id, self._generate)
+        self._shared.arrive(self.id, self._generate)
 
     def _generate(self) -> None:
         turns = self.turns
@@ -167,7 +167,7 @@ class SimAttempt:
             seconds=turn.generate_s,
             on_done=self._completed,
         )
-        self._around.generation.generate(job, domain=self.script.domain)
+        self._shared.generation.generate(job, domain=self.script.domain)
 
     def _completed(self, job: Job) -> None:
         self._job = None
@@ -177,14 +177,14 @@ class SimAttempt:
         if self.born is None:
             self.born = job.born
             assert self.born is not None
-            self._around.post(TrajectoryBorn(id=self.id, version=self.born))
-        elif not self._around.is_fresh(self.born):
+            self._shared.post(TrajectoryBorn(id=self.id, version=self.born))
+        elif not self._shared.is_fresh(self.born):
             return  # too old to train on: the Cancel that says so is on its way
-        self._around.arrive(self.id, self._act)
+        self._shared.arrive(self.id, self._act)
 
     def _act(self) -> None:
-        around = self._around
-        self._timer = around.loop.after(around.call_s + self._turn.step_s, self._observed)
+        shared = self._shared
+        self._timer = shared.loop.after(shared.call_s + self._turn.step_s, self._observed)
 
     def _observed(self) -> None:
         self._timer = None
@@ -195,10 +195,10 @@ class SimAttempt:
             self._turn = script[turns.count]
             stop = turns.show(self._turn.reads)
         if stop is None:
-            self._around.arrive(self.id, self._generate)
+            self._shared.arrive(self.id, self._generate)
             return
-        self._around.generation.forget(self.id)
-        self._around.post(TrajectoryFinished(info=self._info(stop)))
+        self._shared.generation.forget(self.id)
+        self._shared.post(TrajectoryFinished(info=self._info(stop)))
 
     def _info(self, stop: StopReason) -> TrajectoryInfo:
         assert self.born is not None

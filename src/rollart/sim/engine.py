@@ -83,7 +83,7 @@ _End = tuple[float, int, Job]
 class RunningJobs:
     """Jobs that sample, and when each will be done."""
 
-    __slots__ = ("_ends", "_listed", "_overtaken", "cached", "clock", "jobs")
+    __slots__ = ("_ends", "_last_entry", "_stale", "cached", "clock", "jobs")
 
     def __init__(self) -> None:
         self.jobs: dict[TrajectoryId, Job] = {}
@@ -91,9 +91,9 @@ class RunningJobs:
         self.cached = 0.0
         """Tokens of all of them whose keys and values are held."""
         self._ends: list[_End] = []
-        self._listed = 0
+        self._last_entry = 0
         """Ends ever listed."""
-        self._overtaken = 0
+        self._stale = 0
         """How many of those still listed will not be."""
 
     def start(self, job: Job) -> None:
@@ -102,13 +102,13 @@ class RunningJobs:
         job.began = self.clock
         self.jobs[job.session] = job
         self.cached += job.context + job.sampled
-        self._listed += 1
-        job.listed = self._listed
-        heappush(self._ends, (self.clock + job.response - job.sampled, self._listed, job))
+        self._last_entry += 1
+        job.entry = self._last_entry
+        heappush(self._ends, (self.clock + job.response - job.sampled, self._last_entry, job))
 
     def interrupt(self, job: Job) -> None:
         """Stop a job before its end."""
-        self._overtaken += 1
+        self._stale += 1
         self._stop(job)
 
     def advance(self, steps: float) -> float:
@@ -121,9 +121,9 @@ class RunningJobs:
     def left(self) -> float | None:
         """Return how many steps it is to the next end; None if nothing runs."""
         ends = self._ends
-        while self._overtaken and ends and not self._is_true(ends[0]):
+        while self._stale and ends and not self._is_current(ends[0]):
             heappop(ends)
-            self._overtaken -= 1
+            self._stale -= 1
         return ends[0][0] - self.clock if ends else None
 
     def reach_end(self) -> None:
@@ -136,8 +136,8 @@ class RunningJobs:
         done: list[Job] = []
         while ends and ends[0][0] <= clock:
             end = heappop(ends)
-            if self._overtaken and not self._is_true(end):
-                self._overtaken -= 1
+            if self._stale and not self._is_current(end):
+                self._stale -= 1
                 continue
             job = end[2]
             self._stop(job)
@@ -152,10 +152,10 @@ class RunningJobs:
         job.sampled += self.clock - job.began
         self.cached = self.cached - (job.context + job.sampled) if jobs else 0.0
 
-    def _is_true(self, end: _End) -> bool:
+    def _is_current(self, end: _End) -> bool:
         """Say whether a listed end will be: its job may have been interrupted."""
         _, number, job = end
-        return job.listed == number and self.jobs.get(job.session) is job
+        return job.entry == number and self.jobs.get(job.session) is job
 
 
 class KvMemory:
@@ -220,7 +220,7 @@ class EngineUsage:
     """Cached tokens that new weights made worthless under a request."""
 
 
-class Reading:
+class PrefillProgress:
     """The request being read."""
 
     __slots__ = ("alone_s", "job", "left", "seconds", "steps", "tokens")
@@ -245,10 +245,10 @@ class SimEngine:
         "_busy",
         "_costs",
         "_loop",
+        "_memory",
         "_next_ends_prefill",
         "_prefill",
         "_reuse",
-        "_room",
         "_running",
         "_since",
         "_speed",
@@ -272,10 +272,10 @@ class SimEngine:
         self._costs = costs
         self._loop = loop
         self._reuse = reuse_prefixes
-        self._room = KvMemory(float(costs.capacity_tokens))
+        self._memory = KvMemory(float(costs.capacity_tokens))
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
-        self._prefill: Reading | None = None
+        self._prefill: PrefillProgress | None = None
         self._running = RunningJobs()
         self._speed = 0.0
         """Steps per second of what runs, if nothing is read."""
@@ -324,13 +324,13 @@ class SimEngine:
         jobs += [*self._unread, *self._waiting]
         for job in jobs:
             self._remove(job)
-        self._room.clear()
+        self._memory.clear()
         self._proceed()
         return jobs
 
     def forget(self, session: TrajectoryId) -> None:
         """Drop the prefix of a session that ended."""
-        self._room.drop(session)
+        self._memory.drop(session)
 
     def suspend(self) -> None:
         """Stop where it is."""
@@ -344,7 +344,7 @@ class SimEngine:
         self.version = version
         if keep_cache:
             return
-        self._room.clear()
+        self._memory.clear()
         interrupted = list(self._running.jobs.values())
         for job in interrupted:
             self._running.interrupt(job)
@@ -383,10 +383,10 @@ class SimEngine:
                 self._stop_reading(self._prefill)
             else:
                 self._running.interrupt(job)
-            self._room.give_back(job, keep=0.0)
+            self._memory.give_back(job, keep=0.0)
         job.state = "gone"
 
-    def _stop_reading(self, prefill: Reading) -> Job:
+    def _stop_reading(self, prefill: PrefillProgress) -> Job:
         """Leave a request half read; what was read is lost."""
         self._prefill = None
         share, job = 1 - prefill.left, prefill.job
@@ -419,7 +419,7 @@ class SimEngine:
         if self._suspended:
             self._busy.end(self._loop.now)
             return
-        while self._waiting and self._room.take(self._waiting[0]):
+        while self._waiting and self._memory.take(self._waiting[0]):
             job = self._waiting.popleft()
             job.state = "unread"
             self._unread.append(job)
@@ -441,7 +441,7 @@ class SimEngine:
             self._run(job)
             return
         job.state = "reading"
-        self._prefill = Reading(job, tokens=tokens, cached=cached, costs=self._costs)
+        self._prefill = PrefillProgress(job, tokens=tokens, cached=cached, costs=self._costs)
 
     def _next_change_s(self) -> float | None:
         """Return how long until a prefill or a sequence ends; set the speed until then."""
@@ -471,7 +471,7 @@ class SimEngine:
             self._running.reach_end()
         done = self._running.take_done()
         for job in done:
-            self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
+            self._memory.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
         self._proceed()
         for job in done:
             job.on_done(job)

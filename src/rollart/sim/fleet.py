@@ -90,7 +90,7 @@ class Fleet:
         self.router = Router(routing, engines=open_)
         self._loop = loop
         self._engines = {member.engine.id: member.engine for member in members}
-        self._stranded: list[Job] = []
+        self._unrouted: list[Job] = []
         self._open = {id_ for id_, _ in open_}
 
     @property
@@ -121,7 +121,7 @@ class Fleet:
     def abort(self, job: Job) -> float:
         """Stop a job; return how many tokens it has sampled."""
         if job.home is None:
-            self._stranded.remove(job)
+            self._unrouted.remove(job)
             return job.sampled
         self.router.cancelled(job.session)
         return self._engines[job.home].abort(job)
@@ -139,8 +139,8 @@ class Fleet:
         self._open.add(id_)
         member = self.members[id_]
         self.router.open(id_, member.pool, is_guest=member.lent)
-        stranded, self._stranded = self._stranded, []
-        for job in stranded:
+        unrouted, self._unrouted = self._unrouted, []
+        for job in unrouted:
             self._submit(job)
 
     def close(self, id_: EngineId) -> None:
@@ -161,16 +161,16 @@ class Fleet:
     def _submit(self, job: Job) -> None:
         if not self._open:
             job.home = None
-            self._stranded.append(job)
+            self._unrouted.append(job)
             return
         tokens = int(job.context + job.sampled)
         now = self._loop.now
         home = self.router.pick(job.session, domain=job.domain, now=now, length=tokens)
-        job.home, job.brought = home, job.sampled
+        job.home, job.sampled_before = home, job.sampled
         self._engines[home].submit(job)
 
     def _done(self, job: Job) -> None:
-        tokens = int(job.response - job.brought)
+        tokens = int(job.response - job.sampled_before)
         self.router.done(job.session, now=self._loop.now, sampled=tokens)
         assert job.then is not None
         job.then(job)

@@ -42,15 +42,15 @@ from rollart.events import (
 from rollart.observe.log import Record
 from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
 
-Place = tuple[int, int, int]
+AttemptKey = tuple[int, int, int]
 """An attempt by its task, its member of the group and how often that was tried before."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
+class AttemptRecord:
     """One attempt as the log tells it."""
 
-    place: Place
+    key: AttemptKey
     launched_s: float
     born_s: float | None = None
     ended_s: float | None = None
@@ -63,7 +63,7 @@ class Course:
     reward: float = 0.0
 
 
-class Standstills:
+class EnginePauses:
     """When an engine stood still, and how much of any span that was."""
 
     def __init__(self) -> None:
@@ -87,9 +87,9 @@ class Standstills:
 
     def within(self, start: float, end: float) -> float:
         """Return how long the engine stood still in a span."""
-        return self._until(end) - self._until(start)
+        return self._paused_s(end) - self._paused_s(start)
 
-    def _until(self, at: float) -> float:
+    def _paused_s(self, at: float) -> float:
         ended = bisect_left(self._ends, at)
         running = ended < len(self._starts) and self._starts[ended] < at
         return self._before[ended] + (at - self._starts[ended] if running else 0.0)
@@ -102,7 +102,9 @@ class Measured:
     started: RunStarted | None = None
     last_s: float = 0.0
     """When the log ends."""
-    courses: dict[TrajectoryId, Course] = field(default_factory=dict[TrajectoryId, Course])
+    attempts: dict[TrajectoryId, AttemptRecord] = field(
+        default_factory=dict[TrajectoryId, AttemptRecord]
+    )
     train_s: dict[Version, float] = field(default_factory=dict[Version, float])
     publish_s: dict[Version, float] = field(default_factory=dict[Version, float])
     update_s: dict[tuple[Version, EngineId], float] = field(
@@ -111,7 +113,7 @@ class Measured:
     """From the command to stop until the weights were loaded."""
     lend_s: list[float] = field(default_factory=list[float])
     """From each lend or recall until it was done."""
-    _standstills: dict[EngineId, Standstills] = field(default_factory=dict[EngineId, Standstills])
+    _pauses: dict[EngineId, EnginePauses] = field(default_factory=dict[EngineId, EnginePauses])
     _engines: int = 0
     """How many served at the start; those that joined later stand for others that were lost."""
     _late: set[EngineId] = field(default_factory=set[EngineId])
@@ -130,7 +132,7 @@ class Measured:
         """Return what of a span was not spent waiting for engines that changed weights."""
         if not self._engines:
             return end - start
-        stood_s = sum(each.within(start, end) for each in self._standstills.values())
+        stood_s = sum(each.within(start, end) for each in self._pauses.values())
         return max(0.0, end - start - stood_s / self._engines)
 
     def _note_event(self, now: float, event: Event) -> None:
@@ -138,22 +140,22 @@ class Measured:
             case RunStarted():
                 self.started = event
                 serving = [engine.id for engine in event.engines if not engine.lent]
-                self._standstills = {engine: Standstills() for engine in serving}
+                self._pauses = {engine: EnginePauses() for engine in serving}
                 self._engines = len(serving)
             case TrajectoryBorn():
-                self._course(event.id).born_s = now
+                self._attempt(event.id).born_s = now
             case TrajectoryFinished(info=info):
-                course = self._course(info.id)
-                course.ended_s, course.info = now, info
-                course.reward = info.reward or 0.0
+                attempt = self._attempt(info.id)
+                attempt.ended_s, attempt.info = now, info
+                attempt.reward = info.reward or 0.0
             case TrajectoryFailed() | TrajectoryCancelled():
-                course = self._course(event.id)
-                course.ended_s = now
-                course.has_failed = isinstance(event, TrajectoryFailed)
+                attempt = self._attempt(event.id)
+                attempt.ended_s = now
+                attempt.has_failed = isinstance(event, TrajectoryFailed)
             case TrajectoryScored():
-                course = self._course(event.id)
-                course.reward = event.reward
-                course.score_s = None if course.asked_s is None else now - course.asked_s
+                attempt = self._attempt(event.id)
+                attempt.reward = event.reward
+                attempt.score_s = None if attempt.asked_s is None else now - attempt.asked_s
             case StepFinished():
                 version = Version(event.version - 1)
                 self.train_s[version] = self._took(("train", version), now)
@@ -167,11 +169,11 @@ class Measured:
             case EngineJoined(engine=engine):
                 self._late.add(engine.id)
                 if not engine.lent:
-                    self._standstills[engine.id] = Standstills()
+                    self._pauses[engine.id] = EnginePauses()
             case EngineLost():
                 self._asked.pop(("update", event.engine), None)
-                if event.engine in self._standstills:
-                    self._standstills[event.engine].end(now)
+                if event.engine in self._pauses:
+                    self._pauses[event.engine].end(now)
             case EngineUpdated():
                 what = ("update", event.engine)
                 if what in self._asked or event.engine not in self._late:
@@ -184,29 +186,29 @@ class Measured:
     def _note_command(self, now: float, command: Command) -> None:
         match command:
             case Launch():
-                place = (command.task, command.member, command.attempt)
-                self.courses[command.id] = Course(place=place, launched_s=now)
+                key = (command.task, command.member, command.attempt)
+                self.attempts[command.id] = AttemptRecord(key=key, launched_s=now)
             case Score():
                 for id_ in command.ids:
-                    self._course(id_).asked_s = now
+                    self._attempt(id_).asked_s = now
             case Train():
                 self._asked["train", command.version] = now
             case Publish():
                 self._asked["publish", command.version] = now
             case Suspend():
                 self._asked["update", command.engine] = now
-                self._standstills[command.engine].begin(now)
+                self._pauses[command.engine].begin(now)
             case Resume():
-                self._standstills[command.engine].end(now)
+                self._pauses[command.engine].end(now)
             case Lend() | Recall():
                 self._asked["lend", command.engine] = now
             case _:
                 pass
 
-    def _course(self, id_: TrajectoryId) -> Course:
-        if id_ not in self.courses:
+    def _attempt(self, id_: TrajectoryId) -> AttemptRecord:
+        if id_ not in self.attempts:
             raise UserError(f"attempt {id_} was never launched")
-        return self.courses[id_]
+        return self.attempts[id_]
 
     def _took(self, what: object, now: float) -> float:
         if what not in self._asked:

@@ -136,7 +136,7 @@ class Collector:
 def simulate(world: World, *, skip: int = 1) -> SimOutcome:
     """Run a world as the beginning of a longer run and return its figures."""
     collector = Collector()
-    simulator = Simulator(replace(world, goes_on=True), observers=[collector])
+    simulator = Simulator(replace(world, open_ended=True), observers=[collector])
     collector.attach(simulator.fleet)
     simulator.run()
     return outcome_of(simulator, collector, skip=skip)

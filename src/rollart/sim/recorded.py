@@ -34,7 +34,7 @@ from rollart.sim.world import World
 LOG = "events.jsonl"
 CONFIG = "config.toml"
 _FEWEST_STEPS = 3
-_SPANS = 2
+_WINDOWS_PER_SEGMENT = 2
 """Length of a stretch that is drawn whole, in windows of outstanding work."""
 _COMPARED = ("step_s", "staleness_mean", "staleness_max")
 Change = Callable[[Rules, int], tuple[Rules, int]]
@@ -51,9 +51,9 @@ def load(directory: Path, *, seed: int | None = None, change: Change = unchanged
 
     With a change its attempts go by another schedule.
     """
-    world, stretches = _world(directory, _read(directory), seed=seed, change=change)
-    if seed is not None and not stretches.are_drawn:
-        raise UserError(f"{directory / LOG}: {stretches.too_few}; leave out the seed")
+    world, resampler = _world(directory, _read(directory), seed=seed, change=change)
+    if seed is not None and not resampler.can_draw:
+        raise UserError(f"{directory / LOG}: {resampler.too_short_message}; leave out the seed")
     return world
 
 
@@ -68,7 +68,7 @@ def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
     measured = RunFigures()
     for record in part.records:
         measured(record.time_s, record.event, record.commands)
-    world, stretches = _world(directory, part, seed=None)
+    world, resampler = _world(directory, part, seed=None)
     before, after = measured.summary(), _simulate(world)
     result = {
         "run": str(directory),
@@ -78,8 +78,8 @@ def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
         "simulated": after,
         "error": _errors(before, after),
     }
-    if not stretches.are_drawn:
-        return result | {"not_drawn": stretches.too_few}
+    if not resampler.can_draw:
+        return result | {"not_drawn": resampler.too_short_message}
     drawn = [_simulate(_world(directory, part, seed=seed)[0]) for seed in range(draws)]
     usual = {name: mean(each[name] for each in drawn) for name in _COMPARED}
     return result | {"drawn": usual, "drawn_error": _errors(before, usual)}
@@ -146,8 +146,8 @@ def _world(
             f"{path}: holds {steps} whole optimizer steps; at least {_FEWEST_STEPS} are needed "
             "to simulate the run"
         )
-    length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
-    stretches = Resampler(seed=seed, length=length, count=steps // length)
+    length = _WINDOWS_PER_SEGMENT * (rules.mode.staleness(rules.staleness).alpha + 1)
+    resampler = Resampler(seed=seed, length=length, count=steps // length)
     changed, slots = change(replace(rules, steps=steps), started.slots)
     if changed.lending.enabled and not (
         rules.lending.enabled or any(engine.lent for engine in started.engines)
@@ -163,18 +163,18 @@ def _world(
         workload=RecordedWorkload(
             measured,
             tasks=tasks,
-            stretches=stretches.longer(rules.batching.groups_per_step),
+            resampler=resampler.scaled(rules.batching.groups_per_step),
         ),
         make_engines=lambda loop: _engines(started, loop),
         durations=RecordedDurations(
-            measured, stretches=stretches, batch=_attempts(changed) / _attempts(rules)
+            measured, resampler=resampler, batch=_attempts(changed) / _attempts(rules)
         ),
         slots=slots,
         routing=_routing(directory / CONFIG),
         rewards=ScoringOptions(kind="dedicated", max_instances=1 << 30),
-        goes_on=rules.steps > steps,
+        open_ended=rules.steps > steps,
     )
-    return world, stretches
+    return world, resampler
 
 
 def _attempts(rules: Rules) -> int:

@@ -20,11 +20,11 @@ from rollart.control.task_order import TaskMix
 from rollart.errors import UserError
 from rollart.events import Launch
 from rollart.seeds import derive_seed
-from rollart.sim.measured import Course, Measured, Place
+from rollart.sim.measured import AttemptKey, AttemptRecord, Measured
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import EngineId, EpisodeLimits, Version
 
-_FILLING = 1
+_FIXED_SEGMENTS = 1
 """Stretches at the start that stay in place: filling a pipeline is like nothing that follows."""
 
 
@@ -38,17 +38,17 @@ class Resampler:
     count: int
 
     @property
-    def are_drawn(self) -> bool:
+    def can_draw(self) -> bool:
         """Whether there are two or more to choose from."""
-        return self.count > _FILLING + 1
+        return self.count > _FIXED_SEGMENTS + 1
 
     @property
-    def too_few(self) -> str:
+    def too_short_message(self) -> str:
         """What to say if there is none."""
-        steps = (_FILLING + 2) * self.length
+        steps = (_FIXED_SEGMENTS + 2) * self.length
         return f"fewer than {steps} steps, too few to draw other runs like it"
 
-    def longer(self, times: int) -> "Resampler":
+    def scaled(self, times: int) -> "Resampler":
         """Return the same stretches of something there is more of."""
         return replace(self, length=self.length * times)
 
@@ -56,10 +56,10 @@ class Resampler:
         """Return what a number of the simulated run stands for in the recorded one."""
         if self.seed is None:
             return number
-        stretch, offset = divmod(number, self.length)
-        if stretch < _FILLING or not self.are_drawn:
+        segment, offset = divmod(number, self.length)
+        if segment < _FIXED_SEGMENTS or not self.can_draw:
             return number
-        drawn = _FILLING + derive_seed(self.seed, stretch) % (self.count - _FILLING)
+        drawn = _FIXED_SEGMENTS + derive_seed(self.seed, segment) % (self.count - _FIXED_SEGMENTS)
         return drawn * self.length + offset
 
 
@@ -68,7 +68,7 @@ _NO_LIMIT = EpisodeLimits(max_turns=1 << 30, max_tokens=1 << 30)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Cut:
+class _Unfinished:
     """An attempt that was stopped before its end."""
 
     ran_s: float
@@ -77,14 +77,14 @@ class _Cut:
 class RecordedWorkload:
     """Scripts as a log tells them, or drawn from those."""
 
-    def __init__(self, measured: Measured, *, tasks: TaskMix | None, stretches: Resampler) -> None:
+    def __init__(self, measured: Measured, *, tasks: TaskMix | None, resampler: Resampler) -> None:
         """Take the stream of tasks that the run had; None where all were of one domain."""
         self.tasks = tasks
-        self._stretches = stretches
-        self._known: dict[Place, Script | _Cut] = {}
+        self._resampler = resampler
+        self._known: dict[AttemptKey, Script | _Unfinished] = {}
         self._scripts: dict[str, list[Script]] = {}
-        for course in measured.courses.values():
-            self._learn(course, measured)
+        for attempt in measured.attempts.values():
+            self._learn(attempt, measured)
         if not self._scripts:
             raise UserError("no attempt finished")
 
@@ -95,43 +95,43 @@ class RecordedWorkload:
     def script(self, launch: Launch) -> Script:
         """Return the course of an attempt."""
         domain = self.domain(launch.task)
-        task = self._stretches.source(launch.task)
+        task = self._resampler.source(launch.task)
         known = self._known.get((task, launch.member, launch.attempt))
         if isinstance(known, Script) and known.domain == domain:
             return known
         everywhere = [each for scripts in self._scripts.values() for each in scripts]
         drawn_from = self._scripts.get(domain, everywhere)
-        if isinstance(known, _Cut):
+        if isinstance(known, _Unfinished):
             longest = max(drawn_from, key=_seconds)
             drawn_from = [each for each in drawn_from if _seconds(each) > known.ran_s] or [longest]
-        place = (launch.task, launch.member, launch.attempt)
-        random = Random(derive_seed(self._stretches.seed or 0, *place))
+        key = (launch.task, launch.member, launch.attempt)
+        random = Random(derive_seed(self._resampler.seed or 0, *key))
         return replace(random.choice(drawn_from), domain=domain)
 
-    def _learn(self, course: Course, measured: Measured) -> None:
-        domain = self.domain(course.place[0])
-        script = _script(course, measured, domain=domain)
-        self._known[course.place] = script
+    def _learn(self, attempt: AttemptRecord, measured: Measured) -> None:
+        domain = self.domain(attempt.key[0])
+        script = _script(attempt, measured, domain=domain)
+        self._known[attempt.key] = script
         if isinstance(script, Script):
             self._scripts.setdefault(domain, []).append(script)
 
 
-def _script(course: Course, measured: Measured, *, domain: str) -> Script | _Cut:
+def _script(attempt: AttemptRecord, measured: Measured, *, domain: str) -> Script | _Unfinished:
     """Return an attempt's course, as far as it is known."""
-    ended_s = measured.last_s if course.ended_s is None else course.ended_s
-    if course.info is None and not course.has_failed:
-        return _Cut(ran_s=measured.own_s(course.launched_s, ended_s))
-    first_s = measured.own_s(course.launched_s, course.born_s or ended_s)
-    if course.info is None:
+    ended_s = measured.last_s if attempt.ended_s is None else attempt.ended_s
+    if attempt.info is None and not attempt.has_failed:
+        return _Unfinished(ran_s=measured.own_s(attempt.launched_s, ended_s))
+    first_s = measured.own_s(attempt.launched_s, attempt.born_s or ended_s)
+    if attempt.info is None:
         return Script(domain=domain, reset_s=first_s, turns=(), limits=_NO_LIMIT, fails=True)
-    rest_s = 0.0 if course.born_s is None else measured.own_s(course.born_s, ended_s)
+    rest_s = 0.0 if attempt.born_s is None else measured.own_s(attempt.born_s, ended_s)
     return Script(
         domain=domain,
         reset_s=0.0,
-        turns=_turns(first_s, rest_s, count=course.info.turns, tokens=course.info.cost),
+        turns=_turns(first_s, rest_s, count=attempt.info.turns, tokens=attempt.info.cost),
         limits=_NO_LIMIT,
-        score_s=course.score_s,
-        reward=course.reward,
+        score_s=attempt.score_s,
+        reward=attempt.reward,
     )
 
 
@@ -151,10 +151,10 @@ def _seconds(script: Script) -> float:
 class RecordedDurations:
     """Durations as a log tells them; what it does not have is drawn from what it has."""
 
-    def __init__(self, measured: Measured, *, stretches: Resampler, batch: float = 1.0) -> None:
+    def __init__(self, measured: Measured, *, resampler: Resampler, batch: float = 1.0) -> None:
         """Take the size of a batch over that of the recorded ones, by which steps take longer."""
         self._measured = measured
-        self._stretches = stretches
+        self._resampler = resampler
         self._batch = batch
         self._lend_s = mean(measured.lend_s)
 
@@ -180,7 +180,7 @@ class RecordedDurations:
         return self._lend_s
 
     def _source(self, version: Version) -> Version:
-        return Version(self._stretches.source(version))
+        return Version(self._resampler.source(version))
 
     def _take(self, known: Mapping[T, float], key: T) -> float:
         return known[key] if key in known else mean(known.values())

@@ -17,7 +17,7 @@ Done = Callable[[], None]
 _ENDLESS = 1 << 62
 
 
-class RewardPlace:
+class RewardWorkers:
     """Runs scores; nothing waits for another's result."""
 
     def __init__(self, options: ScoringOptions, *, loop: Loop) -> None:
@@ -49,7 +49,7 @@ class RewardPlace:
             call = self._calls
             self._calls += 1
             self._called[call] = (seconds, done)
-            self._obey(self._scaler.called(call, now=self._loop.now))
+            self._carry_out(self._scaler.called(call, now=self._loop.now))
         elif self._busy < self._options.max_instances:
             self._run(seconds, done)
         else:
@@ -66,7 +66,7 @@ class RewardPlace:
             self._run(*self._waiting.popleft())
         done()
 
-    def _obey(self, orders: Orders) -> None:
+    def _carry_out(self, orders: Orders) -> None:
         for instance in orders.start:
             self.cold_starts += 1
             self._loop.after(self._options.cold_start_s, partial(self._start, instance))
@@ -80,12 +80,12 @@ class RewardPlace:
             self._loop.after(max(0.0, due - self._loop.now), self._tick)
 
     def _start(self, instance: int) -> None:
-        self._obey(self._scaler.started(instance, now=self._loop.now))
+        self._carry_out(self._scaler.started(instance, now=self._loop.now))
 
     def _answer(self, call: int, done: Done) -> None:
-        self._obey(self._scaler.answered(call, now=self._loop.now))
+        self._carry_out(self._scaler.answered(call, now=self._loop.now))
         done()
 
     def _tick(self) -> None:
         self._is_ticking = False
-        self._obey(self._scaler.tick(now=self._loop.now))
+        self._carry_out(self._scaler.tick(now=self._loop.now))

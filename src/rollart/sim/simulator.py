@@ -52,11 +52,11 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.sim.attempt import SimAttempt, Surroundings
+from rollart.sim.attempt import AttemptContext, SimAttempt
 from rollart.sim.fleet import Fleet
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.outages import Outages
-from rollart.sim.rewards import RewardPlace
+from rollart.sim.rewards import RewardWorkers
 from rollart.sim.world import World
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
@@ -72,14 +72,14 @@ class Simulator:
         self.world = world
         self.loop = Loop()
         rules = world.rules
-        if world.goes_on:
+        if world.open_ended:
             rules = replace(rules, steps=rules.steps + _LATER_STEPS)
         self.scheduler = Scheduler(rules, domain_of=world.workload.domain)
         by_domain = world.rules.mode.affinity
         routing = world.routing if by_domain else replace(world.routing, affinity={})
         self.fleet = Fleet(world.make_engines(self.loop), routing=routing, loop=self.loop)
         self.outages = Outages(world.outages, loop=self.loop, lose=self._lose, regain=self._regain)
-        self.rewards = RewardPlace(world.rewards, loop=self.loop)
+        self.rewards = RewardWorkers(world.rewards, loop=self.loop)
         self.events = 0
         """What the scheduler has taken in so far."""
         self.attempts: dict[TrajectoryId, SimAttempt] = {}
@@ -90,11 +90,11 @@ class Simulator:
         self._arrived: dict[TrajectoryId, Callable[[], None]] = {}
         self._loading: dict[EngineId, Timer] = {}
         """The weights each engine is loading."""
-        self._around = Surroundings(
+        self._shared = AttemptContext(
             loop=self.loop,
             generation=self.fleet,
             arrive=self._arrive,
-            post=self._note,
+            post=self._post_attempt_event,
             is_fresh=self.scheduler.is_fresh,
             call_s=world.call_s,
         )
@@ -128,7 +128,7 @@ class Simulator:
     @property
     def done(self) -> bool:
         """Whether nothing more is simulated."""
-        if self.world.goes_on and self.scheduler.optimizer >= self.world.rules.steps:
+        if self.world.open_ended and self.scheduler.optimizer >= self.world.rules.steps:
             return True
         return self.scheduler.done
 
@@ -141,7 +141,7 @@ class Simulator:
         """Let something have happened."""
         self._inbox.append(event)
 
-    def _note(self, event: Event) -> None:
+    def _post_attempt_event(self, event: Event) -> None:
         """Post what an attempt says; one that ended by itself can no longer be cancelled."""
         if isinstance(event, TrajectoryFinished):
             self.finished[event.info.id] = self.attempts.pop(event.info.id)
@@ -159,7 +159,7 @@ class Simulator:
                 observer(loop.now, event, commands)
             if commands:
                 self._execute(commands)
-            self._settle(event)
+            self._leave_lockstep(event)
 
     def _execute(self, commands: Sequence[Command]) -> None:  # noqa: PLR0912
         launches = [command for command in commands if isinstance(command, Launch)]
@@ -222,11 +222,11 @@ class Simulator:
 
     def _launch(self, launch: Launch) -> None:
         script = self.world.workload.script(launch)
-        attempt = SimAttempt(launch, script=script, around=self._around)
+        attempt = SimAttempt(launch, script=script, shared=self._shared)
         self.attempts[launch.id] = attempt
         attempt.start()
 
-    def _settle(self, event: Event) -> None:
+    def _leave_lockstep(self, event: Event) -> None:
         """Let others go on without an attempt that ended, once its successor has joined them."""
         match event:
             case TrajectoryFinished():

@@ -91,9 +91,9 @@ class PoolUse:
         if self._train_since is not None:
             self._bins[TRAINER].add(self._train_since, now)
             self._train_since = now
-        return {name: self._serie(name, bins, now) for name, bins in self._bins.items()}
+        return {name: self._pool_series(name, bins, now) for name, bins in self._bins.items()}
 
-    def _serie(self, name: str, bins: Bins, now: float) -> Series:
+    def _pool_series(self, name: str, bins: Bins, now: float) -> Series:
         bins.reach(now)
         width, workers = bins.width_s, self._workers[name]
         spans = (min(width, now - number * width) for number in range(len(bins.busy_s)))

@@ -53,7 +53,7 @@ class World:
     call_s: float = 0.0
     """Time of a call to an environment beside its own work."""
     outages: OutageOptions = field(default_factory=OutageOptions)
-    goes_on: bool = False
+    open_ended: bool = False
     """The run is the beginning of a longer one and is looked at up to its last step.
 
     A run that ends starts nothing its remaining steps could not train: its last steps, up to

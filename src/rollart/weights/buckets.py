@@ -25,7 +25,7 @@ from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
 from rollart.types import ArraySpec, Version
 from rollart.weights.delta import encode
-from rollart.weights.download import Download, Whole, read_json
+from rollart.weights.download import Download, LoadedVersion, read_json
 from rollart.weights.index import HEAD, Stored, StoreIndex, decode_index
 from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
 
@@ -54,7 +54,7 @@ class BucketStore:
         self._keep = keep
         self._bucket_bytes = bucket_bytes
         self._delta = delta
-        self._last: Whole | None = None
+        self._last: LoadedVersion | None = None
         """What was published last: the base of the next."""
 
     @property
@@ -120,7 +120,9 @@ class BucketStore:
         except KeyError:
             return StoreIndex()
 
-    def begin(self, stored: Stored, base: Whole | None, *, spare: Array | None = None) -> Download:
+    def begin(
+        self, stored: Stored, base: LoadedVersion | None, *, spare: Array | None = None
+    ) -> Download:
         """Begin to pull a version that may not be whole yet; KeyError without its layout.
 
         `spare` is memory nobody uses, for the version's bytes.
@@ -128,23 +130,25 @@ class BucketStore:
         layout = Layout.decoded(read_json(self.blobs, stored.layout_key))
         return Download(blobs=self.blobs, stored=stored, base=base, layout=layout, spare=spare)
 
-    def pull(self, stored: Stored, head: StoreIndex) -> Whole:
+    def pull(self, stored: Stored, head: StoreIndex) -> LoadedVersion:
         """Pull a stored version, and first what it is built on; KeyError if it is pruned."""
         base = None if stored.base is None else self.pull_base(stored, head, held=())
         try:
             download = self.begin(stored, base)
         except KeyError as missing:
-            raise self._gone(stored, str(missing.args[0])) from missing
+            raise self._missing(stored, str(missing.args[0])) from missing
         return self.complete(download)
 
-    def pull_base(self, stored: Stored, head: StoreIndex, *, held: Iterable[Whole]) -> Whole:
+    def pull_base(
+        self, stored: Stored, head: StoreIndex, *, held: Iterable[LoadedVersion]
+    ) -> LoadedVersion:
         """Return what a version is built on, pulling it unless it is held."""
         base = None if stored.base is None else head.find(stored.base)
         if base is None:
             raise KeyError(stored.version)
         return next((each for each in held if each.id == base.id), None) or self.pull(base, head)
 
-    def complete(self, download: Download) -> Whole:
+    def complete(self, download: Download) -> LoadedVersion:
         """Pull what is missing of a version that is stored whole; KeyError if it is pruned."""
         try:
             while not download.is_complete:
@@ -152,9 +156,9 @@ class BucketStore:
                     raise KeyError(download.stored.bucket_key(len(download.checksums)))
             return download.finish()
         except KeyError as missing:
-            raise self._gone(download.stored, str(missing.args[0])) from missing
+            raise self._missing(download.stored, str(missing.args[0])) from missing
 
-    def _gone(self, stored: Stored, key: str) -> KeyError | StorageError:
+    def _missing(self, stored: Stored, key: str) -> KeyError | StorageError:
         """Tell why a value of a version is not there."""
         if self.head().find(stored.id) is None:
             return KeyError(stored.version)
@@ -185,12 +189,12 @@ class BucketStore:
         after = head.with_version(stored, keep=self._keep)
         self._put_head(after)
         if copy is not None:
-            self._last = Whole(
+            self._last = LoadedVersion(
                 id=stored.id, version=stored.version, flat=copy, layout=layout, pull_s=0.0
             )
         return after
 
-    def _base(self, head: StoreIndex, layout: Layout) -> Whole | None:
+    def _base(self, head: StoreIndex, layout: Layout) -> LoadedVersion | None:
         """Return what the next version may be written as changes to."""
         if self._last is None or self._last.layout != layout:
             return None

@@ -26,7 +26,7 @@ _NONE = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
+class LoadedVersion:
     """A version that is here and checked."""
 
     id: str
@@ -49,7 +49,7 @@ class Download:
 
     blobs: Blobs
     stored: Stored
-    base: Whole | None
+    base: LoadedVersion | None
     """What the buckets are changes to; None: they hold all bytes."""
     layout: Layout
     spare: InitVar[Array | None] = None
@@ -79,7 +79,7 @@ class Download:
         self.pull_s += time.perf_counter() - start_s
         return True
 
-    def finish(self) -> Whole:
+    def finish(self) -> LoadedVersion:
         """Check every bucket against the manifest and give the version out."""
         start_s = time.perf_counter()
         manifest = read_json(self.blobs, self.stored.manifest_key)
@@ -92,7 +92,7 @@ class Download:
                 )
         self.flat.flags.writeable = False
         self.pull_s += time.perf_counter() - start_s
-        return Whole(
+        return LoadedVersion(
             id=self.stored.id,
             version=self.stored.version,
             flat=self.flat,

@@ -118,17 +118,17 @@ def _check_numeric(name: str, dtype: "np.dtype[Any]") -> None:
 def in_order(
     specs: Mapping[str, ArraySpec], arrays: Iterable[tuple[str, Array]]
 ) -> Iterator[tuple[str, Array]]:
-    """Yield arrays as they come, which must be those that were told, in that order."""
-    told = iter(specs.items())
+    """Yield the arrays, checking that they are those that `specs` announced, in that order."""
+    expected = iter(specs.items())
     for name, array in arrays:
-        wanted, spec = next(told, ("nothing more", None))
+        wanted, spec = next(expected, ("nothing more", None))
         if (name, _spec_of(array)) != (wanted, spec):
-            came = f"{name!r} {_spec_of(array)}"
-            raise InvariantError(f"weight {came} came where {wanted!r} {spec} was told")
+            received = f"{name!r} {_spec_of(array)}"
+            raise InvariantError(f"received weight {received}; expected {wanted!r} {spec}")
         yield name, array
-    missing = next(told, None)
+    missing = next(expected, None)
     if missing is not None:
-        raise InvariantError(f"weight {missing[0]!r} was told but did not come")
+        raise InvariantError(f"weight {missing[0]!r} was announced but never sent")
 
 
 def cut(layout: Layout, arrays: Iterable[tuple[str, Array]]) -> Iterator[Array]:

@@ -23,17 +23,17 @@ from rollart.errors import CorruptError, InvariantError, PrunedError, StorageErr
 from rollart.ports import Array, WeightStore
 from rollart.types import Version
 from rollart.weights.buckets import BucketStore
-from rollart.weights.download import Download, Whole
+from rollart.weights.download import Download, LoadedVersion
 from rollart.weights.index import Stored, StoreIndex
 
 WAIT_S = 120.0
 _LOOK_EVERY_S = 0.02
-_REST_S = 0.5
+_LONGEST_PAUSE_S = 0.5
 """Longest pause after the store failed."""
 _FINAL = (CorruptError, InvariantError)
 """What trying again does not mend."""
 _KEPT = 2
-_ONLY_HERE = 2
+_UNSHARED = 2
 """References to an array that one variable and the question itself make."""
 
 
@@ -77,7 +77,7 @@ class Direct:
                 weights = self._store.fetch(version)
             except KeyError:
                 if time.monotonic() >= deadline_s:
-                    raise _late(version, self._store, self._wait_s) from None
+                    raise _too_late(version, self._store, self._wait_s) from None
                 time.sleep(_LOOK_EVERY_S)
             else:
                 self._pulled = {version: time.perf_counter() - start_s}
@@ -98,14 +98,14 @@ class Prefetcher:
         self._store = store
         self._wait_s = wait_s
         self._changed = threading.Condition()
-        self._wholes: dict[Version, Whole] = {}
+        self._held: dict[Version, LoadedVersion] = {}
         self._download: Download | None = None
         self._spare: Array | None = None
         """Memory of a version that is no longer kept."""
         self._wanted: dict[Version, int] = {}
         """Versions being waited for, and by how many."""
         self._failed: dict[Version, Exception] = {}
-        self._trouble: Exception | None = None
+        self._last_error: Exception | None = None
         """Why the store could not be read when it was last tried."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="weights-puller", daemon=True)
@@ -127,22 +127,22 @@ class Prefetcher:
                 self._wanted[version] -= 1
                 if not self._wanted[version]:
                     del self._wanted[version]
-            whole = self._wholes.get(version)
-            if whole is not None:
-                return whole.arrays
-            error, trouble = self._failed.pop(version, None), self._trouble
+            loaded = self._held.get(version)
+            if loaded is not None:
+                return loaded.arrays
+            error, last_error = self._failed.pop(version, None), self._last_error
         if error is not None:
             raise error
         if self._closed:
             raise StorageError(f"version {version} was asked of a puller that is closed")
-        if trouble is not None:
-            raise _unread(version, self._store, self._wait_s, trouble) from trouble
-        raise _late(version, self._store, self._wait_s)
+        if last_error is not None:
+            raise _unreadable(version, self._store, self._wait_s, last_error) from last_error
+        raise _too_late(version, self._store, self._wait_s)
 
     def pulled_s(self, version: Version) -> float:
         """Return the seconds spent pulling a version that was fetched."""
-        whole = self._wholes.get(version)
-        return 0.0 if whole is None else whole.pull_s
+        loaded = self._held.get(version)
+        return 0.0 if loaded is None else loaded.pull_s
 
     def close(self) -> None:
         """End the thread; the store stays open."""
@@ -153,7 +153,7 @@ class Prefetcher:
 
     def _head(self, version: Version, until_s: float) -> StoreIndex:
         """Return what is stored now, for one who waits for a version until then."""
-        rest_s = _LOOK_EVERY_S
+        retry_s = _LOOK_EVERY_S
         while True:
             try:
                 return self._store.head()
@@ -161,39 +161,43 @@ class Prefetcher:
                 raise
             except Exception as error:
                 if self._closed or time.monotonic() >= until_s:
-                    raise _unread(version, self._store, self._wait_s, error) from error
+                    raise _unreadable(version, self._store, self._wait_s, error) from error
             with self._changed:
-                self._changed.wait(rest_s)
-            rest_s = min(2 * rest_s, _REST_S)
+                self._changed.wait(retry_s)
+            retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
 
     def _drop_replaced(self, version: Version, head: StoreIndex) -> None:
         """Forget a version that was published again since, as by a run that went back."""
-        whole, stored, latest = self._wholes.get(version), head.visible(version), head.latest
+        loaded, stored, latest = self._held.get(version), head.visible(version), head.latest
         is_pruned = stored is None and latest is not None and latest.version > version
-        if whole is not None and not is_pruned and (stored is None or stored.id != whole.id):
-            del self._wholes[version]
+        if loaded is not None and not is_pruned and (stored is None or stored.id != loaded.id):
+            del self._held[version]
 
     def _is_settled(self, version: Version) -> bool:
-        return version in self._wholes or version in self._failed or self._closed
+        return version in self._held or version in self._failed or self._closed
 
     def _run(self) -> None:
-        pause_s = rest_s = _LOOK_EVERY_S
+        pause_s = retry_s = _LOOK_EVERY_S
         while not self._closed:
             try:
                 has_more = self._advance()
-                self._trouble, pause_s, rest_s = None, _LOOK_EVERY_S, _LOOK_EVERY_S
+                self._last_error, pause_s, retry_s = None, _LOOK_EVERY_S, _LOOK_EVERY_S
                 if has_more:
                     continue
             except _FINAL as error:
-                self._tell(error)
-                pause_s = _REST_S
+                self._fail_waiters(error)
+                pause_s = _LONGEST_PAUSE_S
             except Exception as error:  # the thread outlives a bad moment
-                self._trouble, pause_s, rest_s = error, rest_s, min(2 * rest_s, _REST_S)
+                self._last_error, pause_s, retry_s = (
+                    error,
+                    retry_s,
+                    min(2 * retry_s, _LONGEST_PAUSE_S),
+                )
             with self._changed:
                 if not self._closed:
                     self._changed.wait(pause_s)
 
-    def _tell(self, error: Exception) -> None:
+    def _fail_waiters(self, error: Exception) -> None:
         """Give an error to those who wait, and begin anew."""
         self._download = None
         with self._changed:
@@ -204,7 +208,7 @@ class Prefetcher:
     def _advance(self) -> bool:
         """Do the next piece of work; say whether there was any."""
         download = self._download
-        if download is None or self._is_passed_by(download.stored):
+        if download is None or self._should_switch(download.stored):
             return self._begin(self._store.head())
         if not download.is_complete and download.advance():
             return True
@@ -227,15 +231,15 @@ class Prefetcher:
         with contextlib.suppress(KeyError):  # not yet, or no longer, there
             base = None
             if stored.base is not None:
-                base = self._store.pull_base(stored, head, held=self._wholes.values())
+                base = self._store.pull_base(stored, head, held=self._held.values())
             self._download = self._store.begin(stored, base, spare=self._spare)
             self._spare = None
         return self._download is not None
 
-    def _is_passed_by(self, stored: Stored) -> bool:
+    def _should_switch(self, stored: Stored) -> bool:
         """Say whether someone waits for another version that could be had."""
         with self._changed:
-            missing = self._wanted.keys() - self._wholes.keys()
+            missing = self._wanted.keys() - self._held.keys()
         if not missing or stored.version in missing:
             return False
         head = self._store.head()
@@ -245,29 +249,29 @@ class Prefetcher:
         """Return what to pull next: what is waited for, else the newest, if it is not here."""
         with self._changed:
             wanted = [head.visible(version) for version in self._wanted]
-            held = {whole.id for whole in self._wholes.values()}
+            held = {loaded.id for loaded in self._held.values()}
         for stored in (*wanted, head.writing or head.latest):
             if stored is not None and stored.id not in held:
                 return stored
         return None
 
-    def _arrive(self, whole: Whole) -> None:
+    def _arrive(self, loaded: LoadedVersion) -> None:
         with self._changed:
-            self._wholes.pop(whole.version, None)
-            self._wholes[whole.version] = whole
-            for old in list(self._wholes)[:-_KEPT]:
-                self._spare = _unused(self._wholes.pop(old))
+            self._held.pop(loaded.version, None)
+            self._held[loaded.version] = loaded
+            for old in list(self._held)[:-_KEPT]:
+                self._spare = _unused(self._held.pop(old))
             self._changed.notify_all()
 
 
-def _unused(whole: Whole) -> Array | None:
+def _unused(loaded: LoadedVersion) -> Array | None:
     """Return a version's memory if nobody holds an array in it any more."""
-    flat = whole.flat
-    del whole
-    return flat if sys.getrefcount(flat) == _ONLY_HERE else None
+    flat = loaded.flat
+    del loaded
+    return flat if sys.getrefcount(flat) == _UNSHARED else None
 
 
-def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
+def _too_late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     latest = store.latest()
     if latest is not None and latest > version:
         return PrunedError(
@@ -281,7 +285,9 @@ def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     )
 
 
-def _unread(version: Version, store: WeightStore, wait_s: float, error: Exception) -> StorageError:
+def _unreadable(
+    version: Version, store: WeightStore, wait_s: float, error: Exception
+) -> StorageError:
     return StorageError(
         f"version {version} of the weights could not be read from {store.place} within "
         f"{wait_s:g} s: {error}; weights.wait_s is the patience"
