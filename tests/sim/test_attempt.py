@@ -165,5 +165,5 @@ def test_work_too_old_to_train_on_asks_for_no_more():
 
 
 def test_a_first_prompt_that_fills_the_limit_is_a_wrong_script():
-    with pytest.raises(InvariantError, match="leaves no room within 100 tokens"):
+    with pytest.raises(InvariantError, match="leaves no space to sample within 100 tokens"):
         Rig(script(max_tokens=100)).run()

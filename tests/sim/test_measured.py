@@ -130,9 +130,9 @@ def test_the_mean_of_the_engines_standstills_is_not_an_attempts_own_time():
 
 
 def test_an_answer_to_nothing_is_refused():
-    with pytest.raises(UserError, match="attempt 9 was never launched"):
+    with pytest.raises(UserError, match="attempt 9, which it never launched"):
         measured((0.0, TrajectoryBorn(id=9, version=0), []))
-    with pytest.raises(UserError, match="was answered but never asked for"):
+    with pytest.raises(UserError, match="which it never commanded"):
         measured((0.0, Published(version=1), []))
 
 

@@ -149,7 +149,7 @@ def test_nothing_is_drawn_from_a_run_too_short_to_choose_from(tmp_path):
     found = compare(record(tmp_path, "rollart", steps=11))
     assert found["not_drawn"] == "fewer than 12 steps, too few to draw other runs like it"
     assert found.keys().isdisjoint({"drawn", "drawn_error"})
-    with pytest.raises(UserError, match=r"fewer than 12 steps, too few .*; leave out the seed"):
+    with pytest.raises(UserError, match=r"fewer than 12 steps, too few .*; omit the seed"):
         load(tmp_path, seed=1)
 
 
@@ -248,7 +248,9 @@ def test_a_log_that_cannot_be_simulated_says_why(tmp_path):
     with pytest.raises(UserError, match=r"'dispatch'.*\n.*another version of rollart"):
         load(tmp_path)
     log.write_text(first + "".join(rest[:5]))
-    with pytest.raises(UserError, match="holds 0 whole optimizer steps; at least 3"):
+    with pytest.raises(
+        UserError, match="has 0 complete optimizer steps; simulating the run needs at least 3"
+    ):
         load(tmp_path)
     log.write_text(first + "".join(rest[1:]))
     with pytest.raises(UserError, match=r"cannot be simulated: .*never launched"):

@@ -1,10 +1,10 @@
 """Measured: how long everything took in a run, read from its event log.
 
-The log tells when each command was given and when its answer came; the difference is what the work
-took. Time in which an engine stood still to change weights is not the attempts' own: it is taken
-off them, for a simulated run stands still by itself. The log does not say on which engine an
-attempt was, so of several engines' standstills the mean is taken. What engines that came and went
-cost stays in the attempts' times.
+The log has the time of each command and of the event that answers it; the difference is how long
+the work took. Pauses in which an engine changed weights are subtracted from attempts, because a
+simulated run adds pauses of its own. The log does not say which engine served an attempt, so with
+several engines the mean of their pauses is subtracted. The cost of engines that joined or were lost
+stays in the attempts' times.
 """
 
 from bisect import bisect_left
@@ -43,42 +43,47 @@ from rollart.observe.log import Record
 from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
 
 AttemptKey = tuple[int, int, int]
-"""An attempt by its task, its member of the group and how often that was tried before."""
+"""An attempt by its task, its member number in the group and how many tries came before."""
 
 
 @dataclass(slots=True, kw_only=True)
 class AttemptRecord:
-    """One attempt as the log tells it."""
+    """One attempt as it is recorded in the log.
+
+    Example:
+        AttemptRecord(key=(12, 0, 0), launched_s=4.0, born_s=5.5, ended_s=9.0)
+
+    """
 
     key: AttemptKey
     launched_s: float
     born_s: float | None = None
     ended_s: float | None = None
     info: TrajectoryInfo | None = None
-    """Its result, if it finished by itself."""
+    """Its result, if it finished."""
     has_failed: bool = False
     asked_s: float | None = None
-    """When its score was asked for."""
+    """When its score was requested."""
     score_s: float | None = None
     reward: float = 0.0
 
 
 class EnginePauses:
-    """When an engine stood still, and how much of any span that was."""
+    """When an engine was paused, and for how much of any span."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._starts: list[float] = []
         self._ends: list[float] = []
         self._before: list[float] = [0.0]
-        """Time stood still before each of them."""
+        """Total paused time before each pause."""
 
     def begin(self, now: float) -> None:
-        """Note that the engine stops."""
+        """Note that the engine pauses."""
         self._since = now
 
     def end(self, now: float) -> None:
-        """Note that the engine goes on."""
+        """Note that the engine resumes."""
         if self._since is not None:
             self._starts.append(self._since)
             self._ends.append(now)
@@ -86,7 +91,7 @@ class EnginePauses:
             self._since = None
 
     def within(self, start: float, end: float) -> float:
-        """Return how long the engine stood still in a span."""
+        """Return how long the engine was paused within a span."""
         return self._paused_s(end) - self._paused_s(start)
 
     def _paused_s(self, at: float) -> float:
@@ -97,7 +102,15 @@ class EnginePauses:
 
 @dataclass(slots=True)
 class Measured:
-    """What a run's log says its work took; fold its records in, in order."""
+    """What a run's log says its work took; call `add` with its records in order.
+
+    Example:
+        measured = Measured()
+        for record in part.records:
+            measured.add(record)
+        measured.train_s[Version(3)]  # seconds of the step from version 3 to 4
+
+    """
 
     started: RunStarted | None = None
     last_s: float = 0.0
@@ -110,26 +123,26 @@ class Measured:
     update_s: dict[tuple[Version, EngineId], float] = field(
         default_factory=dict[tuple[Version, EngineId], float]
     )
-    """From the command to stop until the weights were loaded."""
+    """From the Suspend command until the weights were loaded."""
     lend_s: list[float] = field(default_factory=list[float])
-    """From each lend or recall until it was done."""
+    """Duration of each lend or recall."""
     _pauses: dict[EngineId, EnginePauses] = field(default_factory=dict[EngineId, EnginePauses])
     _engines: int = 0
-    """How many served at the start; those that joined later stand for others that were lost."""
+    """How many engines served at the start; later ones replace engines that were lost."""
     _late: set[EngineId] = field(default_factory=set[EngineId])
-    """Those that joined later: they may load weights before they serve."""
+    """Engines that joined later: they may load weights before they serve."""
     _asked: dict[object, float] = field(default_factory=dict[object, float])
-    """When work was commanded that is not answered yet."""
+    """When each unanswered command was issued."""
 
     def add(self, record: Record) -> None:
-        """Fold one record in."""
+        """Add one record; records must come in the order of the log."""
         self.last_s = record.time_s
         self._note_event(record.time_s, record.event)
         for command in record.commands:
             self._note_command(record.time_s, command)
 
     def own_s(self, start: float, end: float) -> float:
-        """Return what of a span was not spent waiting for engines that changed weights."""
+        """Return the part of a span that was not spent waiting for engines to change weights."""
         if not self._engines:
             return end - start
         stood_s = sum(each.within(start, end) for each in self._pauses.values())
@@ -207,18 +220,25 @@ class Measured:
 
     def _attempt(self, id_: TrajectoryId) -> AttemptRecord:
         if id_ not in self.attempts:
-            raise UserError(f"attempt {id_} was never launched")
+            raise UserError(f"the log reports attempt {id_}, which it never launched")
         return self.attempts[id_]
 
     def _took(self, what: object, now: float) -> float:
         if what not in self._asked:
-            raise UserError(f"{what} was answered but never asked for")
+            raise UserError(f"the log has a result of {what}, which it never commanded")
         return now - self._asked.pop(what)
 
 
 @dataclass(slots=True)
 class RunFigures:
-    """What a run is compared by; an observer of a live log or of a simulation."""
+    """The figures by which runs are compared; an observer of a live log or of a simulation.
+
+    Example:
+        figures = RunFigures()
+        Simulator(world, observers=[figures]).run()
+        figures.summary()["step_s"]
+
+    """
 
     step_ends: list[float] = field(default_factory=list[float])
     ages: dict[int, int] = field(default_factory=dict[int, int])
@@ -226,7 +246,7 @@ class RunFigures:
     _born: dict[TrajectoryId, Version] = field(default_factory=dict[TrajectoryId, Version])
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Take in one event and its commands."""
+        """Note one event and its commands."""
         if isinstance(event, TrajectoryFinished):
             self._born[event.info.id] = event.info.born
         elif isinstance(event, StepFinished):
@@ -238,7 +258,7 @@ class RunFigures:
                     self.ages[age] = self.ages.get(age, 0) + 1
 
     def summary(self) -> Mapping[str, Any]:
-        """Return mean step time, leaving the first step out, and staleness."""
+        """Return the mean step time, without the first step, and the staleness."""
         spans = [end - start for start, end in pairwise(self.step_ends)]
         count = sum(self.ages.values())
         return {

@@ -1,13 +1,12 @@
-"""Recorded work: attempts and durations as a log tells them, or drawn from those by seed.
+"""Recorded work: attempts and durations from a log, or resampled from it by a seed.
 
-Attempts are known by task, member and try, so one that the simulated schedule launches earlier or
-later than the live one did still takes what it took. One the log does not have is drawn from the
-recorded ones of its domain; one that was cancelled is drawn from those that took longer than it had
-run. Within an attempt the time after the first turn is spread evenly over the others.
+Attempts are identified by task, member and try, so an attempt takes as long as in the live run even
+if the simulated schedule launches it earlier or later. An attempt that the log does not have is
+drawn from the recorded ones of its domain; one that was cancelled, from those that took longer than
+it had run. Within an attempt the time after the first turn is spread evenly over the other turns.
 
-Stretches: which part of a recorded run each part of a simulated one is like.
-
-What ran at one time, and shared whatever slowed it, stays together.
+A resampled run is made of whole segments of the recorded one, so that attempts that ran at the same
+time, and were slowed by the same causes, stay together.
 """
 
 from collections.abc import Iterable, Mapping
@@ -25,35 +24,43 @@ from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import EngineId, EpisodeLimits, Version
 
 _FIXED_SEGMENTS = 1
-"""Stretches at the start that stay in place: filling a pipeline is like nothing that follows."""
+"""Segments at the start that stay in place: filling the pipeline is unlike what follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resampler:
-    """Which recorded stretch each stretch of a simulated run is like."""
+    """Which recorded segment each segment of a simulated run is taken from.
+
+    Example:
+        Resampler(seed=None, length=4, count=5).source(9) == 9  # no seed: the run as it was
+        Resampler(seed=1, length=4, count=5).source(2) == 2  # the first segment stays in place
+
+    """
 
     seed: int | None
-    """None: every stretch is like itself."""
+    """None: every segment stands for itself."""
     length: int
+    """Steps, or tasks, of one segment."""
     count: int
+    """Segments in the recorded run."""
 
     @property
     def can_draw(self) -> bool:
-        """Whether there are two or more to choose from."""
+        """Whether there are at least two segments to draw from."""
         return self.count > _FIXED_SEGMENTS + 1
 
     @property
     def too_short_message(self) -> str:
-        """What to say if there is none."""
+        """The message for a run that is too short to resample."""
         steps = (_FIXED_SEGMENTS + 2) * self.length
         return f"fewer than {steps} steps, too few to draw other runs like it"
 
     def scaled(self, times: int) -> "Resampler":
-        """Return the same stretches of something there is more of."""
+        """Return the same segments counted in a unit of which there are `times` as many."""
         return replace(self, length=self.length * times)
 
     def source(self, number: int) -> int:
-        """Return what a number of the simulated run stands for in the recorded one."""
+        """Return the recorded step or task that a simulated one is taken from."""
         if self.seed is None:
             return number
         segment, offset = divmod(number, self.length)
@@ -69,16 +76,16 @@ _NO_LIMIT = EpisodeLimits(max_turns=1 << 30, max_tokens=1 << 30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unfinished:
-    """An attempt that was stopped before its end."""
+    """An attempt that was stopped before it ended."""
 
     ran_s: float
 
 
 class RecordedWorkload:
-    """Scripts as a log tells them, or drawn from those."""
+    """Scripts of recorded attempts, or drawn from those."""
 
     def __init__(self, measured: Measured, *, tasks: TaskMix | None, resampler: Resampler) -> None:
-        """Take the stream of tasks that the run had; None where all were of one domain."""
+        """Read the attempts; `tasks` is the run's task stream, None if it had one domain."""
         self.tasks = tasks
         self._resampler = resampler
         self._known: dict[AttemptKey, Script | _Unfinished] = {}
@@ -86,14 +93,14 @@ class RecordedWorkload:
         for attempt in measured.attempts.values():
             self._learn(attempt, measured)
         if not self._scripts:
-            raise UserError("no attempt finished")
+            raise UserError("no attempt of the run finished, so there is nothing to simulate")
 
     def domain(self, task: int) -> str:
         """Return the domain of a task."""
         return one_domain(task) if self.tasks is None else self.tasks.domain(task)
 
     def script(self, launch: Launch) -> Script:
-        """Return the course of an attempt."""
+        """Return the script of an attempt."""
         domain = self.domain(launch.task)
         task = self._resampler.source(launch.task)
         known = self._known.get((task, launch.member, launch.attempt))
@@ -117,7 +124,7 @@ class RecordedWorkload:
 
 
 def _script(attempt: AttemptRecord, measured: Measured, *, domain: str) -> Script | _Unfinished:
-    """Return an attempt's course, as far as it is known."""
+    """Return an attempt's script, or how long it ran if it was stopped."""
     ended_s = measured.last_s if attempt.ended_s is None else attempt.ended_s
     if attempt.info is None and not attempt.has_failed:
         return _Unfinished(ran_s=measured.own_s(attempt.launched_s, ended_s))
@@ -149,10 +156,10 @@ def _seconds(script: Script) -> float:
 
 
 class RecordedDurations:
-    """Durations as a log tells them; what it does not have is drawn from what it has."""
+    """Durations from a log; where it has none, the mean of those it has."""
 
     def __init__(self, measured: Measured, *, resampler: Resampler, batch: float = 1.0) -> None:
-        """Take the size of a batch over that of the recorded ones, by which steps take longer."""
+        """`batch` is the batch size relative to the recorded one; training time grows with it."""
         self._measured = measured
         self._resampler = resampler
         self._batch = batch
@@ -164,19 +171,19 @@ class RecordedDurations:
         return self._batch * self._take(self._measured.train_s, self._source(version))
 
     def publish_s(self, version: Version) -> float:
-        """Return the time until a new version may be loaded."""
+        """Return the time until engines may load a new version."""
         return self._take(self._measured.publish_s, self._source(version))
 
     def update_s(self, version: Version, *, engine: EngineId) -> float:
-        """Return how long an engine stands still to load it."""
+        """Return how long an engine pauses to load it."""
         return self._take(self._measured.update_s, (self._source(version), engine))
 
     def lend_s(self) -> float:
-        """Return the mean time of making training hardware serve or train again."""
+        """Return the mean time to lend training hardware or to recall it."""
         return self._lend_s
 
     def recall_s(self) -> float:
-        """Return the same: both are measured together."""
+        """Return the same mean: lends and recalls are measured together."""
         return self._lend_s
 
     def _source(self, version: Version) -> Version:
@@ -187,6 +194,6 @@ class RecordedDurations:
 
 
 def mean(values: Iterable[float]) -> float:
-    """Return the mean, or 0 of nothing."""
+    """Return the mean; 0 if there are no values."""
     listed = list(values)
     return sum(listed) / len(listed) if listed else 0.0

@@ -1,4 +1,4 @@
-"""Rewards: where scoring runs in the simulator, and how well those places are used.
+"""Rewards: the simulated workers that score trajectories, and how well they are used.
 
 Dedicated workers are always there and take scores in order. Elastic instances come and go by the
 rule the live invoker uses (`control/autoscaling.py`): a score that finds none free starts one, up
@@ -18,7 +18,7 @@ _ENDLESS = 1 << 62
 
 
 class RewardWorkers:
-    """Runs scores; nothing waits for another's result."""
+    """Runs reward functions in simulated time; no score waits for the result of another."""
 
     def __init__(self, options: ScoringOptions, *, loop: Loop) -> None:
         self.busy_s = 0.0
@@ -37,14 +37,14 @@ class RewardWorkers:
 
     @property
     def utilisation(self) -> float:
-        """Share of the time workers or instances existed in which they scored."""
+        """Share of the workers' existence in which they scored."""
         if self._options.kind == "elastic":
             return self._scaler.utilisation(now=self._loop.now)
         there_s = self._options.max_instances * self._loop.now
         return self.busy_s / there_s if there_s else 0.0
 
     def submit(self, seconds: float, done: Done) -> None:
-        """Score something that takes so long."""
+        """Start a score that takes `seconds`; call `done` when it ends."""
         if self._options.kind == "elastic":
             call = self._calls
             self._calls += 1
