@@ -46,8 +46,10 @@ def test_progress_is_told():
     search(make_problem(pools=(replace(H800, tp=1),)), events=1, progress=told.append)
     assert told == [
         "2 divisions of the GPUs, 2 candidates",
-        "candidates: 1 simulated, 0 ruled out by their bounds, 1 left untried for want of budget",
-        "plans in all: 1 simulated, 0 ruled out by their bounds, 5 left untried for want of budget",
+        "candidates: 1 simulated, 0 ruled out by their bounds, "
+        "1 not tried because the budget ran out",
+        "plans in all: 1 simulated, 0 ruled out by their bounds, "
+        "5 not tried because the budget ran out",
     ]
 
 
@@ -67,7 +69,7 @@ def test_every_plan_is_simulated_ruled_out_or_left_untried(answer):
     )
     assert answer.tried <= answer.simulated
     assert f"{answer.pruned} ruled out by their bounds" in explain(answer)[-1]
-    assert f"{answer.untried} left untried for want of budget" in explain(answer)[-1]
+    assert f"{answer.untried} not tried because the budget ran out" in explain(answer)[-1]
 
 
 def test_others_are_compared_over_runs_of_the_same_length(answer):

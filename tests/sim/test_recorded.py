@@ -245,7 +245,7 @@ def test_a_log_that_cannot_be_simulated_says_why(tmp_path):
         load(tmp_path)
     old = {name: each for name, each in header["rules"].items() if name != "dispatch"}
     log.write_text(json.dumps({**header, "rules": old}) + "\n" + "".join(rest))
-    with pytest.raises(UserError, match=r"'dispatch'.*\n.*another version of rollart"):
+    with pytest.raises(UserError, match=r"'dispatch'.*\n.*nother version of rollart"):
         load(tmp_path)
     log.write_text(first + "".join(rest[:5]))
     with pytest.raises(

@@ -1,11 +1,12 @@
-"""Search: from a problem to a plan, by bounds first and simulation after.
+"""Search: from a problem to a plan, first by bounds, then by simulation.
 
     divisions ─ bound ─► candidates ─ short runs ─► the better half ─ longer runs ─► the best
       ─ single changes that help, one after another ─► full runs ─► plan
 
-A plan whose bound is worse, by more than noise, than what was already simulated is never simulated.
-The search ends when nothing is left that could be better, or when its budget is spent; how many
-plans it left untried is part of the answer. The same problem gives the same plan.
+A plan whose bound is worse, by more than noise, than a simulated result is never simulated. The
+search ends when no plan left could be better, or when its budget is spent; the result says how many
+plans were not tried. The same problem gives the same plan, because effort is counted in simulated
+events and not in seconds.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,45 +19,52 @@ from rollart.planning.problem import Problem
 from rollart.planning.trials import Scale, Trial, TrialFigures, TrialRunner
 
 EVENTS = 2_400_000
-"""Default budget: half a minute to a minute on one core."""
+"""Default budget; takes half a minute to a minute on one core."""
 _CANDIDATES = 80
-"""Candidates that may be simulated at all."""
+"""Most candidates that may be simulated."""
 _SHORT = Scale(attempts=128, steps=5, skip=2)
 _LONG = Scale(attempts=128, steps=10, skip=2, seed=1)
 _FULL = Scale(attempts=512, steps=6, skip=2, seed=2)
 _SCREEN, _HALVE, _CLIMB = 0.35, 0.5, 0.75
-"""Parts of the budget after which each stage ends."""
+"""Shares of the budget after which each stage ends."""
 _FINALISTS = 2
 _HARMLESS = 1.01
-"""A step so much longer is not worth more environments."""
+"""A step longer by at most this factor is accepted to save environments."""
 _NOISE = 1.05
-"""A bound rules a plan out only if it is so much above what another reached."""
+"""A bound rules a plan out only if it exceeds another plan's result by this factor."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanResult:
-    """A plan and why it was chosen."""
+    """A plan and why it was chosen.
+
+    Example:
+        answer = search(problem)
+        str(answer.plan)  # "8 h800 train, 16 h800 (tp 1) + 16 h20 (tp 1) roll out"
+        answer.gap  # 1.2: the plan's step over the lowest bound of all plans
+
+    """
 
     problem: Problem
     plan: Plan
     figures: TrialFigures
     bound: Bound
-    """Of the plan itself."""
+    """The bound of the plan itself."""
     least: float
-    """The least bound of all plans within reach, in seconds of a step or in its cost."""
+    """The lowest bound of all plans the search can reach: seconds of a step, or its cost."""
     gap: float
     """The plan's simulated step over that bound."""
     others: tuple[tuple[Plan, float], ...]
-    """Plans that had the same short run as this one, and their value over its own."""
+    """Other plans and their objective value relative to this one's, in the same short run."""
     divisions: int
     simulated: int
     """Simulations made."""
     tried: int
     """Plans that were simulated."""
     pruned: int
-    """Plans whose bound spared their simulation."""
+    """Plans ruled out by their bound without a simulation."""
     untried: int
-    """Plans that no bound ruled out and that the budget left unsimulated."""
+    """Plans that no bound ruled out, not simulated because the budget ran out."""
     events: int
 
     @property
@@ -67,13 +75,13 @@ class PlanResult:
 
 @dataclass(slots=True)
 class _Tally:
-    """Keys of the plans that were not simulated when they came up, and why."""
+    """Keys of the plans that were not simulated when first considered, and why."""
 
     pruned: set[str] = field(default_factory=set[str])
     untried: set[str] = field(default_factory=set[str])
 
     def count(self, runner: TrialRunner) -> tuple[int, int, int]:
-        """Return how many plans were simulated, ruled out and left untried."""
+        """Return how many plans were simulated, ruled out and not tried."""
         tried = {each.plan.key for each in runner.tried}
         pruned = self.pruned - tried
         return len(tried), len(pruned), len(self.untried - tried - pruned)
@@ -124,12 +132,12 @@ def _say(counts: tuple[int, int, int]) -> str:
     tried, pruned, untried = counts
     return (
         f"{tried} simulated, {pruned} ruled out by their bounds, "
-        f"{untried} left untried for want of budget"
+        f"{untried} not tried because the budget ran out"
     )
 
 
 def _screen(runner: TrialRunner, found: Candidates, tally: _Tally) -> list[Trial]:
-    """Simulate candidates briefly, best guess first, sparing those that cannot win."""
+    """Simulate candidates briefly, best estimate first, skipping those that cannot win."""
     tried: list[Trial] = []
     best = float("inf")
     for plan in found.plans:
@@ -148,7 +156,7 @@ def _screen(runner: TrialRunner, found: Candidates, tally: _Tally) -> list[Trial
 
 
 def _halve(runner: TrialRunner, trials: Sequence[Trial]) -> list[Trial]:
-    """Run the better half longer: at least two, if there are, and at most six."""
+    """Run the better half longer: at least two, if there are two, and at most six."""
     left = list(trials)[: max(2, min(6, len(trials) // 2))]
     done: list[Trial] = []
     for trial in left:
@@ -196,7 +204,7 @@ def _climb(
 
 
 def _finish(runner: TrialRunner, trials: Sequence[Trial]) -> list[Trial]:
-    """Simulate the best whole, as many as the budget allows and at least one."""
+    """Simulate the best at full size: as many as the budget allows, at least one."""
     done: list[Trial] = []
     for trial in trials:
         if done and not runner.can_afford(_FULL):
@@ -207,7 +215,7 @@ def _finish(runner: TrialRunner, trials: Sequence[Trial]) -> list[Trial]:
 
 
 def _spare_slots(runner: TrialRunner, best: Trial) -> Trial:
-    """Take environments away as long as that does no harm."""
+    """Remove environments as long as the step does not get longer."""
     problem = runner.bounds.problem
     step = problem.rules.batching.group_size
     for part in (0.75, 0.5):
@@ -224,7 +232,7 @@ def _spare_slots(runner: TrialRunner, best: Trial) -> Trial:
 
 
 def _others(runner: TrialRunner, best: Trial) -> tuple[tuple[Plan, float], ...]:
-    """Return the plans tried beside the chosen one and how their value compares."""
+    """Return the other plans tried and their value relative to the chosen one's."""
     runner.run(best, _SHORT)
     base = runner.value(best, _SHORT)
     others = [
