@@ -64,8 +64,8 @@ def test_a_plan_is_explained_from_its_split_to_its_distance_from_the_bound():
         "12 divisions of the GPUs were bounded. Of all plans considered, 7 were simulated "
         "(9 simulations), 5 ruled out by their bounds and 3 not tried because the budget ran out. "
         "The plan is 1.25 times the lowest bound of all plans. Its own bound is set by the time of "
-        "a group: its slowest member, its training and its weight update (training 60 s, generation "
-        "40 s, window 80 s, slots 20 s).",
+        "a group: its slowest member, its training and its weight update (training 60 s, "
+        "generation 40 s, window 80 s, slots 20 s).",
     ]
 
 
