@@ -1,6 +1,6 @@
-"""Many: runs that do not depend on each other, over several processes.
+"""Runs independent simulations in several processes.
 
-Results come in the order of what was asked, so the number of processes changes nothing but time.
+Results come in the order of the items, so the number of processes changes nothing but the time.
 """
 
 import signal
@@ -23,7 +23,7 @@ def run_all(
     jobs: int,
     progress: Callable[[str], None],
 ) -> list[Result]:
-    """Return what a function of a module makes of each, in their order."""
+    """Return `function(item)` for each item, in order; `function` must be of a module."""
     if jobs == 1:
         results: list[Result] = []
         for number, each in enumerate(items):
@@ -38,8 +38,8 @@ def run_all(
             _await(futures, items, progress)
         except BrokenProcessPool as error:
             raise UserError(
-                "a process that simulated came to an unexpected end, perhaps for want of memory: "
-                "try fewer, e.g. --jobs 1"
+                "a simulation process died, perhaps because memory ran out: "
+                "use fewer processes, e.g. --jobs 1"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -57,5 +57,5 @@ def _await(
 
 
 def _ignore_interrupts() -> None:
-    """Let the process that was started by a person answer Ctrl-C."""
+    """Ignore Ctrl-C in child processes: the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,8 +1,8 @@
-"""The report: every figure of the paper's results beside the simulator's.
+"""The report: every figure of the paper's results next to the simulator's.
 
 `predicted_in_band` is the share of predicted ratios inside the paper's band or within 10 % of it;
-`worst_error` is the largest error of a predicted ratio. Times and utilisations are shown but are
-no ratios. Nothing here is typed in but the paper's own figures.
+`worst_error` is the largest error of a predicted ratio. Times and utilisations are listed but do
+not count as ratios. The paper's figures are the only constants; all others are simulated.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ from studies.paper.schedules import (
 )
 
 _NEAR = 0.10
-"""How far outside its band a figure may lie and still count as met."""
+"""How far outside its band a figure may be and still count as met."""
 
 
 FULL = PaperExtent(steps=6, seeds=5, rollouts=6)
@@ -45,7 +45,7 @@ def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str,
 
 
 def compare(runs: Runs) -> dict[str, Json]:
-    """Return every figure of the paper beside that of the runs."""
+    """Return every figure of the paper next to that of the runs."""
     redundancy, splits = redundancy_gains(runs), disaggregation_gains(runs)
     rows = [
         *schedule_rows(runs),

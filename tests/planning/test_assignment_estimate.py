@@ -19,12 +19,12 @@ def estimate(plan: Plan, *, served_s: float = 0.0, floor_s: float = 1.0) -> floa
     return estimate_s(problem, plan, demands=BOUNDS.demands, served_s=served_s, floor_s=floor_s)
 
 
-def test_a_life_among_others_is_waiting_reading_and_sampling():
+def test_an_attempt_among_others_takes_waiting_reading_and_sampling():
     demand = BOUNDS.demands[0]
     costs = BOUNDS.problem.engine_costs(H800.gpu, 1)
     attempt = demand.mean
     expected = attempt.env_s + attempt.score_s + 2 * attempt.prefill_s(costs) + attempt.sampled / 50
-    attempt_s = EngineLoad(reading=2.0, token_s=0.02).life_s(attempt, costs)
+    attempt_s = EngineLoad(reading=2.0, token_s=0.02).attempt_s(attempt, costs)
     assert attempt_s == pytest.approx(expected, rel=1e-12)
 
 

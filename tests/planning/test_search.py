@@ -57,7 +57,7 @@ def test_an_answer_is_explained_in_sentences(answer):
     text = explain(answer)
     assert text[0] == f"{answer.plan}."
     assert text[-1].startswith(f"{answer.divisions} divisions of the GPUs were bounded")
-    assert f"{answer.gap:.2f} times the least bound" in text[-1]
+    assert f"{answer.gap:.2f} times the lowest bound" in text[-1]
     assert any(" would take " in sentence for sentence in text)
     assert bottleneck(answer) in {"training", "h800", "h20", "window", "slots"}
 

@@ -288,15 +288,6 @@ class Bounds:
         came free together with those of the batch before that, and all groups started then but
         the redundant ones are complete.
         """
-        """Return the least step time that the window of outstanding groups allows.
-
-        By Little's law: a group is outstanding while its slowest member runs alone and, where the
-        window counts it, during its training and weight update; only the window's steps' worth of
-        groups, and the redundant ones, are outstanding at once. And by counting: when a batch is
-        taken, either the weights of the batch `alpha` steps before are served, or the last places
-        came free together with those of the batch before that, and all groups started then but
-        the redundant ones are complete.
-        """
         problem, alpha = self.problem, plan.alpha
         extra = problem.most_extra_groups(plan.extra_groups)
         steps = problem.window_steps(alpha=alpha, extra_groups=extra)
