@@ -1,29 +1,23 @@
-"""Beyond RollArt: what four rules the paper leaves open add to its own, on its own testbed.
+"""Beyond RollArt: what four rules that the paper leaves open add to its own, on its own testbed.
 
-RollArt is `paper.setup` as it stands: static affinity, three redundant groups, alpha 1, weights
-loaded when a batch is taken. Beside it run the same workload, seeds, environments, GPUs (equal
-cost) and alpha with one rule more, or all four:
+RollArt is `paper.setup` unchanged: static affinity, three redundant groups, alpha 1, weights loaded
+when a batch is taken. It is compared with the same workload, seeds, environments, GPUs (equal cost)
+and alpha plus one rule, or all four:
 
-- `routing`: requests go where they are measured to delay least, not by a table;
-- `redundancy`: extra groups and the window move with observed waiting, idleness and waste;
+- `routing`: requests go where they are measured to wait least, not by a table;
+- `redundancy`: extra groups and the window follow observed waiting, idleness and waste;
 - `lending`: training GPUs serve rollout while they wait for a batch;
-- `dispatch`: of the next batch's tasks those expected to take longest start first.
+- `dispatch`: of the next batch's tasks, those expected to take longest start first.
 
-The model is the 32B one, the only one the paper trains on all five tasks. Each task is also run
-alone, on a quarter of everything: GPUs, environments and batch. The paper's table names one pool
-for a task and so leaves the other idle when there is no other task: alone, RollArt may also route
-to whichever engine has the least to do, and the better of the two is what rules are added to and
-compared with. A gain is the ratio of trained tokens per second or of trained trajectories per
-second, whichever is lower: starting more than is needed favours short attempts, and a rule is not
-to win by training on less. The first steps, which fill the pipeline and in which little is known
-yet, are left out for both sides.
+The model is the 32B one, the only one the paper trains on all five tasks. Each task also runs
+alone, on a quarter of everything. The paper's table would then leave one pool idle, so RollArt may
+also route to the least busy engine, and rules are added to and compared with the better of the two.
+A gain is the lower ratio of trained tokens and of trained trajectories per second, because starting
+more than needed favours short attempts. The first steps, which fill the pipeline, are left out.
 
-On the mix, fixed numbers of redundant groups are tried too, so that the rule that adapts them is
-seen against the best number chosen by hand.
-
-The rules were tuned on seeds from 101 on; the seeds reported here were not looked at meanwhile.
-
-Cases of the study of rules beyond RollArt: its set-up with some rules more, at some size.
+On the mix, fixed numbers of redundant groups are tried too, to compare the adaptive rule with the
+best number chosen by hand. The rules were tuned on seeds from 101 on; the seeds reported here were
+not used for that.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,39 +35,49 @@ from rollart.sim.workload import TaskProfile
 from rollart.sim.world import World
 from rollart.types import Json
 from studies.paper.setup import ENVIRONMENTS, REDUNDANT_GROUPS, TP, Setup, testbed
-from studies.parallel import make_all
+from studies.parallel import run_all
 
 SIZE = "32B"
 ROUTING, REDUNDANCY, LENDING, DISPATCH = "routing", "redundancy", "lending", "dispatch"
 RULES = (ROUTING, REDUNDANCY, LENDING, DISPATCH)
 CHOICES = (*((rule,) for rule in RULES), RULES)
-"""What is compared with RollArt: each rule alone, and all together."""
+"""The sets of rules compared with RollArt: each rule alone, and all together."""
 FIXED = (8, 16, 24, 32)
-"""Redundant groups beyond a batch of 64 that are tried in place of RollArt's three."""
+"""Numbers of redundant groups tried instead of RollArt's three, for a batch of 64."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """How much is simulated."""
+class BeyondExtent:
+    """How much is simulated.
+
+    Example:
+        BeyondExtent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
+
+    """
 
     steps: int
     skip: int
     """Steps at the start that are left out."""
     seeds: tuple[int, ...]
     tasks: tuple[TaskProfile, ...] = TASKS
-    """Those that are run alone too."""
+    """Tasks that are also run alone."""
     mix_part: int = 1
-    """The mix is run on the testbed divided by this."""
+    """The testbed is divided by this for the mix."""
     task_part: int = 4
-    """The same for the tasks alone."""
+    """The testbed is divided by this for single tasks."""
     fixed: tuple[int, ...] = FIXED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """RollArt's set-up with some rules more; run once with every seed."""
+    """RollArt's set-up with additional rules; run once with every seed.
 
-    extent: Extent
+    Example:
+        Case(extent=QUICK, rules=("lending",)).name == "lending"
+
+    """
+
+    extent: BeyondExtent
     tasks: tuple[TaskProfile, ...] = TASKS
     rules: tuple[str, ...] = ()
     has_table: bool = True
@@ -88,7 +92,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What it adds to RollArt."""
+        """The name of what it adds to RollArt."""
         if self.extra_groups != REDUNDANT_GROUPS:
             return f"{self.extra_groups} redundant groups"
         if not self.rules:
@@ -127,7 +131,7 @@ def divided(setup: Setup, *, part: int, extra_groups: int = REDUNDANT_GROUPS) ->
 
 
 def world(setup: Setup, rules: Iterable[str]) -> World:
-    """Return a run of RollArt's set-up with some rules more."""
+    """Return a run of RollArt's set-up with additional rules."""
     chosen, plain = frozenset(rules), setup.world
     cluster, routing = setup.cluster, plain.routing
     if LENDING in chosen:
@@ -159,8 +163,8 @@ T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 """Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
 
 
-FULL = Extent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
-QUICK = Extent(
+FULL = BeyondExtent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
+QUICK = BeyondExtent(
     steps=6,
     skip=3,
     seeds=(1, 2),
@@ -177,21 +181,26 @@ _Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
-    """How much faster than RollArt a run was."""
+    """How much faster than RollArt a run was.
+
+    Example:
+        Gain(tokens=1.3, trajectories=1.2, staleness=1).value == 1.2
+
+    """
 
     tokens: float
     trajectories: float
     staleness: int
-    """The largest of a trained group."""
+    """The largest staleness of a trained group."""
 
     @property
     def value(self) -> float:
-        """The gain that counts."""
+        """The lower of the two gains, which is the one reported."""
         return min(self.tokens, self.trajectories)
 
 
 Outcomes = Mapping[Case, Sequence[SimOutcome]]
-"""By case, one for every seed."""
+"""For each case, one outcome per seed."""
 
 
 def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str, Json]:
@@ -200,7 +209,7 @@ def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str,
 
 
 def study(
-    extent: Extent, *, jobs: int = 1, progress: Callable[[str], None] = lambda _: None
+    extent: BeyondExtent, *, jobs: int = 1, progress: Callable[[str], None] = lambda _: None
 ) -> dict[str, Json]:
     """Compare the rules with RollArt's to a given extent."""
     mixed = Case(extent=extent)
@@ -254,7 +263,7 @@ def _simulate(
 ) -> dict[Case, list[SimOutcome]]:
     """Simulate cases, each with every seed."""
     seeded = [replace(case, seed=seed) for case in cases for seed in case.extent.seeds]
-    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    outcomes = iter(run_all(outcome_of, seeded, jobs=jobs, progress=progress))
     return {case: [next(outcomes) for _ in case.extent.seeds] for case in cases}
 
 

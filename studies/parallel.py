@@ -1,6 +1,6 @@
-"""Many: runs that do not depend on each other, over several processes.
+"""Runs independent simulations in several processes.
 
-Results come in the order of what was asked, so the number of processes changes nothing but time.
+Results come in the order of the items, so the number of processes changes nothing but the time.
 """
 
 import signal
@@ -12,34 +12,34 @@ from typing import TypeVar
 
 from rollart.errors import UserError
 
-Asked = TypeVar("Asked")
-Made = TypeVar("Made")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 
-def make_all(
-    make: Callable[[Asked], Made],
-    asked: Sequence[Asked],
+def run_all(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
     *,
     jobs: int,
     progress: Callable[[str], None],
-) -> list[Made]:
-    """Return what a function of a module makes of each, in their order."""
+) -> list[Result]:
+    """Return `function(item)` for each item, in order; `function` must be of a module."""
     if jobs == 1:
-        made: list[Made] = []
-        for number, each in enumerate(asked):
-            progress(f"{number} of {len(asked)} runs, now {each}")
-            made.append(make(each))
-        return made
+        results: list[Result] = []
+        for number, each in enumerate(items):
+            progress(f"{number} of {len(items)} runs, now {each}")
+            results.append(function(each))
+        return results
     with ProcessPoolExecutor(
-        min(jobs, len(asked)), mp_context=get_context("spawn"), initializer=_leave_interrupts
+        min(jobs, len(items)), mp_context=get_context("spawn"), initializer=_ignore_interrupts
     ) as pool:
-        futures = [pool.submit(make, each) for each in asked]
+        futures = [pool.submit(function, each) for each in items]
         try:
-            _await(futures, asked, progress)
+            _await(futures, items, progress)
         except BrokenProcessPool as error:
             raise UserError(
-                "a process that simulated came to an unexpected end, perhaps for want of memory: "
-                "try fewer, e.g. --jobs 1"
+                "a simulation process died, perhaps because memory ran out: "
+                "use fewer processes, e.g. --jobs 1"
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -48,14 +48,14 @@ def make_all(
 
 
 def _await(
-    futures: Sequence[Future[Made]], asked: Sequence[Asked], progress: Callable[[str], None]
+    futures: Sequence[Future[Result]], items: Sequence[Item], progress: Callable[[str], None]
 ) -> None:
-    names = {future: str(each) for future, each in zip(futures, asked, strict=True)}
+    names = {future: str(each) for future, each in zip(futures, items, strict=True)}
     for number, future in enumerate(as_completed(futures), start=1):
         future.result()
         progress(f"{number} of {len(futures)} runs, last {names[future]}")
 
 
-def _leave_interrupts() -> None:
-    """Let the process that was started by a person answer Ctrl-C."""
+def _ignore_interrupts() -> None:
+    """Ignore Ctrl-C in child processes: the parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

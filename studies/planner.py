@@ -1,8 +1,7 @@
-"""The planner's study: its plans against the paper's own split, and a badly divided cluster.
+"""The planner's study: its plans against the paper's own split and a badly divided cluster.
 
-Plans are chosen on some seeds and compared on others.
-
-Problems from the paper: its testbed, and the shape of its production cluster.
+The problems are the paper's testbed and the shape of its production cluster. Plans are chosen on
+some seeds and compared on others.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from rollart.planning.candidates import divisions
 from rollart.planning.plan import Plan, PoolShare
 from rollart.planning.problem import Pool, Problem
 from rollart.planning.search import EVENTS, search
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 from rollart.types import Json
 from studies.paper.setup import (
     AFFINITY,
@@ -51,9 +50,9 @@ def paper_problem(size: str) -> Problem:
 
 
 def production_problem() -> Problem:
-    """Return the shape of the production cluster at a size that is planned in a minute.
+    """Return the shape of the production cluster, small enough to plan in a minute.
 
-    Only the division of its GPUs is open.
+    The planner decides only the division of its GPUs.
     """
     setup = testbed("32B", "rollart")
     return Problem(
@@ -72,14 +71,20 @@ _WAITING = 0.62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is searched and simulated."""
+    """How much is searched and simulated.
+
+    Example:
+        Effort(events=200_000, comparing=(Scale(attempts=128, steps=6, skip=2, seed=10),),
+               probing=Scale(attempts=128, steps=5, skip=2, seed=9))
+
+    """
 
     events: int
-    """Budget of a search."""
+    """Budget of a search, in simulated events."""
     comparing: tuple[Scale, ...]
-    """The runs in which plans are compared; no search has seen their seeds."""
+    """The runs in which plans are compared; no search uses their seeds."""
     probing: Scale
-    """The run in which a bad start is looked for."""
+    """The run in which a bad starting division is searched."""
 
 
 FULL = Effort(
@@ -95,7 +100,7 @@ QUICK = Effort(
 
 
 def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
-    """Compare plans with the splits they are to beat; return the figures."""
+    """Compare plans with the splits they should beat; return the figures."""
     effort = QUICK if quick else FULL
     return study(effort, sizes=SIZES, shape=production_problem(), progress=progress)
 
@@ -156,12 +161,12 @@ def paper_split(size: str) -> Plan:
 
 
 def _throughput(problem: Problem, plan: Plan, scales: tuple[Scale, ...]) -> float:
-    bench = Bench(Bounds(problem), events=0)
-    return bench.run(bench.trial(plan), *scales).tokens_per_s
+    runner = TrialRunner(Bounds(problem), events=0)
+    return runner.run(runner.trial(plan), *scales).tokens_per_s
 
 
 def _production(problem: Problem, effort: Effort) -> dict[str, Json]:
-    """Tune a cluster that starts as the paper's did: its trainer waits, prefixes are not kept."""
+    """Tune a cluster that starts like the paper's: the trainer waits, prefixes are not cached."""
     before = replace(problem, reuse_prefixes=False)
     start, waiting = badly_divided(before, effort.probing)
     answer = search(problem, events=effort.events)
@@ -179,11 +184,11 @@ def _production(problem: Problem, effort: Effort) -> dict[str, Json]:
 
 
 def badly_divided(problem: Problem, scale: Scale) -> tuple[Plan, float]:
-    """Return the division whose trainer waits most nearly as long as the paper's did."""
-    bench = Bench(Bounds(problem), events=0)
+    """Return the division whose trainer's waiting time is closest to the paper's."""
+    runner = TrialRunner(Bounds(problem), events=0)
     best: tuple[Plan, float] | None = None
     for plan in divisions(problem):
-        waiting = 1 - bench.run(bench.trial(plan), scale).training
+        waiting = 1 - runner.run(runner.trial(plan), scale).training
         if best is None or abs(waiting - _WAITING) < abs(best[1] - _WAITING):
             best = (plan, waiting)
     assert best is not None

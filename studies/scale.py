@@ -1,14 +1,10 @@
-"""The scale study: one shape of run from 64 to 10,000 GPUs, and what simulating it costs.
+"""The scale study: one shape of run from 64 to 10,000 GPUs, and the cost of simulating it.
 
-Weak scaling: a perfect schedule trains the same tokens per second and GPU at every size. What the
-simulated cluster does depends on the seed alone; seconds and memory are this machine's.
-
-An event here is an action on the simulator's loop: a request that ends, a step of an environment.
-Those the scheduler takes in, launches' ends, weights, steps, are counted apart.
-
-Production: the shape of the paper's production cluster, at any number of GPUs.
-
-Batch, environments and GPUs grow together, train to generation 1:5. There are two shapes:
+Weak scaling: a perfect schedule trains the same tokens per second and GPU at every size. Batch,
+environments and GPUs grow together, with five GPUs that generate for each that trains. What the
+simulated cluster does depends on the seed alone; seconds and memory are those of this machine. An
+event is an action on the simulator's loop; events that the scheduler handles are counted
+separately. There are two shapes:
 
 - `production`: turns from 1 to 48 with the paper's tail. Most tasks need one turn, a few so many
   that the most turns of a step are over 40 times the mean.
@@ -43,10 +39,10 @@ from studies.paper.setup import CONSTANTS
 GROUP_SIZE = 8
 ALPHA = 2
 EXTRA_SHARE = 3 / 64
-"""Redundant groups, as RollArt's set-up has them."""
+"""Redundant groups as a share of a batch, as in RollArt's set-up."""
 GENERATION_SHARE = 5 / 6
 CLUSTER_MTBF_S, CLUSTER_GPUS = 7 * 24 * 3600.0, 3000
-"""One engine of 3,000 GPUs dies a week."""
+"""One engine of 3,000 GPUs fails each week."""
 
 SINGLE = TaskProfile(
     name="single",
@@ -65,8 +61,13 @@ LONG = replace(SINGLE, name="long", weight=0.005, turns=(1, 48), reads=200, samp
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What attempts are like and how many there are: a batch has 4.8 for each engine."""
+class RunShape:
+    """What attempts are like and how many there are: a batch has 4.8 for each engine.
+
+    Example:
+        RunShape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4)
+
+    """
 
     tasks: tuple[TaskProfile, ...]
     tp: int
@@ -76,14 +77,19 @@ class Shape:
 
 
 SHAPES = {
-    "production": Shape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
-    "long": Shape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
+    "production": RunShape(tasks=(SINGLE, LONG), tp=1, attempts_per_gpu=4),
+    "long": RunShape(tasks=(LONG,), tp=2, attempts_per_gpu=2),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trial:
-    """One size of one shape, and how much of it is simulated."""
+class ScaleTrial:
+    """One size of one shape, and how much of it is simulated.
+
+    Example:
+        ScaleTrial(shape="production", gpus=64, steps=5).groups == 32
+
+    """
 
     shape: str
     gpus: int
@@ -96,7 +102,7 @@ class Trial:
         return self.gpus * SHAPES[self.shape].attempts_per_gpu // GROUP_SIZE
 
     def workload(self, seed: int) -> SyntheticWorkload:
-        """Return what its attempts would do."""
+        """Return the scripts of its attempts."""
         return SyntheticWorkload(SHAPES[self.shape].tasks, seed=seed)
 
     def world(self, seed: int) -> World:
@@ -132,8 +138,8 @@ class Trial:
         )
 
 
-def tails(trial: Trial) -> dict[str, Json]:
-    """Return how far the attempts of one step lie apart."""
+def tails(trial: ScaleTrial) -> dict[str, Json]:
+    """Return how much the attempts of one step differ in length."""
     turns: list[int] = []
     responses: list[int] = []
     for script in _scripts(trial):
@@ -147,8 +153,8 @@ def tails(trial: Trial) -> dict[str, Json]:
     }
 
 
-def _scripts(trial: Trial) -> Iterator[Script]:
-    """Draw the attempts of the first step once more."""
+def _scripts(trial: ScaleTrial) -> Iterator[Script]:
+    """Draw the attempts of the first step again."""
     workload = trial.workload(0)
     for task in range(trial.groups):
         for member in range(GROUP_SIZE):
@@ -167,34 +173,40 @@ def _scripts(trial: Trial) -> Iterator[Script]:
 
 SIZES = (64, 256, 1024, 3000, 10_000)
 _SEEDS = {64: 32, 256: 8, 1024: 5, 3000: 5, 10_000: 2}
-"""Seeds of each size: of a small cluster more, for its steps differ more."""
+"""Seeds of each size: more for a small cluster, because its steps vary more."""
 BOUNDED = 3000
-"""The size whose seconds are bounded."""
+"""The size whose simulation time is bounded by a requirement."""
 WARMING = ALPHA
-"""Steps that fill the pipeline: efficiency leaves them out."""
+"""Steps that fill the pipeline and are left out of the efficiency."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
-    """What one trial showed, on average over its seeds."""
+class ScaleResult:
+    """What one trial showed, on average over its seeds.
 
-    trial: Trial
+    Example:
+        result = measure(ScaleTrial(shape="production", gpus=64, steps=3))
+        result.event_us  # processor time of one event
+
+    """
+
+    trial: ScaleTrial
     seconds: float
-    """Wall time of one simulated step: a whole run's over its steps."""
+    """Wall time of one simulated step: that of a run over its steps."""
     cpu_s: float
     """Processor time of one simulated step."""
     events: float
     """Actions on the loop in one step."""
     handled: float
-    """Events the scheduler took in, in one step."""
+    """Events the scheduler handled in one step."""
     memory_mb: float
-    """The most memory the process has had so far."""
+    """The peak memory of the process so far."""
     tokens_per_s_gpu: float
-    """Trained tokens, read and sampled, per simulated second and GPU, pipeline full."""
+    """Trained tokens (prompt and response) per simulated second and GPU, pipeline full."""
     step_s: float
     """Simulated time of a step, pipeline full."""
     busy: float
-    """Share of the simulated time in which engines worked."""
+    """Share of the simulated time in which engines were busy."""
 
     @property
     def event_us(self) -> float:
@@ -203,7 +215,7 @@ class Size:
 
     @property
     def row(self) -> dict[str, Json]:
-        """Its figures under their names."""
+        """Its figures by name, as the study prints them."""
         return {
             "shape": self.trial.shape,
             "gpus": self.trial.gpus,
@@ -227,21 +239,21 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
     else:
         sizes, steps, seeds = SIZES, 5, _SEEDS
     trials = [
-        Trial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
+        ScaleTrial(shape="production", gpus=gpus, steps=steps, seeds=seeds.get(gpus, 1))
         for gpus in sizes
     ]
     trials += [
-        Trial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
+        ScaleTrial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
         for gpus in sizes
     ]
     return study(trials, progress=progress)
 
 
 def study(
-    trials: Sequence[Trial], *, progress: Callable[[str], None], bounded: int = BOUNDED
+    trials: Sequence[ScaleTrial], *, progress: Callable[[str], None], bounded: int = BOUNDED
 ) -> dict[str, Json]:
     """Simulate trials, the smallest of each shape first; return the figures."""
-    shapes: dict[str, list[Size]] = {}
+    shapes: dict[str, list[ScaleResult]] = {}
     for trial in trials:
         progress(f"{trial.shape}: {trial.gpus:,} GPUs, {trial.steps} steps, {trial.seeds} seeds")
         shapes.setdefault(trial.shape, []).append(measure(trial))
@@ -263,7 +275,7 @@ def study(
     }
 
 
-def measure(trial: Trial) -> Size:
+def measure(trial: ScaleTrial) -> ScaleResult:
     """Simulate a trial with each of its seeds."""
     outcomes: list[SimOutcome] = []
     seconds = cpu_s = 0.0
@@ -274,7 +286,7 @@ def measure(trial: Trial) -> Size:
         seconds += clock.now()
         cpu_s += _cpu_s() - cpu_before
     steps = trial.steps * trial.seeds
-    return Size(
+    return ScaleResult(
         trial=trial,
         seconds=seconds / steps,
         cpu_s=cpu_s / steps,
@@ -287,7 +299,7 @@ def measure(trial: Trial) -> Size:
     )
 
 
-def cost(sizes: Sequence[Size]) -> dict[str, Json]:
+def cost(sizes: Sequence[ScaleResult]) -> dict[str, Json]:
     """Return how the cost of an event grows with the number of events of a step.
 
     Logarithmic growth is a straight line over the logarithm: each doubling adds the same.

@@ -187,7 +187,7 @@ def only_error(said: str) -> str:
         ),
         (
             ["train", "small.toml", "model.path=./no-such-model"],
-            "model.path = './no-such-model': there is no such directory",
+            "model.path = './no-such-model': no such directory",
         ),
         (
             ["train", "small.toml", "tasks.game.env=my_games:NoNumber"],
@@ -268,8 +268,7 @@ def test_a_model_without_tokenizer_is_named_with_what_is_missing(rollart, home, 
     code, said = rollart("train", "small.toml", "run.directory=untold", "model.path=./bare")
     assert code == 2
     assert only_error(said) == (
-        "model.path = './bare': no tokenizer there "
-        "(wanted tokenizer.json or tokenizer.model or vocab.json)"
+        "model.path = './bare': has no tokenizer (tokenizer.json or tokenizer.model or vocab.json)"
     )
 
 
@@ -310,7 +309,7 @@ def test_a_mistake_in_the_model_leaves_the_earlier_run_where_it_is(rollart, buil
     where = f"run.directory={built}"
     code, said = rollart("train", "small.toml", where, "model.path=./no-such-model")
     assert code == 2
-    assert only_error(said).startswith("model.path = './no-such-model': there is no such directory")
+    assert only_error(said).startswith("model.path = './no-such-model': no such directory")
     assert checkpoints(built / "checkpoints")
     assert not built.with_name("good.1").exists()
 

@@ -1,10 +1,9 @@
-"""Programs that try to get out: what a sandbox is tested with, here and on any other machine.
+"""Programs that try to escape: what a sandbox is tested with, here and on any other machine.
 
-Each is Python source that tries one thing and prints `ESCAPED` where it can tell that it worked;
-what it read it prints too, and whether the host's secret is in it is judged outside, as is what
-only the host can see: a connection that arrived, a file that appeared, a process that was left.
-A target says what there is to reach. It holds no secret itself, so finding one in an output means
-that it was read.
+Each is Python source that tries one thing and prints `ESCAPED` if it can tell that it worked. It
+also prints what it read; the host checks whether its secret is in there, and whatever only the host
+can see: a connection, a new file, a process that still runs. A target says what there is to attack.
+It holds no secret itself, so a secret in the output proves that it was read.
 """
 
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ ROOM = ProgramLimits(
     output_bytes=2**16,
     files_bytes=4 * 2**20,
 )
-"""For attacks that try something and end."""
+"""Limits for attacks that try something and end."""
 TIGHT = ProgramLimits(
     wall_s=0.6,
     cpu_s=0.5,
@@ -29,36 +28,47 @@ TIGHT = ProgramLimits(
     output_bytes=2**16,
     files_bytes=4 * 2**20,
 )
-"""For attacks that use up what they can until they are stopped."""
+"""Limits for attacks that use up resources until they are stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What of the host there is to reach."""
+    """What there is to attack on the host.
+
+    Example:
+        Target(secret_file="/tmp/x/secret.txt", variable="ROLLART_TRAP_TOKEN", port=40123,
+               abstract="rollart-trap-1f", unix_path="/tmp/x/socket", pid=4711, folder="/tmp/x")
+
+    """
 
     secret_file: str
     """A file of the host that holds the secret."""
     variable: str
-    """A variable of the host's environment that holds it too."""
+    """A variable of the host's environment that holds the secret."""
     port: int
-    """A port of the host's loopback somebody listens at."""
+    """A loopback port on which the host listens."""
     abstract: str
-    """An abstract Unix socket somebody listens at."""
+    """An abstract Unix socket on which the host listens."""
     unix_path: str
-    """A Unix socket in the host's file system somebody listens at."""
+    """A Unix socket in the file system on which the host listens."""
     pid: int
     """A process of the host."""
     folder: str
-    """A directory of the host anybody may write to."""
+    """A directory of the host that anyone may write to."""
 
     def preamble(self) -> str:
-        """Return the Python that names these for an attack."""
+        """Return Python code that defines these for an attack."""
         return PREAMBLE.format(target=self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One way to try."""
+    """One attempt to escape.
+
+    Example:
+        Attack(name="read_the_file", kind="files", source="show(SECRET_FILE)")
+
+    """
 
     name: str
     kind: str
@@ -66,7 +76,7 @@ class Attack:
     limits: ProgramLimits = field(default=ROOM)
 
     def program(self, target: Target, way: str = "direct") -> Program:
-        """Return the program that makes this attack, started in one of `WAYS`."""
+        """Return the program of this attack, started in one of `WAYS`."""
         code = target.preamble() + self.source
         argv, main = WAYS[way]
         files = {"attack.py": code.encode(), "main.py": main.encode()}
@@ -92,7 +102,7 @@ WAYS: dict[str, tuple[tuple[str, ...], str]] = {
         "subprocess.run(['python3', 'attack.py'], start_new_session=True)\n",
     ),
 }
-"""How an attack is started: command and what is in `main.py`."""
+"""How an attack is started: the command and the content of `main.py`."""
 
 PREAMBLE = """
 import os, sys, socket, signal, ctypes, subprocess, time, glob, threading, mmap, stat, errno
@@ -125,7 +135,7 @@ def quick(kind: str, **sources: str) -> tuple[Attack, ...]:
 
 
 def greedy(kind: str, **sources: str) -> tuple[Attack, ...]:
-    """Return attacks that go on until they are stopped."""
+    """Return attacks that run until they are stopped."""
     return tuple(
         Attack(name=name, kind=kind, source=text, limits=TIGHT) for name, text in sources.items()
     )

@@ -1,4 +1,4 @@
-"""Attacks that use up what they can, or stay when their time is over."""
+"""Attacks that use up resources, or keep running after their time limit."""
 
 from studies.attacks.attack import greedy, quick
 

@@ -1,8 +1,8 @@
 """The host's side of an attack: what there is to reach, and whether it was reached.
 
-The trap lays out a secret (a file anybody on the host may read, a variable of the environment),
-listens at a port and at two Unix sockets, and keeps a process that could be killed. Nothing in it
-is hidden by permissions: only a sandbox stands between an attack and these.
+The trap provides a secret (a file that any user of the host may read, an environment variable),
+listens on a port and on two Unix sockets, and keeps a process that could be killed. No permissions
+protect any of it: only a sandbox stands between an attack and these.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ VARIABLE = "ROLLART_TRAP_TOKEN"
 ENDING_S = 5.0
 """Seconds past its wall limit that killing a program and noticing its end may take.
 
-Long beside what it takes on a quiet machine: what dies has no more than a sandbox's small share.
+Much longer than on a quiet machine, because a dying program has only a sandbox's small CPU share.
 """
 
 
 class Trap:
-    """Something to steal and somebody who watches it; used with `async with`."""
+    """A secret and listeners that notice an attack; used with `async with`."""
 
     def __init__(self) -> None:
         self.secret = secrets.token_hex(16)
@@ -86,12 +86,12 @@ class Trap:
 
     @property
     def target(self) -> Target:
-        """What an attack is told of the host."""
+        """What an attack knows about the host."""
         assert self._target is not None
         return self._target
 
     def findings(self, result: ProgramResult, limits: ProgramLimits) -> list[str]:
-        """Return what a program's outputs, its time and the host show it to have reached."""
+        """Return what a program reached, judged by its output, its time and the host."""
         output = result.stdout + result.stderr
         found: list[str] = []
         if MARK in output:
@@ -104,7 +104,7 @@ class Trap:
         return found + self.host_findings()
 
     def host_findings(self) -> list[str]:
-        """Return what the host itself shows: connections, strange files, a killed process."""
+        """Return what can be seen on the host: connections, new files, a killed process."""
         found: list[str] = []
         if self.connections:
             found.append(f"{self.connections} connections arrived")
@@ -118,7 +118,7 @@ class Trap:
         return found
 
     def left_processes(self) -> set[int]:
-        """Return the processes in namespaces of their own that were not there before."""
+        """Return the processes in other namespaces that did not exist before."""
         return contained_processes() - self._before
 
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,7 +127,7 @@ class Trap:
 
 
 def contained_processes() -> set[int]:
-    """Return the host's processes that live in another process namespace than this one."""
+    """Return the host's processes in another process namespace than this one."""
     own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
     found: set[int] = set()
     for entry in Path("/proc").iterdir():

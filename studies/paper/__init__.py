@@ -1,1 +1,1 @@
-"""The paper's results beside the simulator's."""
+"""The results of the paper, compared with the simulator's."""

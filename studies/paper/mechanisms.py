@@ -10,7 +10,7 @@ from rollart.config.simulation import ScoringOptions
 from rollart.sim.distributions import Latency
 from rollart.sim.profiles import SWE, lognormal
 from rollart.sim.workload import TaskProfile
-from studies.paper.rows import Kind, Row, Runs
+from studies.paper.rows import Kind, PaperRow, Runs
 from studies.paper.setup import GROUP_SIZE, SIZES, TP, Setup, testbed
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
@@ -47,13 +47,13 @@ _DEDICATED = ScoringOptions(kind="dedicated", max_instances=4)
 _ELASTIC = ScoringOptions(kind="elastic", max_instances=64, cold_start_s=0.1, idle_s=0.15)
 
 
-def lockstep_rows(runs: Runs) -> Iterator[Row]:
+def lockstep_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare rollout in lock-step with rollout per trajectory, by the environment's spread."""
     for sigma, paper in _LOCKSTEP.items():
         step = Latency(kind="normal", mean_s=_TURN_S, spread=sigma / _TURN_S)
         setup = _rollout(_AGENT, groups=24, compute=36)
         setup = replace(setup, tasks=(replace(_AGENT, step=step),), reuse_prefixes=True)
-        yield Row(
+        yield PaperRow(
             name=f"rollout, lock-step over per trajectory, sigma {sigma} s",
             paper_low=paper,
             paper_high=paper,
@@ -62,11 +62,11 @@ def lockstep_rows(runs: Runs) -> Iterator[Row]:
         )
 
 
-def redundancy_rows(gains: Mapping[tuple[int, int], float]) -> Iterator[Row]:
+def redundancy_rows(gains: Mapping[tuple[int, int], float]) -> Iterator[PaperRow]:
     """Compare rollouts that start more groups, or larger ones, than the batch needs."""
     for (groups, size), paper in _REDUNDANCY.items():
         kind: Kind = "fitted" if (groups, size) in _FITTED_REDUNDANCY else "predicted"
-        yield Row(
+        yield PaperRow(
             name=f"redundancy, {groups} groups of {size} over 32 of 8",
             paper_low=paper,
             paper_high=paper,
@@ -89,19 +89,19 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
     }
 
 
-def reward_rows(runs: Runs) -> Iterator[Row]:
+def reward_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
     setup = _rollout(_JUDGED, groups=16, compute=4)
     before = replace(setup, rewards=_DEDICATED)
     after = replace(setup, compute=8, rewards=_ELASTIC)
-    yield Row(
+    yield PaperRow(
         name="rollout, dedicated over serverless rewards",
         paper_low=158 / 77,
         paper_high=158 / 77,
         simulated=runs.rollout_s(before) / runs.rollout_s(after),
     )
     for name, paper, used in (("dedicated", 0.06, before), ("serverless", 0.88, after)):
-        yield Row(
+        yield PaperRow(
             name=f"utilisation of {name} rewards",
             paper_low=paper,
             paper_high=paper,
@@ -111,14 +111,14 @@ def reward_rows(runs: Runs) -> Iterator[Row]:
         )
 
 
-def weight_rows() -> Iterator[Row]:
+def weight_rows() -> Iterator[PaperRow]:
     """Compare the times of pushing and pulling one version of the weights."""
     for size in SIZES:
         costs = testbed(size, "rollart").cluster.weights
         simulated = (costs.push_s, costs.pull_s, costs.exposed_s)
         names = ("push", "accumulated pull", "exposed pull")
         for name, paper, seconds in zip(names, _WEIGHTS[size], simulated, strict=True):
-            yield Row(
+            yield PaperRow(
                 name=f"weights, {name}, {size}",
                 paper_low=paper,
                 paper_high=paper,
@@ -130,12 +130,12 @@ def weight_rows() -> Iterator[Row]:
 
 def disaggregation_rows(
     gains: Mapping[str, Mapping[tuple[int, int], float]],
-) -> Iterator[Row]:
+) -> Iterator[PaperRow]:
     """Compare engines that only read or only sample with engines that do both."""
     for size, paper in _DISAGGREGATION.items():
         for split, value in paper.items():
             prefill, decode = split
-            yield Row(
+            yield PaperRow(
                 name=f"prefill/decode split, {prefill}P{decode}D over colocated, {size}",
                 paper_low=value,
                 paper_high=value,

@@ -1,8 +1,8 @@
-"""The report: every figure of the paper's results beside the simulator's.
+"""The report: every figure of the paper's results next to the simulator's.
 
 `predicted_in_band` is the share of predicted ratios inside the paper's band or within 10 % of it;
-`worst_error` is the largest error of a predicted ratio. Times and utilisations are shown but are
-no ratios. Nothing here is typed in but the paper's own figures.
+`worst_error` is the largest error of a predicted ratio. Times and utilisations are listed but do
+not count as ratios. The paper's figures are the only constants; all others are simulated.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from studies.paper.mechanisms import (
     reward_rows,
     weight_rows,
 )
-from studies.paper.rows import Asked, Extent, Row, Runs, simulate_setups
+from studies.paper.rows import PaperExtent, PaperRow, Runs, SetupCollector, simulate_setups
 from studies.paper.schedules import (
     affinity_rows,
     alpha_rows,
@@ -29,23 +29,23 @@ from studies.paper.schedules import (
 )
 
 _NEAR = 0.10
-"""How far outside its band a figure may lie and still count as met."""
+"""How far outside its band a figure may be and still count as met."""
 
 
-FULL = Extent(steps=6, seeds=5, rollouts=6)
-QUICK = Extent(steps=4, seeds=1, rollouts=1)
+FULL = PaperExtent(steps=6, seeds=5, rollouts=6)
+QUICK = PaperExtent(steps=4, seeds=1, rollouts=1)
 
 
 def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str, Json]:
     """Simulate every experiment and compare."""
-    asked = Asked()
+    asked = SetupCollector()
     compare(asked)
     extent = QUICK if quick else FULL
     return compare(simulate_setups(asked.setups, extent, jobs=jobs, progress=progress))
 
 
 def compare(runs: Runs) -> dict[str, Json]:
-    """Return every figure of the paper beside that of the runs."""
+    """Return every figure of the paper next to that of the runs."""
     redundancy, splits = redundancy_gains(runs), disaggregation_gains(runs)
     rows = [
         *schedule_rows(runs),
@@ -82,5 +82,5 @@ def compare(runs: Runs) -> dict[str, Json]:
     }
 
 
-def _met(rows: Sequence[Row]) -> float:
+def _met(rows: Sequence[PaperRow]) -> float:
     return sum(row.error <= _NEAR for row in rows) / len(rows)

@@ -1,7 +1,7 @@
-"""Rows: a figure of the paper beside the simulator's, and how far they are apart.
+"""Rows: a figure of the paper, the simulator's, and how far they are apart.
 
-Rows are written as functions of runs and read twice: first to learn which set-ups they are about,
-then, these simulated, for their figures.
+Rows are computed by functions of `Runs`, which are called twice: first with a `SetupCollector`, to
+learn which set-ups they need, then, after those are simulated, for their figures.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from rollart.sim.outcome import SimOutcome, simulate
 from rollart.types import Json
 from studies.paper.setup import Setup
-from studies.parallel import make_all
+from studies.parallel import run_all
 
 Kind = Literal["fitted", "predicted"]
 Measure = Literal["ratio", "seconds", "share"]
@@ -21,8 +21,13 @@ _SKIP = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One figure."""
+class PaperRow:
+    """One figure of the paper and its simulated value.
+
+    Example:
+        PaperRow(name="rollout", paper_low=1.4, paper_high=2.4, simulated=2.0).error == 0.0
+
+    """
 
     name: str
     paper_low: float
@@ -30,14 +35,14 @@ class Row:
     """Equal to `paper_low` where the paper gives one value."""
     simulated: float
     kind: Kind = "predicted"
-    """Whether a constant was chosen to meet this figure."""
+    """Fitted: a constant was chosen to match this figure."""
     measure: Measure = "ratio"
     follows: bool = False
-    """Its runs are all those of rows before it: it is those rows once more, by arithmetic."""
+    """Whether it follows from earlier rows by arithmetic, without runs of its own."""
 
     @property
     def error(self) -> float:
-        """How far outside the paper's band it lies, relative to the nearer end."""
+        """How far outside the paper's band it is, relative to the nearer end."""
         if self.simulated < self.paper_low:
             return 1 - self.simulated / self.paper_low
         return max(0.0, self.simulated / self.paper_high - 1)
@@ -58,14 +63,19 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Extent:
-    """How much is simulated for each figure."""
+class PaperExtent:
+    """How much is simulated for each figure.
+
+    Example:
+        PaperExtent(steps=6, seeds=5, rollouts=6)
+
+    """
 
     steps: int
     """Most steps of a run."""
     seeds: int
     rollouts: int
-    """Seeds of a set-up of which one batch is rolled out."""
+    """Seeds of a set-up that rolls out a single batch."""
 
     def seeded(self, setup: Setup) -> tuple[Setup, ...]:
         """Return a set-up with every seed it is simulated with."""
@@ -75,7 +85,12 @@ class Extent:
 
 
 class Runs(Protocol):
-    """Figures of set-ups, each a mean over seeds."""
+    """Figures of set-ups, each a mean over seeds.
+
+    Example:
+        runs.throughput(testbed("8B", "rollart")) / runs.throughput(testbed("8B", "sync"))
+
+    """
 
     def throughput(self, setup: Setup) -> float:
         """Return the trained tokens per second."""
@@ -86,7 +101,7 @@ class Runs(Protocol):
         ...
 
     def rollout_s(self, setup: Setup) -> float:
-        """Return how long it takes until the first batch is there."""
+        """Return the time until the first batch is complete."""
         ...
 
     def reward_use(self, setup: Setup) -> float:
@@ -94,15 +109,15 @@ class Runs(Protocol):
         ...
 
 
-class Asked:
-    """Learns which set-ups rows are about; every figure is 1 meanwhile."""
+class SetupCollector:
+    """Records which set-ups rows need; every figure is 1."""
 
     def __init__(self) -> None:
         self._setups: dict[Setup, None] = {}
 
     @property
     def setups(self) -> tuple[Setup, ...]:
-        """What was asked about, each once, in order."""
+        """The set-ups that were needed, each once, in order."""
         return tuple(self._setups)
 
     def _note(self, setup: Setup) -> float:
@@ -113,7 +128,7 @@ class Asked:
 
 
 class Simulated:
-    """What simulations showed."""
+    """The figures of simulated set-ups."""
 
     def __init__(self, known: Mapping[Setup, Sequence[SimOutcome]]) -> None:
         self.known = known
@@ -127,7 +142,7 @@ class Simulated:
         return fmean(outcome.step_s for outcome in self.known[setup])
 
     def rollout_s(self, setup: Setup) -> float:
-        """Return how long it takes until the first batch is there."""
+        """Return the time until the first batch is complete."""
         return fmean(outcome.steps[0].began_s for outcome in self.known[setup])
 
     def reward_use(self, setup: Setup) -> float:
@@ -136,14 +151,14 @@ class Simulated:
 
 
 def simulate_setups(
-    setups: Sequence[Setup], extent: Extent, *, jobs: int, progress: Callable[[str], None]
+    setups: Sequence[Setup], extent: PaperExtent, *, jobs: int, progress: Callable[[str], None]
 ) -> Simulated:
     """Simulate every set-up with every seed."""
     seeded = [each for setup in setups for each in extent.seeded(setup)]
-    outcomes = iter(make_all(outcome_of, seeded, jobs=jobs, progress=progress))
+    outcomes = iter(run_all(outcome_of, seeded, jobs=jobs, progress=progress))
     return Simulated({setup: [next(outcomes) for _ in extent.seeded(setup)] for setup in setups})
 
 
 def outcome_of(setup: Setup) -> SimOutcome:
-    """Simulate one set-up; of one that rolls out a single batch nothing is left out."""
+    """Simulate one set-up, skipping its first steps unless it rolls out a single batch."""
     return simulate(setup.world, skip=0 if setup.steps == 1 else _SKIP)

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from rollart.types import Json
-from studies.paper.rows import Kind, Row, Runs
+from studies.paper.rows import Kind, PaperRow, Runs
 from studies.paper.setup import SIZES, Setup, testbed
 
 MODE_NAMES = ("sync", "sync_plus", "one_off", "areal", "rollart")
@@ -22,12 +22,12 @@ _LIKE_GPUS = tuple(Setup(size="14B", compute=3 * train, train=train) for train i
 """64 and 128 H800."""
 
 
-def schedule_rows(runs: Runs) -> Iterator[Row]:
+def schedule_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare the five schedules at every model size."""
     for size in SIZES:
         for mode, other, low, high in _THROUGHPUT:
             ratio = runs.throughput(testbed(size, mode)) / runs.throughput(testbed(size, other))
-            yield Row(
+            yield PaperRow(
                 name=f"throughput, {mode} over {other}, {size}",
                 paper_low=low,
                 paper_high=high,
@@ -42,14 +42,14 @@ def schedule_rows(runs: Runs) -> Iterator[Row]:
     yield _again("step time, sync_plus over one_off, 32B", 1.52, ratio)
 
 
-def scaling_rows(runs: Runs) -> Iterator[Row]:
+def scaling_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare schedules on 64 and 128 like GPUs, where there is no affinity."""
     for setup in _LIKE_GPUS:
         for mode in ("sync_plus", "one_off", "areal"):
             name = f"throughput without affinity, rollart over {mode}, 14B, {setup.gpus} GPUs"
             ratio = runs.throughput(setup) / runs.throughput(replace(setup, mode=mode))
             kind: Kind = "fitted" if (mode, setup.gpus) == ("areal", 64) else "predicted"
-            yield Row(name=name, paper_low=1.33, paper_high=2.08, simulated=ratio, kind=kind)
+            yield PaperRow(name=name, paper_low=1.33, paper_high=2.08, simulated=ratio, kind=kind)
 
 
 def scaling_over_sync(runs: Runs) -> dict[str, Json]:
@@ -64,7 +64,7 @@ def scaling_over_sync(runs: Runs) -> dict[str, Json]:
     }
 
 
-def affinity_rows(runs: Runs) -> Iterator[Row]:
+def affinity_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare unlike rollout GPUs with like ones of the same cost."""
     for size in SIZES:
         mixed = Setup(size=size, compute=64, bandwidth=24)
@@ -75,7 +75,7 @@ def affinity_rows(runs: Runs) -> Iterator[Row]:
             ("208 H20", only_bandwidth, 1.30, 1.68),
             ("72 H800", only_compute, 1.12, 1.37),
         ):
-            yield Row(
+            yield PaperRow(
                 name=f"affinity, 64 H800 + 24 H20 over {name}, {size}",
                 paper_low=low,
                 paper_high=high,
@@ -84,13 +84,13 @@ def affinity_rows(runs: Runs) -> Iterator[Row]:
             )
 
 
-def alpha_rows(runs: Runs) -> Iterator[Row]:
+def alpha_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare the best staleness bound with 1."""
     for size, paper in zip(SIZES, (1.22, 1.17, 1.14), strict=True):
         setup = testbed(size, "rollart")
         best = max(runs.throughput(replace(setup, alpha=alpha)) for alpha in _ALPHAS)
         ratio = best / runs.throughput(setup)
-        yield Row(
+        yield PaperRow(
             name=f"best alpha over alpha 1, {size}",
             paper_low=paper,
             paper_high=paper,
@@ -99,13 +99,13 @@ def alpha_rows(runs: Runs) -> Iterator[Row]:
         )
 
 
-def transfer_rows(runs: Runs) -> Iterator[Row]:
+def transfer_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare a blocking broadcast of the weights with the asynchronous transfer."""
     for size in SIZES:
         setup = testbed(size, "rollart")
         ratio = runs.step_s(replace(setup, blocking=True)) / runs.step_s(setup)
         name = f"step time, blocking over asynchronous weights, {size}"
-        yield Row(name=name, paper_low=1.10, paper_high=1.16, simulated=ratio)
+        yield PaperRow(name=name, paper_low=1.10, paper_high=1.16, simulated=ratio)
 
 
 def orderings(runs: Runs) -> dict[str, bool]:
@@ -128,6 +128,6 @@ def _kind(size: str) -> Kind:
     return "fitted" if size == _FITTED_SIZE else "predicted"
 
 
-def _again(name: str, paper: float, simulated: float) -> Row:
+def _again(name: str, paper: float, simulated: float) -> PaperRow:
     """Return a row that follows from those on throughput."""
-    return Row(name=name, paper_low=paper, paper_high=paper, simulated=simulated, follows=True)
+    return PaperRow(name=name, paper_low=paper, paper_high=paper, simulated=simulated, follows=True)

@@ -67,7 +67,12 @@ def tasks(size: str) -> tuple[TaskProfile, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """One run of an experiment."""
+    """One run of an experiment.
+
+    Example:
+        Setup(size="14B", mode="one_off", compute=96, train=32).gpus == 128
+
+    """
 
     size: str = "8B"
     mode: str = "rollart"

@@ -132,7 +132,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
             ["train", QUICKSTART, "run.directory=/proc/x", "--dry-run"],
             "cannot be used as the run's",
         ),
-        (["train", QUICKSTART, "model.path=./nope"], "there is no such directory"),
+        (["train", QUICKSTART, "model.path=./nope"], "no such directory"),
         (["config", "check"], "the following arguments are required: CONFIG\n"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),
         (["train", QUICKSTART, "run.steps=many"], "run.steps = 'many': must be a whole number"),
@@ -201,9 +201,9 @@ def test_a_model_that_lacks_a_file_is_told_before_torch_is_loaded(lines, tmp_pat
 
     assert said() == "error: model.path = './model': config.json is missing\n"
     (model / "config.json").write_text('{"architectures": ["Qwen3ForCausalLM"]}')
-    assert said().startswith("error: model.path = './model': no model.safetensors there")
+    assert said().startswith("error: model.path = './model': has no model.safetensors")
     (model / "model.safetensors").write_bytes(b"")
-    assert said().startswith("error: model.path = './model': no tokenizer there (wanted ")
+    assert said().startswith("error: model.path = './model': has no tokenizer (")
 
 
 def test_a_run_that_cannot_go_on_is_told_before_torch_is_loaded(lines, tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
         (["model.path=Qwen/Qwen9"], "model.path = 'Qwen/Qwen9': its shape is not known"),
         (["model.shape=Qwen3-235B-A22B"], "Qwen3-235B-A22B cannot be trained on any pool"),
         (["pools.fast.tp=1", "model.shape=Qwen3-72B"], "model.shape = 'Qwen3-72B': not known"),
-        (["pools.fast.role=any"], "pools.fast.role = 'any': say what it does"),
+        (["pools.fast.role=any"], 'pools.fast.role = \'any\': set "train" or "rollout"'),
         (["pools.trainers.role=rollout"], "no GPU is left for training"),
         (["pools.fast.tp=16"], "pools.fast.tp = 16: must be from 0"),
         (["tasks.web.profile.like=pond"], "tasks.web.profile.like = 'pond': not known"),
@@ -222,7 +222,7 @@ def test_a_wrong_request_is_one_message(lines, argv, message):
             ["model.shape=Qwen3-235B-A22B", "pools.trainers.count=64"],
             "Qwen3-235B-A22B fits on no pool: an engine needs 470 GB for weights and room for an "
             "episode of 8192 tokens, and a node of fast has 160 GB, a node of wide has 192 GB; "
-            "take larger GPUs",
+            "use GPUs with more memory",
         ),
     ],
 )

@@ -77,9 +77,9 @@ def await_a_version(tmp_path):
         with pytest.raises(StorageError) as caught:
             await engine.call("update", 7)
         assert str(caught.value) == (
-            "version 7 of the weights did not arrive in the Ray object store (never) within 0.5 s; "
-            "it holds no version: is the trainer alive and does it publish there? weights.wait_s "
-            "is the patience"
+            "weights version 7 did not arrive in the Ray object store (never) within 0.5 s; "
+            "it has no version: check that the trainer is alive and publishes there, or raise "
+            "weights.wait_s"
         )
         assert (await engine.call("stats"))["sampled_tokens"] == 0
         await host.close()

@@ -124,7 +124,7 @@ def test_a_users_mixture_keeps_its_counts():
         (
             OWN | {"active_parameters": 0.5},
             "models.mine.active_parameters = 0.5: "
-            "needs experts and experts_per_token, else leave out",
+            "is for models with experts: set experts and experts_per_token, or omit it",
         ),
         (
             MIXED | {"experts_per_token": 17},

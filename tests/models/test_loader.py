@@ -24,9 +24,9 @@ def test_a_local_directory_is_itself(tmp_path):
 
 def test_a_missing_directory_is_named(tmp_path):
     assert message_of(resolve, f"{tmp_path}/no") == (
-        f"model.path = '{tmp_path}/no': there is no such directory"
+        f"model.path = '{tmp_path}/no': no such directory"
     )
-    assert "there is no such directory" in message_of(resolve, "./no")
+    assert "no such directory" in message_of(resolve, "./no")
     (tmp_path / "file").write_text("")
     assert "is a file" in message_of(resolve, f"{tmp_path}/file")
 
@@ -36,7 +36,8 @@ def test_a_hub_that_cannot_be_reached_is_told(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     message = message_of(resolve, "someone/some-model")
     assert message.startswith(
-        "model.path = 'someone/some-model': no such directory, and the model hub does not give it"
+        "model.path = 'someone/some-model': no such directory, and the download from the model "
+        "hub failed"
     )
     assert message.endswith("; give the path of a local directory, such as ./my-model")
     assert "neither a directory nor a hub name" in message_of(resolve, "not a name!")
@@ -66,7 +67,7 @@ def test_weights_are_read_as_fp32_from_one_file_or_shards(tmp_path):
     }
     assert {array.dtype for array in weights.values()} == {numpy.dtype("float32")}
     (tmp_path / "two.safetensors").unlink()
-    assert "names two.safetensors, which is not there" in message_of(load_weights, tmp_path)
+    assert "names two.safetensors, which does not exist" in message_of(load_weights, tmp_path)
 
 
 def test_pickled_or_torn_weights_are_refused(tmp_path):
@@ -77,7 +78,7 @@ def test_pickled_or_torn_weights_are_refused(tmp_path):
 
 
 def test_a_directory_without_a_usable_tokenizer_is_refused(tmp_path):
-    assert "no tokenizer there (wanted tokenizer.json" in message_of(load_tokenizer, tmp_path)
+    assert "has no tokenizer (tokenizer.json" in message_of(load_tokenizer, tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     assert load_tokenizer(tmp_path).get_vocab() == tiny_tokenizer().get_vocab()
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -6,10 +6,10 @@ from math import inf
 import pytest
 from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem
 
-from rollart.planning.assignment import Crowd, estimate_s
+from rollart.planning.assignment import EngineLoad, estimate_s
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import Plan, PoolShare
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 
 BOUNDS = Bounds(make_problem())
 
@@ -19,13 +19,13 @@ def estimate(plan: Plan, *, served_s: float = 0.0, floor_s: float = 1.0) -> floa
     return estimate_s(problem, plan, demands=BOUNDS.demands, served_s=served_s, floor_s=floor_s)
 
 
-def test_a_life_among_others_is_waiting_reading_and_sampling():
+def test_an_attempt_among_others_takes_waiting_reading_and_sampling():
     demand = BOUNDS.demands[0]
     costs = BOUNDS.problem.engine_costs(H800.gpu, 1)
     attempt = demand.mean
     expected = attempt.env_s + attempt.score_s + 2 * attempt.prefill_s(costs) + attempt.sampled / 50
-    life_s = Crowd(reading=2.0, token_s=0.02).life_s(attempt, costs)
-    assert life_s == pytest.approx(expected, rel=1e-12)
+    attempt_s = EngineLoad(reading=2.0, token_s=0.02).attempt_s(attempt, costs)
+    assert attempt_s == pytest.approx(expected, rel=1e-12)
 
 
 def test_no_step_is_shorter_than_its_floor():
@@ -67,7 +67,7 @@ def test_a_split_that_reads_elsewhere_is_not_slowed_by_reading():
 
 @pytest.mark.parametrize("slots", [16, 64])
 def test_the_guess_is_of_the_order_of_a_simulated_step(slots):
-    bench = Bench(BOUNDS, events=0)
-    trial = bench.trial(make_plan(slots=slots))
-    simulated_s = bench.run(trial, Scale(attempts=32, steps=5, skip=2)).step_s
-    assert 0.5 < bench.guess(trial) / simulated_s < 2
+    runner = TrialRunner(BOUNDS, events=0)
+    trial = runner.trial(make_plan(slots=slots))
+    simulated_s = runner.run(trial, Scale(attempts=32, steps=5, skip=2)).step_s
+    assert 0.5 < runner.guess(trial) / simulated_s < 2

@@ -19,7 +19,7 @@ from rollart.control.rules import Batching, Redundancy
 from rollart.control.staleness import Staleness
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import SPLITS, Plan, PoolShare
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 from rollart.sim.costs import TrainCosts
 from rollart.sim.distributions import Latency
 
@@ -42,10 +42,10 @@ NOISE = 1.05
 """What a search allows for: the mean batch is drawn, and so are the ones simulated."""
 
 
-def parts_over_step(bench: Bench, plan: Plan, *scales: Scale) -> dict[str, float]:
+def parts_over_step(runner: TrialRunner, plan: Plan, *scales: Scale) -> dict[str, float]:
     """Return the parts of a plan's bound, each over its simulated step."""
-    trial = bench.trial(plan)
-    step_s = bench.run(trial, *scales).step_s
+    trial = runner.trial(plan)
+    step_s = runner.run(trial, *scales).step_s
     return {name: part_s / step_s for name, part_s in trial.bound.parts.items()}
 
 
@@ -59,7 +59,7 @@ def test_no_simulated_step_is_shorter_than_any_part_of_its_bound(name, mode, con
     problem = make_problem(rules=rules, constants=constants)
     bounds = Bounds(problem)
     plan = replace(PLANS[name], alpha=alpha)
-    over = parts_over_step(Bench(bounds, events=0), plan, SCALE)
+    over = parts_over_step(TrialRunner(bounds, events=0), plan, SCALE)
     assert max(over.values()) <= 1 + 1e-9, over
     bound = bounds.of(plan)
     assert bounds.estimate_s(plan, bound) >= bound.step_s
@@ -81,8 +81,8 @@ NARROW = make_plan(
 )
 def test_each_part_is_the_tightest_somewhere_and_close_to_the_step(part, plan):
     rules = make_rules(alpha=plan.alpha)
-    bench = Bench(Bounds(make_problem(rules=rules, constants=LITTLE)), events=0)
-    over = parts_over_step(bench, plan, replace(SCALE, steps=12, skip=4))
+    runner = TrialRunner(Bounds(make_problem(rules=rules, constants=LITTLE)), events=0)
+    over = parts_over_step(runner, plan, replace(SCALE, steps=12, skip=4))
     assert max(over, key=over.__getitem__) == part
     assert 0.5 < over[part] < NOISE
 
@@ -115,7 +115,7 @@ def test_bounds_hold_where_groups_keep_their_first_or_training_gpus_serve(name):
     plan, changes, more = BEYOND[name]
     rules = replace(make_rules(alpha=plan.alpha), **changes)
     bounds = Bounds(make_problem(rules=rules, **{"constants": LITTLE, **more}))
-    over = parts_over_step(Bench(bounds, events=0), plan, replace(SCALE, steps=12, skip=4))
+    over = parts_over_step(TrialRunner(bounds, events=0), plan, replace(SCALE, steps=12, skip=4))
     assert max(over.values()) < NOISE, over
     own_s = bounds.of(plan).step_s
     relaxed, assignment = bounds.relax(plan, keep=4)
@@ -131,10 +131,10 @@ def test_the_window_holds_with_redundant_groups_too(window, alpha, extra_groups)
     problem = make_problem(rules=rules)
     slots = problem.most_attempts(alpha=alpha, extra_groups=extra_groups)
     plan = make_plan(alpha=alpha, extra_groups=extra_groups, slots=slots)
-    bench = Bench(Bounds(problem), events=0)
-    trial = bench.trial(plan)
+    runner = TrialRunner(Bounds(problem), events=0)
+    trial = runner.trial(plan)
     scales = [replace(SCALE, steps=10, seed=seed) for seed in range(3)]
-    assert trial.bound.step_s <= bench.run(trial, *scales).step_s * (1 + 1e-9)
+    assert trial.bound.step_s <= runner.run(trial, *scales).step_s * (1 + 1e-9)
 
 
 def test_redundant_groups_let_the_slowest_be_left_behind():

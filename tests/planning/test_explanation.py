@@ -61,11 +61,11 @@ def test_a_plan_is_explained_from_its_split_to_its_distance_from_the_bound():
         "h800 50%, h20 25%.",
         "No plan that differs from 8 h800 train, 16 h800 (tp 1) + 16 h20 (tp 1) roll out in one "
         "decision was worth simulating.",
-        "12 divisions of the GPUs were bounded. Of all plans that came up, 7 were simulated "
-        "(9 simulations), 5 ruled out by their bounds and 3 left untried for want of budget. The "
-        "plan is 1.25 times the least bound of all. Its own bound is set by the life of a group: "
-        "its slowest member, its training and the way of the weights (training 60 s, generation "
-        "40 s, window 80 s, slots 20 s).",
+        "12 divisions of the GPUs were bounded. Of all plans considered, 7 were simulated "
+        "(9 simulations), 5 ruled out by their bounds and 3 not tried because the budget ran out. "
+        "The plan is 1.25 times the lowest bound of all plans. Its own bound is set by the time of "
+        "a group: its slowest member, its training and its weight update (training 60 s, "
+        "generation 40 s, window 80 s, slots 20 s).",
     ]
 
 
@@ -73,14 +73,14 @@ def test_gpus_without_use_are_named_with_the_reason():
     rollout = (PoolShare(pool=H800, gpus=15, tp=2), PoolShare(pool=H20, gpus=8, tp=1))
     split = explain(make_answer(plan=make_plan(rollout=rollout)))[0]
     assert split.endswith(
-        "Not used, because they would cost more than they bring: 1 h800, 8 h20. "
+        "Not used, because they would cost more than they gain: 1 h800, 8 h20. "
         "Idle, because they are too few for another engine: 1 h800."
     )
 
 
 def test_tasks_that_go_anywhere_and_a_single_pool_are_told_as_such():
     anywhere = explain(make_answer(plan=make_plan(serves=NOWHERE_SPECIAL)))
-    assert "reader, writer go to whichever engine has the least to do." in anywhere
+    assert "reader, writer go to the least busy engine." in anywhere
     one = make_plan(rollout=(PoolShare(pool=H800, gpus=16, tp=1),), serves={"reader": "h800"})
     assert not any("serves" in line for line in explain(make_answer(plan=one)))
 
@@ -88,7 +88,7 @@ def test_tasks_that_go_anywhere_and_a_single_pool_are_told_as_such():
 def test_waiting_for_episodes_or_environments_is_said_with_the_way_out():
     lines = explain(make_answer(figures=IDLE))
     assert any(line.startswith("The step waits for episodes:") for line in lines)
-    assert any("With alpha = 1 only 2 batches may be under way" in line for line in lines)
+    assert any("With alpha = 1 only 2 batches may be outstanding" in line for line in lines)
     slots = replace(BOUND, slots_s=90.0)
     lines = explain(make_answer(figures=IDLE, bound=slots))
     assert any("More environments would shorten it." in line for line in lines)

@@ -86,7 +86,7 @@ def test_a_single_node_is_divided_in_powers_of_two():
 
 def test_training_that_leaves_no_room_for_an_engine_is_refused():
     assert refusal(model=model_named("Qwen3-32B"), pools=(replace(H800, count=8),)) == (
-        "pools.h800.count = 8: Qwen3-32B needs 8 of them to train, and what is left has no room "
+        "pools.h800.count = 8: Qwen3-32B needs 8 of them to train, and the rest is too small "
         "for an engine of 2 GPUs: raise count or add a pool"
     )
     split = replace(H20, count=2, role="rollout", prefill=1, decode=3)

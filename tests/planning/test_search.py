@@ -8,7 +8,7 @@ from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import find
 from rollart.planning.explanation import bottleneck, explain
 from rollart.planning.search import search
-from rollart.planning.trials import Bench, Scale
+from rollart.planning.trials import Scale, TrialRunner
 
 EVENTS = 60_000
 SHORT = Scale(attempts=128, steps=5, skip=2)
@@ -46,8 +46,10 @@ def test_progress_is_told():
     search(make_problem(pools=(replace(H800, tp=1),)), events=1, progress=told.append)
     assert told == [
         "2 divisions of the GPUs, 2 candidates",
-        "candidates: 1 simulated, 0 ruled out by their bounds, 1 left untried for want of budget",
-        "plans in all: 1 simulated, 0 ruled out by their bounds, 5 left untried for want of budget",
+        "candidates: 1 simulated, 0 ruled out by their bounds, "
+        "1 not tried because the budget ran out",
+        "plans in all: 1 simulated, 0 ruled out by their bounds, "
+        "5 not tried because the budget ran out",
     ]
 
 
@@ -55,7 +57,7 @@ def test_an_answer_is_explained_in_sentences(answer):
     text = explain(answer)
     assert text[0] == f"{answer.plan}."
     assert text[-1].startswith(f"{answer.divisions} divisions of the GPUs were bounded")
-    assert f"{answer.gap:.2f} times the least bound" in text[-1]
+    assert f"{answer.gap:.2f} times the lowest bound" in text[-1]
     assert any(" would take " in sentence for sentence in text)
     assert bottleneck(answer) in {"training", "h800", "h20", "window", "slots"}
 
@@ -67,14 +69,14 @@ def test_every_plan_is_simulated_ruled_out_or_left_untried(answer):
     )
     assert answer.tried <= answer.simulated
     assert f"{answer.pruned} ruled out by their bounds" in explain(answer)[-1]
-    assert f"{answer.untried} left untried for want of budget" in explain(answer)[-1]
+    assert f"{answer.untried} not tried because the budget ran out" in explain(answer)[-1]
 
 
 def test_others_are_compared_over_runs_of_the_same_length(answer):
-    bench = Bench(Bounds(answer.problem), events=0)
-    base = bench.run(bench.trial(answer.plan), SHORT).step_s
+    runner = TrialRunner(Bounds(answer.problem), events=0)
+    base = runner.run(runner.trial(answer.plan), SHORT).step_s
     for plan, ratio in answer.others[:3]:
-        assert bench.run(bench.trial(plan), SHORT).step_s / base == ratio
+        assert runner.run(runner.trial(plan), SHORT).step_s / base == ratio
 
 
 @pytest.mark.parametrize(("mode", "alpha"), [("rollart", 1), ("rollart", 0), ("sync", 0)])

@@ -7,7 +7,7 @@ from rollart.control.lending import Lending
 from rollart.errors import ConfigError
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import PoolShare
-from rollart.planning.trials import Bench, Scale, make_world
+from rollart.planning.trials import Scale, TrialRunner, make_world
 from rollart.sim.loop import Loop
 
 
@@ -32,10 +32,10 @@ def test_engines_that_do_not_divide_evenly_keep_their_speed_together():
         rollout=(PoolShare(pool=H20, gpus=12, tp=4),),
         serves={"reader": "h20", "writer": "h20"},
     )
-    bench = Bench(Bounds(make_problem()), events=0)
-    trial = bench.trial(plan)
-    whole = bench.run(trial, Scale(attempts=32, steps=12, skip=2)).step_s
-    half = bench.run(trial, Scale(attempts=16, steps=12, skip=2)).step_s
+    runner = TrialRunner(Bounds(make_problem()), events=0)
+    trial = runner.trial(plan)
+    whole = runner.run(trial, Scale(attempts=32, steps=12, skip=2)).step_s
+    half = runner.run(trial, Scale(attempts=16, steps=12, skip=2)).step_s
     assert half == pytest.approx(whole, rel=0.25)
 
 

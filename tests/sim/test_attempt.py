@@ -10,7 +10,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.sim.attempt import Job, SimAttempt, Surroundings
+from rollart.sim.attempt import AttemptContext, Job, SimAttempt
 from rollart.sim.loop import Loop
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import (
@@ -46,7 +46,7 @@ class Rig:
                 seed=0,
             ),
             script=script,
-            around=Surroundings(
+            shared=AttemptContext(
                 loop=self.loop,
                 generation=self,
                 arrive=lambda _, action: action(),
@@ -165,5 +165,5 @@ def test_work_too_old_to_train_on_asks_for_no_more():
 
 
 def test_a_first_prompt_that_fills_the_limit_is_a_wrong_script():
-    with pytest.raises(InvariantError, match="leaves no room within 100 tokens"):
+    with pytest.raises(InvariantError, match="leaves no space to sample within 100 tokens"):
         Rig(script(max_tokens=100)).run()

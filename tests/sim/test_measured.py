@@ -30,7 +30,7 @@ from rollart.events import (
     Woke,
 )
 from rollart.observe.log import Record
-from rollart.sim.measured import Course, Measured, RunFigures, Standstills
+from rollart.sim.measured import AttemptRecord, EnginePauses, Measured, RunFigures
 from rollart.types import EngineInfo, Failure, TrajectoryInfo
 
 QUIET = Woke(at_s=0.0)
@@ -61,7 +61,7 @@ def measured(*records: tuple[float, object, list]) -> Measured:
 
 
 def test_a_standstill_is_counted_as_far_as_it_lies_within_a_span():
-    stood = Standstills()
+    stood = EnginePauses()
     for start, end in ((2.0, 3.0), (5.0, 9.0)):
         stood.begin(start)
         stood.end(end)
@@ -77,9 +77,9 @@ def test_an_attempts_course_is_told_from_launch_to_score():
         (5.0, TrajectoryFinished(info=info(7)), [Score(ids=(7,))]),
         (6.5, TrajectoryScored(id=7, reward=0.5), []),
     )
-    assert told.courses == {
-        7: Course(
-            place=(3, 2, 0),
+    assert told.attempts == {
+        7: AttemptRecord(
+            key=(3, 2, 0),
             launched_s=1.0,
             born_s=2.0,
             ended_s=5.0,
@@ -99,7 +99,10 @@ def test_a_failed_attempt_is_told_from_a_cancelled_one():
         (1.0, TrajectoryFailed(id=1, failure=failure, cost=0), []),
         (2.0, TrajectoryCancelled(id=2, cost=0), []),
     )
-    assert [(c.ended_s, c.has_failed) for c in told.courses.values()] == [(1.0, True), (2.0, False)]
+    assert [(c.ended_s, c.has_failed) for c in told.attempts.values()] == [
+        (1.0, True),
+        (2.0, False),
+    ]
 
 
 def test_work_takes_from_its_command_to_its_answer():
@@ -127,9 +130,9 @@ def test_the_mean_of_the_engines_standstills_is_not_an_attempts_own_time():
 
 
 def test_an_answer_to_nothing_is_refused():
-    with pytest.raises(UserError, match="attempt 9 was never launched"):
+    with pytest.raises(UserError, match="attempt 9, which it never launched"):
         measured((0.0, TrajectoryBorn(id=9, version=0), []))
-    with pytest.raises(UserError, match="was answered but never asked for"):
+    with pytest.raises(UserError, match="which it never commanded"):
         measured((0.0, Published(version=1), []))
 
 

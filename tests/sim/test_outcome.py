@@ -72,14 +72,14 @@ def test_a_short_run_is_the_beginning_of_a_longer_one_and_drains_nothing(mode):
 
 def test_a_run_that_ends_drains_its_last_steps():
     steps: dict[bool, list[Step]] = {}
-    for goes_on in (True, False):
+    for open_ended in (True, False):
         collector = Collector()
-        world = replace(lengthened("rollart", 8), goes_on=goes_on)
+        world = replace(lengthened("rollart", 8), open_ended=open_ended)
         simulator = Simulator(world, observers=[collector])
         collector.attach(simulator.fleet)
         simulator.run()
-        steps[goes_on] = collector.steps
-        assert bool(simulator.attempts) is goes_on
+        steps[open_ended] = collector.steps
+        assert bool(simulator.attempts) is open_ended
     assert steps[True][:4] == steps[False][:4]
     assert steps[True][7].ended_s > steps[False][7].ended_s
 

@@ -149,7 +149,7 @@ def test_nothing_is_drawn_from_a_run_too_short_to_choose_from(tmp_path):
     found = compare(record(tmp_path, "rollart", steps=11))
     assert found["not_drawn"] == "fewer than 12 steps, too few to draw other runs like it"
     assert found.keys().isdisjoint({"drawn", "drawn_error"})
-    with pytest.raises(UserError, match=r"fewer than 12 steps, too few .*; leave out the seed"):
+    with pytest.raises(UserError, match=r"fewer than 12 steps, too few .*; omit the seed"):
         load(tmp_path, seed=1)
 
 
@@ -245,10 +245,12 @@ def test_a_log_that_cannot_be_simulated_says_why(tmp_path):
         load(tmp_path)
     old = {name: each for name, each in header["rules"].items() if name != "dispatch"}
     log.write_text(json.dumps({**header, "rules": old}) + "\n" + "".join(rest))
-    with pytest.raises(UserError, match=r"'dispatch'.*\n.*another version of rollart"):
+    with pytest.raises(UserError, match=r"'dispatch'.*\n.*nother version of rollart"):
         load(tmp_path)
     log.write_text(first + "".join(rest[:5]))
-    with pytest.raises(UserError, match="holds 0 whole optimizer steps; at least 3"):
+    with pytest.raises(
+        UserError, match="has 0 complete optimizer steps; simulating the run needs at least 3"
+    ):
         load(tmp_path)
     log.write_text(first + "".join(rest[1:]))
     with pytest.raises(UserError, match=r"cannot be simulated: .*never launched"):
@@ -265,4 +267,4 @@ def test_a_run_cut_off_is_simulated_as_far_as_it_came(tmp_path):
     found = compare(tmp_path, draws=1)
     assert 3 <= found["steps"] < 24
     assert found["error"]["step_s"] < 0.2
-    assert load(tmp_path).goes_on
+    assert load(tmp_path).open_ended

@@ -5,12 +5,12 @@ import pytest
 from rollart.config.simulation import ScoringOptions
 from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
-from rollart.sim.rewards import RewardPlace
+from rollart.sim.rewards import RewardWorkers
 
 
 def play(options: ScoringOptions, *, at: list[float], seconds: float, until: float = 0.0):
     loop, ends = Loop(), []
-    place = RewardPlace(options, loop=loop)
+    place = RewardWorkers(options, loop=loop)
     for moment in at:
         loop.after(moment, lambda: place.submit(seconds, lambda: ends.append(loop.now)))
     loop.after(until, lambda: None)

@@ -4,10 +4,23 @@ from dataclasses import replace
 import pytest
 
 from rollart.sim.profiles import TASKS
-from studies.beyond import CHOICES, FULL, QUICK, RULES, Case, Extent, divided, low, study, world
+from studies.beyond import (
+    CHOICES,
+    FULL,
+    QUICK,
+    RULES,
+    BeyondExtent,
+    Case,
+    divided,
+    low,
+    study,
+    world,
+)
 from studies.paper import setup as paper
 
-SMALL = Extent(steps=4, skip=1, seeds=(1, 2), tasks=TASKS[4:], mix_part=8, task_part=8, fixed=(16,))
+SMALL = BeyondExtent(
+    steps=4, skip=1, seeds=(1, 2), tasks=TASKS[4:], mix_part=8, task_part=8, fixed=(16,)
+)
 
 
 @pytest.fixture(scope="module")

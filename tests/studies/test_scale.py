@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from rollart.sim.outcome import simulate
-from studies.scale import Size, Trial, cost, measure, study
+from studies.scale import ScaleResult, ScaleTrial, cost, measure, study
 
-TINY = Trial(shape="production", gpus=12, steps=5)
+TINY = ScaleTrial(shape="production", gpus=12, steps=5)
 SIMULATED = (
     "gpus",
     "events_per_step",
@@ -25,8 +25,8 @@ def study_tiny() -> dict:
     return study(trials, progress=lambda _: None, bounded=24)
 
 
-def size_of(events: float, event_us: float) -> Size:
-    return Size(
+def size_of(events: float, event_us: float) -> ScaleResult:
+    return ScaleResult(
         trial=TINY,
         seconds=0.0,
         cpu_s=events * event_us / 1e6,
@@ -39,7 +39,7 @@ def size_of(events: float, event_us: float) -> Size:
     )
 
 
-def calls_per_event(trial: Trial) -> float:
+def calls_per_event(trial: ScaleTrial) -> float:
     world = trial.world(0)
     with cProfile.Profile() as profile:
         actions = simulate(world).actions
@@ -85,7 +85,7 @@ def test_seeds_differ_and_are_averaged():
 
 @pytest.mark.parametrize(("shape", "sizes"), [("production", (24, 192)), ("long", (12, 48))])
 def test_an_event_takes_no_more_calls_in_a_larger_cluster(shape, sizes):
-    small, large = (calls_per_event(Trial(shape=shape, gpus=gpus, steps=2)) for gpus in sizes)
+    small, large = (calls_per_event(ScaleTrial(shape=shape, gpus=gpus, steps=2)) for gpus in sizes)
     assert large <= 1.05 * small
 
 

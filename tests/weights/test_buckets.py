@@ -143,7 +143,7 @@ def test_a_damaged_bucket_is_one_clear_error(tmp_path):
     store = open_files(tmp_path)
     store.publish(Version(4), weights(1.0))
     damage(tmp_path, "2")
-    wanted = f"bucket 2 of the weights of version 4 in the directory {tmp_path} is damaged"
+    wanted = f"bucket 2 of weights version 4 in the directory {tmp_path} is damaged"
     with pytest.raises(StorageError, match=wanted):
         store.fetch(Version(4))
 
@@ -152,7 +152,7 @@ def test_a_bucket_that_was_deleted_is_one_clear_error(tmp_path):
     store = open_files(tmp_path)
     store.publish(Version(4), weights(1.0))
     next(tmp_path.glob("*-*.1")).unlink()
-    with pytest.raises(StorageError, match=r"4-.*\.1 of the weights of version 4 is gone from"):
+    with pytest.raises(StorageError, match=r"4-.*\.1 of weights version 4 was deleted from"):
         store.fetch(Version(4))
 
 
@@ -264,7 +264,7 @@ class TestDelta:
             broken = content.copy()
             broken[at] ^= 0xFF
             path.write_bytes(broken)
-            with pytest.raises(StorageError, match="bucket 0 of the weights of version 1"):
+            with pytest.raises(StorageError, match="bucket 0 of weights version 1"):
                 store.fetch(Version(1))
         path.write_bytes(content)
         assert store.fetch(Version(1))["w"].tolist() == (values * np.float32(1.01)).tolist()

@@ -180,8 +180,8 @@ def test_a_version_that_never_arrives_is_one_clear_error(tmp_path, writer):
     writer.publish(Version(1), weights(1.0))
     puller = Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=0.1)
     wanted = (
-        rf"version 2 of the weights did not arrive in the directory {tmp_path} within 0.1 s; "
-        r"it holds version 1: is the trainer alive"
+        rf"weights version 2 did not arrive in the directory {tmp_path} within 0.1 s; "
+        r"its newest version is 1: check that the trainer is alive"
     )
     with pytest.raises(StorageError, match=wanted):
         puller.fetch(Version(2))
@@ -195,7 +195,7 @@ def test_damage_is_told_to_whoever_waits(tmp_path, writer):
     path.write_bytes(b"short")
     puller = Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=5)
     start_s = time.monotonic()
-    with pytest.raises(CorruptError, match=r"bucket 3 of the weights .* is damaged"):
+    with pytest.raises(CorruptError, match=r"bucket 3 of weights version .* is damaged"):
         puller.fetch(Version(1))
     assert time.monotonic() - start_s < 4
     writer.publish(Version(2), weights(2.0))
@@ -227,8 +227,8 @@ def test_a_store_that_does_not_answer_is_told_when_the_patience_ends(tmp_path, w
     writer.publish(Version(1), weights(1.0))
     flaky.failing = {".2": 10**6}
     wanted = (
-        rf"version 1 of the weights could not be read from the directory {tmp_path} within 0\.3 s: "
-        r"the link is down; weights\.wait_s is the patience"
+        rf"weights version 1 could not be read from the directory {tmp_path} within 0\.3 s: "
+        r"the link is down; check the store, or raise weights\.wait_s"
     )
     with open_puller(flaky, wait_s=0.3) as puller:
         with pytest.raises(StorageError, match=wanted):
@@ -269,7 +269,7 @@ def test_a_version_asked_for_when_only_newer_ones_are_left_says_so(tmp_path):
         writer.publish(Version(version), weights(version))
     with (
         closing(Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=0.1)) as puller,
-        pytest.raises(PrunedError, match=r"version 1 of the weights is no longer in .*version 2"),
+        pytest.raises(PrunedError, match=r"weights version 1 is no longer in .*newest is 2"),
     ):
         puller.fetch(Version(1))
 
@@ -278,7 +278,9 @@ def test_a_closed_puller_says_so(tmp_path):
     puller = Prefetcher(BucketStore(FileBlobs(tmp_path)))
     puller.close()
     puller.close()
-    with pytest.raises(StorageError, match="version 1 was asked of a puller that is closed"):
+    with pytest.raises(
+        StorageError, match="cannot fetch weights version 1: the prefetcher is closed"
+    ):
         puller.fetch(Version(1))
 
 
@@ -289,7 +291,7 @@ def test_stores_that_are_already_here_are_asked_directly():
     store.publish(Version(1), weights(1.0))
     assert source.fetch(Version(1))["w"][0] == 1
     assert source.pulled_s(Version(1)) >= 0
-    wanted = r"version 2 of the weights did not arrive in this process within 0.05 s"
+    wanted = r"weights version 2 did not arrive in this process within 0.05 s"
     with pytest.raises(StorageError, match=wanted):
         source.fetch(Version(2))
     source.close()

@@ -199,7 +199,7 @@ def test_missing_short_or_damaged_files_are_told_not_mapped(tmp_path):
     with pytest.raises(StorageError, match="do not match their manifest"):
         store.fetch(Version(0))
     data.unlink()
-    with pytest.raises(StorageError, match="weights of version 0 are gone"):
+    with pytest.raises(StorageError, match="weights version 0 was deleted"):
         store.fetch(Version(0))
     (tmp_path / "0.json").write_text("{")
     with pytest.raises(StorageError, match=r"0\.json is damaged"):
@@ -253,5 +253,5 @@ def test_a_full_memory_file_system_is_an_error_not_a_crash(tmp_path):
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"cannot make the weight directory .*/file/weights"):
+    with pytest.raises(StorageError, match=r"cannot create the weight directory .*/file/weights"):
         SharedMemoryStore(tmp_path / "file" / "weights")

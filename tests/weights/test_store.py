@@ -224,8 +224,8 @@ def test_a_version_that_never_arrives_is_one_clear_message(store):
     store.publish(Version(1), filled(1))
     source = open_source(store, wait_s=0.05)
     wanted = (
-        f"version 2 of the weights did not arrive in {store.place} within 0.05 s; it holds version "
-        "1: is the trainer alive and does it publish there? weights.wait_s is the patience"
+        f"weights version 2 did not arrive in {store.place} within 0.05 s; its newest version is "
+        "1: check that the trainer is alive and publishes there, or raise weights.wait_s"
     )
     with pytest.raises(StorageError, match=re.escape(wanted)):
         source.fetch(Version(2))

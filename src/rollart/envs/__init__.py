@@ -1,1 +1,1 @@
-"""Environments, adapters of the Env port."""
+"""Environments: the shipped ones, and how one is found by name."""

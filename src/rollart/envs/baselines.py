@@ -1,7 +1,7 @@
-"""Players without a model: a random one and a noisy one, and the loop that lets them play.
+"""Players without a model: a random one and a noisy one, and the loop in which they play.
 
-Used to try an environment, to measure chance, and to make demonstrations for warm starts. A play
-is determined by the environment, the player and the seed.
+Used to try an environment, to measure chance level, and to make demonstrations for warm starts. An
+episode is determined by the environment, the player and the seed.
 """
 
 import inspect
@@ -24,15 +24,27 @@ _TEXT_LENGTH = 8
 
 @runtime_checkable
 class Suggesting(Protocol):
-    """An environment that can name a good action."""
+    """An environment that can suggest a good action.
+
+    Example:
+        env = NumberGuess(largest=10)
+        env.reset(0, {})
+        env.suggest() == "5"
+
+    """
 
     def suggest(self) -> "str | Awaitable[str]":
-        """Return a good action now."""
+        """Return a good action for the current state."""
         ...
 
 
 class BaselinePlayer(Protocol):
-    """Chooses actions."""
+    """Chooses actions without a model.
+
+    Example:
+        RandomPlayer().act(env, {"actions": ["up", "down"]}, Random(0))  # "up" or "down"
+
+    """
 
     def act(self, env: Env, info: Mapping[str, Json], random: Random) -> "str | Awaitable[str]":
         """Return the next action."""
@@ -41,7 +53,12 @@ class BaselinePlayer(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomPlayer:
-    """Draws from `info["actions"]`, or writes a few random letters when there is none."""
+    """Draws from `info["actions"]`, or writes a few random letters when there is none.
+
+    Example:
+        RandomPlayer().act(env, {"actions": ["left"]}, Random(0)) == "left"
+
+    """
 
     def act(self, env: Env, info: Mapping[str, Json], random: Random) -> str:
         """Return a random action."""
@@ -54,7 +71,12 @@ class RandomPlayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoisyPlayer:
-    """Takes the environment's suggestion, or with probability `noise` a random action."""
+    """Takes the environment's suggestion, or with probability `noise` a random action.
+
+    Example:
+        NoisyPlayer(noise=0.0).act(env, info, Random(0)) == env.suggest()
+
+    """
 
     noise: float = 0.5
 
@@ -75,7 +97,13 @@ class NoisyPlayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Play:
-    """The record of one episode: `observations` has one entry more than `actions`."""
+    """The record of one episode: `observations` has one entry more than `actions`.
+
+    Example:
+        Play(observations=("1 to 10", "higher", "right"), actions=("5", "8"),
+             rewards=(0.0, 1.0), stop="terminated", success=True)
+
+    """
 
     observations: tuple[str, ...]
     actions: tuple[str, ...]
@@ -93,9 +121,9 @@ async def play(
     index: int | None = None,
     watch: Watch | None = None,
 ) -> Play:
-    """Play one episode of an environment, sync or async: training's task of an index.
+    """Play one episode of a sync or async environment: the training task with this index.
 
-    The index is the seed's if none is given.
+    Without an index, the seed is the index.
     """
     random = Random(derive_seed(seed, 1))
     over = nullcontext if watch is None else watch.over
@@ -137,7 +165,7 @@ def _has_succeeded(info: Mapping[str, Json], stop: StopReason, rewards: list[flo
 
 
 async def _settle(value: object) -> object:
-    """Await what an async environment returned; pass on what a sync one did."""
+    """Return the value of a sync environment; await that of an async one."""
     if inspect.isawaitable(value):
         return await cast("Awaitable[object]", value)
     return value

@@ -1,16 +1,13 @@
-"""Calculator: arithmetic problems, and a calculator that may be asked before answering.
+"""Calculator: arithmetic problems, with a calculator that the agent may use before it answers.
 
-The agent writes `calc: 12*7` and reads the result, or `answer: 84` and the episode ends; the
-reward is 1 for the right answer. The last of `max_turns` turns must be an answer. Problems with
-more terms take more steps by hand, yet one call of the calculator settles any.
+The agent writes `calc: 12*7` and reads the result, or `answer: 84` and the episode ends; the reward
+is 1 for the right answer. The last of `max_turns` turns must be an answer.
 
-A task may name its `split`: problems are divided by their expression, one in five is kept for
-"test", so none of an evaluation is ever met in training, neither in words nor in signs.
+A task may name its `split`: problems are divided by their expression and one in five is kept for
+"test", so no problem of an evaluation occurs in training, neither in words nor in symbols.
 
-Arithmetic as a small language: numbers, + - * / // % and brackets, nothing else.
-
-Text is parsed to a syntax tree and the tree is walked; nothing is ever evaluated as code. Length,
-depth and size of results are bounded, so no expression can take more than microseconds.
+Expressions are parsed to a syntax tree that is walked; nothing is ever evaluated as code. Length,
+depth and size of results are bounded, so no expression takes more than microseconds.
 """
 
 import ast
@@ -40,7 +37,7 @@ _BINARY: dict[type[ast.operator], Callable[[Fraction, Fraction], Fraction | int]
 
 
 class ArithmeticsError(ValueError):
-    """An expression that has no value; the message is fit to be shown to an agent."""
+    """An expression that cannot be computed; the message may be shown to the agent."""
 
 
 def compute(expression: str) -> Fraction:
@@ -79,7 +76,7 @@ def _walk(node: ast.expr) -> Fraction:
 
 
 def _exact(number: float) -> Fraction:
-    """Return the number as it was written."""
+    """Return the exact value of a number as it was written, not of its binary rounding."""
     if not math.isfinite(number):
         raise ArithmeticsError("too large")
     return Fraction(str(number))
@@ -95,13 +92,13 @@ _WORDS = {"+": "plus", "-": "minus", "*": "times"}
 _FEWEST_TURNS, _MOST_TURNS = 2, 4
 _MOST_TERMS, _MOST_DIGITS = 5, 6
 _REDRAWS = 200
-"""More draws than it ever takes to find a problem of a split."""
+"""More draws than it takes to find a problem of a split."""
 _PLAIN = re.compile(r"[+-]?([0-9]{1,40}(\.[0-9]{0,40})?|\.[0-9]{1,40}|[0-9]{1,40}/[0-9]{1,40})")
 _HINT = "write calc: or answer:"
 
 
 class Calculator:
-    """A problem in words or signs; 1 for the right answer."""
+    """A problem in words or symbols; the reward is 1 for the right answer."""
 
     system_prompt = "Write calc: 2+3 to compute, then answer: 5"
     inline = True
@@ -121,10 +118,10 @@ class Calculator:
         self._turns = 0
         self._expression = "0"
         self._result: str | None = None
-        """What the calculator said of the whole problem, if it was asked."""
+        """The calculator's result for the whole problem, if the agent computed it."""
 
     def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """Pose the seed's problem of the task's `split`, or the one it names as `expression`."""
+        """Pose the task's `expression`, or the problem that the seed draws from its `split`."""
         random = Random(seed)
         given = task.get("expression")
         self._expression = self._draw(random, task.get("split")) if given is None else str(given)
@@ -138,7 +135,7 @@ class Calculator:
         return self._pose(in_words=in_words), self._info(success=False)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
-        """Compute or judge; anything else is told and costs the turn."""
+        """Compute, or judge an answer; anything else returns a hint and uses up the turn."""
         self._turns += 1
         verb, _, text = action.strip().partition(":")
         match verb.strip().lower():
@@ -198,9 +195,9 @@ class Calculator:
 
 
 def _number(text: str) -> str | None:
-    """Return a plain number in its one spelling, None if the text is none.
+    """Return a plain number in its canonical spelling; None if the text is not one.
 
-    Exponents are refused unread: 1e999999999 would take the whole program's time and memory.
+    Exponents are refused unparsed: 1e999999999 would take all of the program's time and memory.
     """
     if _PLAIN.fullmatch(text.strip()) is None:
         return None

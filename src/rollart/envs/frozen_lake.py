@@ -1,16 +1,14 @@
 """FrozenLake: cross a frozen lake from the top left corner to the goal without falling in.
 
-Owns the random lakes (always solvable, because each is drawn until a safe path exists) and how a
-lake is put into words. Squares are named as on a chess board: a letter for the column, growing to
-the right, and a number for the row, growing downwards; the start is `a1`.
+Owns the random lakes, always solvable because each is drawn until a safe path exists, and their
+description. Squares are named as on a chess board: a letter for the column, growing to the right,
+and a number for the row, growing downwards; the start is `a1`. The text is short on purpose: holes
+and goal are given once, later turns give only the player's position. An illegal move uses up the
+turn and returns a message; it never raises.
 
-A task may name its `split`: lakes are divided by their holes, one in five is kept for "test", so
-no lake of an evaluation is ever met in training. Test lakes are numbered, and the task's `index`
-chooses one: an evaluation poses different lakes while there are any left, and every evaluation
-the same ones.
-
-The text is short on purpose: what does not change (holes and goal) is said once, later turns say
-only where the player stands. An illegal move is told and spent; it never raises.
+A task may name its `split`: lakes are divided by their holes and one in five is kept for "test", so
+no lake of an evaluation occurs in training. The task's `index` chooses a test lake: an evaluation
+uses different lakes as long as there are any, and every evaluation uses the same ones.
 """
 
 from collections import deque
@@ -37,13 +35,13 @@ _SIDEWAYS = {
 _SMALLEST, _LARGEST = 2, 9
 _ATTEMPTS = 50
 _HOLE_CHANCE = 0.3
-"""How likely a square is a hole where no number of holes is asked for."""
+"""Probability that a square is a hole if no number of holes is given."""
 _PATIENCE = 2000
-"""Draws in a row without a new test lake after which there are thought to be no more."""
+"""Draws in a row without a new test lake after which the search stops."""
 
 
 class FrozenLake:
-    """A lake with holes; 1 for reaching the goal, 0 for falling in."""
+    """A lake with holes; the reward is 1 at the goal, 0 in a hole."""
 
     system_prompt = "Reach goal, avoid holes: up, down, left or right"
     inline = True
@@ -70,7 +68,7 @@ class FrozenLake:
         self._player: Square = (0, 0)
 
     def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """Draw the seed's lake; `task` may name another `size`, number of `holes`, or a `split`."""
+        """Draw a lake from the seed; `task` may set `size`, the number of `holes`, or a `split`."""
         self._random = Random(seed)
         self._size, holes = self._default
         if "size" in task or "holes" in task:
@@ -141,7 +139,7 @@ def _check_size(size: Json) -> int:
 
 
 def _check_holes(holes: Json, size: int) -> int | None:
-    """Return the number of holes, None where each square is left to chance."""
+    """Return the checked number of holes; None: each square is a hole by chance."""
     most = (size - 1) ** 2
     if holes is None:
         return None
@@ -154,7 +152,7 @@ def _check_holes(holes: Json, size: int) -> int | None:
 def _choose_lake(
     random: Random, size: int, count: int | None, task: Mapping[str, Json]
 ) -> frozenset[Square]:
-    """Return the test lake of the task's index, or a random lake of its split."""
+    """Return the test lake with the task's index, or a random lake of its split."""
     split, index = task.get("split"), task.get("index")
     if split == "test" and isinstance(index, int):
         lakes = _test_lakes(size, count, 1 << index.bit_length())
@@ -167,7 +165,7 @@ def _choose_lake(
 
 @cache
 def _test_lakes(size: int, count: int | None, wanted: int) -> tuple[frozenset[Square], ...]:
-    """Return the first different lakes of the test split, fewer than wanted if no more turn up."""
+    """Return the first distinct lakes of the test split; fewer than `wanted` if no more exist."""
     random = Random(0)
     lakes: dict[frozenset[Square], None] = {}
     misses = 0
@@ -181,7 +179,7 @@ def _test_lakes(size: int, count: int | None, wanted: int) -> tuple[frozenset[Sq
 
 
 def _draw_holes(random: Random, size: int, count: int | None) -> frozenset[Square]:
-    """Draw holes that leave a path; keep a random one free if chance does not find one."""
+    """Draw holes that leave a path; after `_ATTEMPTS` failures, keep a random path free."""
     start, goal = (0, 0), (size - 1, size - 1)
     squares = [(r, c) for r in range(size) for c in range(size)]
     free = [square for square in squares if square not in (start, goal)]

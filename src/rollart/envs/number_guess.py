@@ -1,7 +1,7 @@
-"""Number guessing: find a number between 1 and N, told after each guess which way it lies.
+"""NumberGuess: find a number between 1 and N; each wrong guess is answered "higher" or "lower".
 
-The reward is 1 for the number, 0 when the guesses are used up. A text that is no number in range
-is told and spent.
+The reward is 1 for the number, 0 when the guesses are used up. A text that is not a number in range
+uses up a guess and returns a message; it never raises.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ _LARGEST = 1000
 
 
 class NumberGuess:
-    """A number to be found by guessing; 1 for finding it."""
+    """A number to find by guessing; the reward is 1 for finding it."""
 
     system_prompt = "Guess the number"
     inline = True
@@ -31,7 +31,7 @@ class NumberGuess:
         self._range = (1, largest)
 
     def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
-        """Draw the seed's number."""
+        """Draw the number from the seed."""
         self._secret = Random(seed).randint(1, self._largest)
         self._left = self._guesses
         self._range = (1, self._largest)
@@ -55,7 +55,7 @@ class NumberGuess:
         return observation, 0.0, self._left <= 0, False, self._info(success=False)
 
     def suggest(self) -> str:
-        """Return the middle of what is left."""
+        """Return the middle of the remaining range."""
         return str(sum(self._range) // 2)
 
     def _info(self, *, success: bool) -> dict[str, Json]:

@@ -1,12 +1,11 @@
-"""Finding an environment by name: a shipped one, or `module:Class` or `file.py:Class` of a user.
+"""Finds an environment by name: a shipped one, or a user's `module:Class` or `file.py:Class`.
 
-What is returned has been checked to look like an Env, so a wrong name or shape is one message
-before a run starts rather than a failure in each episode.
+The class is checked to look like an Env before a run starts, so a wrong name or shape is one
+message rather than a failure in each episode.
 
-Splits: which problems of an environment may be met in training, and which in evaluations.
-
-A problem belongs to one split by what determines it, written as text, and by nothing else: whoever
-draws it, with whatever seed, finds it in the same split. One in five is "test", the others "train".
+Also owns the splits of an environment's problems. A problem's split follows from the text that
+determines it and from nothing else, so every seed finds it in the same split: one in five is
+"test", the others "train".
 """
 
 import inspect
@@ -25,7 +24,7 @@ from rollart.types import Json
 
 _FIELD = "env.name"
 _CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
-"""How the methods of an environment are called."""
+"""The arguments with which an environment's methods are called."""
 
 
 def load_env_class(name: str) -> Callable[..., Env]:
@@ -53,7 +52,7 @@ def load_env_class(name: str) -> Callable[..., Env]:
 def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
     """Return a new environment, its options checked against what its class accepts.
 
-    A class that takes a keyword `slot` is told the one it is made for.
+    A class with a keyword parameter `slot` receives the slot it is made for.
     """
     env_class = load_env_class(name)
     parameters = _parameters(env_class)
@@ -78,10 +77,10 @@ def make_env(name: str, *, options: Mapping[str, Json], slot: int = 0) -> Env:
 
 
 def _parameters(env_class: Callable[..., Env]) -> Mapping[str, inspect.Parameter]:
-    """Return what a class can be made with; anything, where it does not say."""
+    """Return a class's parameters; any keyword, if its signature is unknown."""
     try:
         return inspect.signature(env_class).parameters
-    except (TypeError, ValueError):  # made by what is not Python
+    except (TypeError, ValueError):  # a class that is not written in Python
         anything = inspect.Parameter("options", inspect.Parameter.VAR_KEYWORD)
         return {anything.name: anything}
 
@@ -103,7 +102,7 @@ def env_source(name: str) -> str:
 
 
 async def close_env(env: Env) -> None:
-    """Close an environment, if it can be."""
+    """Close an environment, if it has a `close` method."""
     close = getattr(env, "close", None)
     if close is not None:
         value = close()
@@ -112,7 +111,7 @@ async def close_env(env: Env) -> None:
 
 
 def refuse_method(env_class: type, method: str, arguments: tuple[str, ...]) -> str:
-    """Say why a method cannot be called with these; empty if it can, or nobody knows."""
+    """Return why a method cannot be called with these arguments; empty if it can, or is unknown."""
     written = inspect.getattr_static(env_class, method, None)
     if not inspect.isfunction(written) and not isinstance(written, staticmethod | classmethod):
         return ""
@@ -131,7 +130,7 @@ def _has_shape(value: object) -> bool:
 T = TypeVar("T")
 
 _TEST_SHARE = 5
-"""One problem in so many is kept for evaluations."""
+"""One problem in this many is kept for evaluations."""
 
 
 def split_of(problem: str) -> str:
@@ -142,9 +141,10 @@ def split_of(problem: str) -> str:
 def draw_of_split(
     draw: Callable[[], T], name: Callable[[T], str], *, split: Json, redraws: int
 ) -> T:
-    """Draw a problem of a split, of any if it is None; at last whatever was drawn, if none fits.
+    """Draw a problem of a split, or of any split if it is None.
 
-    `name` gives the text that determines a problem.
+    `name` returns the text that determines a problem. After `redraws` draws without a match, the
+    last problem is returned, so that an environment with few problems does not fail.
     """
     problem = draw()
     for _ in range(redraws):

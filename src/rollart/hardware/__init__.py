@@ -1,1 +1,1 @@
-"""Figures of GPUs, links and models, as the simulator and planner use them."""
+"""Figures of GPUs, links and models that the simulator and the planner use."""

@@ -1,7 +1,7 @@
-"""Hardware: what a GPU and a link can do at best, from public datasheets.
+"""Hardware: the peak figures of GPUs and links, from public datasheets.
 
-Figures are peaks as vendors print them; how much of a peak is reached is the cost model's to say.
-The unit is in each field's name, and properties give some in bytes.
+Figures are peaks as vendors print them; the cost model decides how much of a peak is reached. Units
+are in the field names. Shipped entries and a user's own pass the same checks (`tables.Entry`).
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,15 @@ UNSOURCED = "given by the user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    """One kind of GPU."""
+    """One kind of GPU.
+
+    Example:
+        gpu_named("H20").memory_gb == 96.0
+
+    """
 
     name: str
-    """What configs call it."""
+    """Its name in configs."""
     dense_tflops: float
     """Peak bf16 operations without sparsity, in 10^12 per second."""
     memory_gb: float
@@ -36,9 +41,9 @@ class Gpu:
     cost: float
     """Price of one hour relative to one H20."""
     cost_source: str
-    """Where the price is from."""
+    """The source of the price."""
     source: str
-    """Where the other figures are from."""
+    """The source of the other figures."""
 
     @property
     def memory_bytes(self) -> float:
@@ -47,22 +52,27 @@ class Gpu:
 
     @property
     def peer_bytes_per_s(self) -> float:
-        """One direction to another GPU of the node: NVLink where there is one, else PCIe."""
+        """Bandwidth in one direction to a GPU of the same node: by NVLink if present, else PCIe."""
         return (self.nvlink_gb_s or self.pcie_gb_s) / 2 * GIGA
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """One kind of link between machines or devices."""
+    """One kind of link between machines or devices.
+
+    Example:
+        link_named("tcp_200g").gb_s == 25.0
+
+    """
 
     name: str
-    """What configs call it."""
+    """Its name in configs."""
     gb_s: float
     """Nominal rate of one direction in 10^9 bytes per second."""
     weights_gb_s: float
-    """What of that moving a model's weights reaches."""
+    """The rate that moving a model's weights reaches."""
     source: str
-    """Where the rates are from."""
+    """The source of the rates."""
 
 
 GPU_FIELDS = (
@@ -78,11 +88,11 @@ GPU_FIELDS = (
 )
 """Fields of a GPU entry; all but the two sources must be given."""
 LINK_FIELDS = ("gbit_s", "gb_s", "weights_gb_s", "source")
-"""Fields of a link entry: exactly one of the two nominal rates, and what is reached of it."""
+"""Fields of a link entry: exactly one of the two nominal rates, and the rate reached."""
 
 
 def gpu_from(name: str, mapping: Mapping[str, object]) -> Gpu:
-    """Return the GPU an entry describes, or say which of its fields is wrong."""
+    """Return the GPU of an entry; raise ConfigError naming the field that is wrong."""
     entry = Entry(section=f"gpus.{name}", values=mapping)
     entry.check_fields(GPU_FIELDS)
     return Gpu(
@@ -100,7 +110,7 @@ def gpu_from(name: str, mapping: Mapping[str, object]) -> Gpu:
 
 
 def link_from(name: str, mapping: Mapping[str, object]) -> Link:
-    """Return the link an entry describes, or say which of its fields is wrong."""
+    """Return the link of an entry; raise ConfigError naming the field that is wrong."""
     entry = Entry(section=f"links.{name}", values=mapping)
     entry.check_fields(LINK_FIELDS)
     if "gbit_s" in mapping and "gb_s" in mapping:
@@ -126,20 +136,20 @@ def _links() -> dict[str, Link]:
 
 
 GPU_NAMES: tuple[str, ...] = tuple(_gpus())
-"""Every GPU that is shipped."""
+"""Names of the shipped GPUs."""
 LINK_NAMES: tuple[str, ...] = tuple(_links())
-"""Every link that is shipped."""
+"""Names of the shipped links."""
 
 
 def gpu_named(name: str, *, field: str = "gpu") -> Gpu:
-    """Return a shipped GPU; `field` is what an error calls the place the name came from."""
+    """Return a shipped GPU; errors name `field` as the origin of the name."""
     if name in _gpus():
         return _gpus()[name]
     raise unknown(field, name, known=GPU_NAMES)
 
 
 def link_named(name: str, *, field: str = "link") -> Link:
-    """Return a shipped link; `field` is what an error calls the place the name came from."""
+    """Return a shipped link; errors name `field` as the origin of the name."""
     if name in _links():
         return _links()[name]
     raise unknown(field, name, known=LINK_NAMES)

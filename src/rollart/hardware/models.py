@@ -1,7 +1,7 @@
 """Models: the shapes that decide how many bytes and operations a token costs.
 
 Only counts that follow from a model's public configuration are here. Weights and keys and values
-are bf16; how fast they move and multiply is the cost model's to say.
+are bf16; the cost model decides how fast they move and multiply.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,15 @@ UNSOURCED = "given by the user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelShape:
-    """One decoder with grouped-query attention, dense or a mixture of experts."""
+    """One decoder with grouped-query attention, dense or a mixture of experts.
+
+    Example:
+        model_named("Qwen3-8B").kv_bytes_per_token == 147_456
+
+    """
 
     name: str
-    """What configs call it."""
+    """Its name in configs."""
     parameters: float
     """Weights in billions."""
     active_parameters: float
@@ -40,7 +45,7 @@ class ModelShape:
     experts_per_token: int
     """Routed experts one token passes through in a layer; 0 if dense."""
     source: str
-    """Where the figures are from."""
+    """The source of the figures."""
 
     @property
     def weight_bytes(self) -> float:
@@ -49,19 +54,19 @@ class ModelShape:
 
     @property
     def kv_bytes_per_token(self) -> int:
-        """Bytes of keys and values that one token leaves in the cache, in bf16."""
+        """Bytes of keys and values of one cached token, in bf16."""
         return 2 * self.layers * self.kv_heads * self.head_dim * BF16_BYTES
 
     def kv_bytes_over(self, tp: int) -> float:
-        """Return the bytes one token leaves in all caches of an engine of `tp` GPUs.
+        """Return the bytes of one cached token over all `tp` GPUs of an engine.
 
-        Where there are more GPUs than heads, several hold the same head.
+        With more GPUs than key and value heads, several GPUs hold the same head.
         """
         return self.kv_bytes_per_token * max(1.0, tp / self.kv_heads)
 
     @property
     def flops_per_token(self) -> float:
-        """Operations of one token in the forward pass, but for attention to its context."""
+        """Operations of one token in the forward pass, without attention to its context."""
         return 2 * self.active_parameters * BILLION
 
     def attention_flops_per_token(self, context: float) -> float:
@@ -85,7 +90,7 @@ MODEL_FIELDS = (
 
 
 def model_from(name: str, mapping: Mapping[str, object]) -> ModelShape:
-    """Return the model an entry describes, or say which of its fields is wrong."""
+    """Return the model of an entry; raise ConfigError naming the field that is wrong."""
     dense = {"active_parameters": mapping.get("parameters"), "experts": 0, "experts_per_token": 0}
     is_dense = not mapping.get("experts")
     given = dense | dict(mapping) if is_dense else dict(mapping)
@@ -117,7 +122,8 @@ def _check_shape(shape: ModelShape, entry: Entry) -> None:
         raise entry.error("active_parameters", f"must be at most parameters = {shape.parameters}")
     if not shape.experts and shape.active_parameters != shape.parameters:
         raise entry.error(
-            "active_parameters", "needs experts and experts_per_token, else leave out"
+            "active_parameters",
+            "is for models with experts: set experts and experts_per_token, or omit it",
         )
 
 
@@ -128,11 +134,11 @@ def _models() -> dict[str, ModelShape]:
 
 
 MODEL_NAMES: tuple[str, ...] = tuple(_models())
-"""Every model that is shipped."""
+"""Names of the shipped models."""
 
 
 def model_named(name: str, *, field: str = "model") -> ModelShape:
-    """Return a shipped model; `field` is what an error calls the place the name came from."""
+    """Return a shipped model; errors name `field` as the origin of the name."""
     if name in _models():
         return _models()[name]
     raise unknown(field, name, known=MODEL_NAMES)

@@ -1,7 +1,7 @@
-"""Entries: named tables of figures, shipped as data files or given by the user, read with checks.
+"""Entries: checked tables of figures, shipped as data files or given by the user.
 
-An entry that loads is complete: every field was there or has a stated default, has the right type
-and lies in its range. A shipped entry and a user's entry pass the same checks.
+An entry that loads is complete: every field is present or has a default, has the right type and is
+in its range. Shipped entries and a user's entries pass the same checks.
 """
 
 import math
@@ -18,15 +18,20 @@ from rollart.plugins import HARDWARE_TABLES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One table of figures and the name errors give it."""
+    """One table of figures and its name in errors.
+
+    Example:
+        Entry(section="gpus.mine", values={"memory_gb": 80}).number("memory_gb") == 80.0
+
+    """
 
     section: str
-    """What the table is called in messages, such as `gpus.H20`."""
+    """The name of the table in messages, such as `gpus.H20`."""
     values: Mapping[str, object]
     """The figures by field."""
 
     def check_fields(self, allowed: Collection[str]) -> None:
-        """Refuse a field that nothing reads."""
+        """Raise ConfigError for an unknown field, with the nearest known one."""
         for key, value in self.values.items():
             if key not in allowed:
                 near = get_close_matches(key, allowed, n=1)
@@ -35,7 +40,7 @@ class Entry:
                 raise ConfigError(f"{self.section}.{key}", value, fix)
 
     def number(self, key: str, *, may_be_zero: bool = False) -> float:
-        """Return a finite number above zero, or at least zero where that makes sense."""
+        """Return a finite number above zero, or at least zero with `may_be_zero`."""
         value = self._present(key, "a number")
         wanted = "at least 0" if may_be_zero else "above 0"
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -52,14 +57,14 @@ class Entry:
         return value
 
     def text(self, key: str, *, default: str) -> str:
-        """Return a text that says something, or the default where the field is left out."""
+        """Return a text that is not empty, or the default if the field is missing."""
         value = self.values.get(key, default)
         if not isinstance(value, str) or not value.strip():
             raise self.error(key, "must be a text that is not empty")
         return value
 
     def error(self, key: str, fix: str) -> ConfigError:
-        """Return the error that names this field and its value."""
+        """Return a ConfigError that names this field and its value."""
         return ConfigError(f"{self.section}.{key}", self.values.get(key), fix)
 
     def _present(self, key: str, kind: str) -> object:
@@ -75,7 +80,7 @@ def shipped(file: str, *, table: str) -> dict[str, Mapping[str, object]]:
 
 
 def unknown(field: str, name: str, *, known: Collection[str]) -> ConfigError:
-    """Return the error for a name no entry has: the nearest names, then all."""
+    """Return the error for an unknown name: the nearest names, then all."""
     hint = ", ".join(_nearest(name.casefold(), {each.casefold(): each for each in known}))
     near = f"nearest: {hint}; " if hint else ""
     return ConfigError(field, name, f"not known; {near}must be one of {', '.join(known)}")

@@ -1,9 +1,8 @@
-"""The files of a model's directory: which there must be, found and read without loading torch.
+"""The files of a model's directory: where it is, and which files it must have; loads no torch.
 
-Only safetensors count as weights, never pickles. Whatever cannot be used raises a ModelError that
-says what is missing and where.
-
-Where a model is: a directory of this machine, or a name on the model hub. Loads nothing.
+A model is a directory of this machine or a name on the model hub. Only safetensors count as
+weights, never pickles, because loading a pickle can run code. A model that cannot be used raises a
+ModelError that says what is missing and where.
 """
 
 from collections.abc import Generator
@@ -21,25 +20,25 @@ _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json")
 
 
 def check_files(directory: Path, *, named: str) -> None:
-    """Refuse a directory that lacks what a model is made of, by what it was named."""
-    with told_as(named, directory):
+    """Raise ModelError if a directory lacks a file; the error uses the user's name for it."""
+    with reported_as(named, directory):
         load_config(directory)
         weight_files(directory)
         check_tokenizer(directory)
 
 
 @contextmanager
-def told_as(named: str, directory: Path) -> Generator[None]:
-    """Have errors of a directory begin with what the user wrote for it."""
+def reported_as(named: str, directory: Path) -> Generator[None]:
+    """Make errors about a directory start with the name the user gave it."""
     try:
         yield
     except ModelError as error:
-        said = str(error).removeprefix(f"{directory}: ")
-        raise ModelError(f"model.path = {named!r}: {said}") from error
+        problem = str(error).removeprefix(f"{directory}: ")
+        raise ModelError(f"model.path = {named!r}: {problem}") from error
 
 
 def load_config(directory: Path) -> dict[str, Any]:
-    """Return config.json; its architecture is one the engine and trainer know."""
+    """Return config.json; raise ModelError if its architecture is not supported."""
     config = _read_json(directory / "config.json")
     named = config.get("architectures") or ["none named"]
     if named[0] not in ARCHITECTURES:
@@ -49,25 +48,25 @@ def load_config(directory: Path) -> dict[str, Any]:
 
 
 def weight_files(directory: Path) -> list[Path]:
-    """Return the files of a directory's weights; all of them are there."""
+    """Return the weight files of a directory; raise ModelError if one is missing."""
     single = directory / "model.safetensors"
     if single.is_file():
         return [single]
     index = directory / _INDEX
     if not index.is_file():
-        raise ModelError(f"{directory}: no model.safetensors there (pickled weights are not read)")
+        raise ModelError(f"{directory}: has no model.safetensors (pickled weights are not read)")
     files = sorted(set(cast("dict[str, str]", _read_json(index).get("weight_map", {})).values()))
     missing = [name for name in files if not (directory / name).is_file()]
     if missing:
-        raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which is not there")
+        raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which does not exist")
     return [directory / name for name in files]
 
 
 def check_tokenizer(directory: Path) -> None:
-    """Refuse a directory without a tokenizer."""
+    """Raise ModelError if a directory has no tokenizer."""
     if not any((directory / name).is_file() for name in _TOKENIZERS):
         wanted = " or ".join(_TOKENIZERS)
-        raise ModelError(f"{directory}: no tokenizer there (wanted {wanted})")
+        raise ModelError(f"{directory}: has no tokenizer ({wanted})")
 
 
 def _read_json(file: Path) -> dict[str, Any]:
@@ -81,15 +80,15 @@ _HUB_NAME_PARTS = 2
 
 
 def local_model(path: str) -> Path | None:
-    """Return the directory a path names; None for a hub name, and for a tiny model."""
+    """Return the local directory of a path; None for a hub name or a tiny model."""
     if path.startswith(TINY):
         return None
     local = Path(path).expanduser()
     if local.is_dir():
         return local
     if local.exists():
-        raise ModelError(f"model.path = {path!r}: is a file; name the directory of a checkpoint")
+        raise ModelError(f"model.path = {path!r}: is a file; give the directory of a checkpoint")
     looks_local = local.is_absolute() or path.startswith((".", "~")) or path.endswith("/")
     if looks_local or path.count("/") >= _HUB_NAME_PARTS or not path:
-        raise ModelError(f"model.path = {path!r}: there is no such directory")
+        raise ModelError(f"model.path = {path!r}: no such directory")
     return None

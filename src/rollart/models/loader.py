@@ -1,7 +1,4 @@
-"""Hugging Face checkpoints, read and written: a directory here or from the hub, its weights.
-
-Also finds a torch device by its name, if this machine has it.
-"""
+"""Loads Hugging Face checkpoints: finds or downloads them, reads weights, and picks devices."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +14,7 @@ from rollart.models.files import local_model, weight_files
 
 
 def resolve(path: str) -> Path:
-    """Return the directory of a model: a local one, or a hub name fetched to the hub's cache."""
+    """Return a model's directory: a local one, or the hub's cache after a download."""
     return local_model(path) or _fetch(path)
 
 
@@ -42,14 +39,14 @@ def _fetch(name: str) -> Path:
         raise ModelError(f"model.path = {name!r}: neither a directory nor a hub name") from None
     except (OSError, HfHubHTTPError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        problem = f"no such directory, and the model hub does not give it ({reason})"
+        problem = f"no such directory, and the download from the model hub failed ({reason})"
         fix = "give the path of a local directory, such as ./my-model"
         raise ModelError(f"model.path = {name!r}: {problem}; {fix}") from error
     return Path(found)
 
 
 def find_device(name: str, *, field: str) -> torch.device:
-    """Return a device of this machine; an error names the field of the config."""
+    """Return a torch device of this machine; an error names the config field."""
     try:
         device = torch.device(name)
         torch.empty(0, device=device)

@@ -1,7 +1,7 @@
-"""Tiny Qwen3-shaped models, made here because a machine may have no model hub.
+"""Tiny Qwen3-shaped models, built here because a machine may have no access to a model hub.
 
-Embeddings are untied: an engine that reloads weights must see both. The same size, seed and
-tokenizer give the same weights. The result is a normal Hugging Face checkpoint directory.
+Embeddings are untied, so an engine that reloads weights must load both matrices. The same size,
+seed and tokenizer give the same weights. The result is a normal Hugging Face checkpoint directory.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,12 @@ _ROPE_BASE = 10_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """The dimensions of a tiny model."""
+    """The dimensions of a tiny model.
+
+    Example:
+        SHAPES["0.3M"] == Shape(width=96, layers=2, heads=4, kv_heads=2, inner=256, head=24)
+
+    """
 
     width: int
     layers: int

@@ -1,17 +1,13 @@
-"""A small byte-level tokenizer with a chat template that spends few tokens.
+"""Tokenizers: builds a small byte-level one for tiny models, loads those of model directories.
 
-Every UTF-8 text can be encoded and comes back unchanged, because the 256 bytes are the alphabet.
-Digits and marks are always tokens of their own (or with the space before them); words frequent in
-the corpus, and names such as `b2`, become one token. Built from the same corpus it is the same
-tokenizer, to the byte.
+The built tokenizer encodes every UTF-8 text and decodes it unchanged, because the 256 bytes are its
+alphabet. Digits and punctuation are always tokens of their own (or with the space before them);
+frequent words of the corpus, and names such as `b2`, become one token. The same corpus gives the
+same tokenizer. Its chat template is `<|system|>…<|user|>…<|assistant|>…<|end|>`: only the
+assistant's message is closed, since no other end has to be sampled.
 
-Chat: `<|system|>…<|user|>…<|assistant|>…<|end|>`. A message opens with its role's token; only
-the assistant's is closed, since nobody else's end has to be sampled.
-
-Reading the tokenizer of a model's directory, without what models need.
-
-A tokenizer of the general class is read as one. That loads no torch, so a process that only renders
-conversations is there in a fraction of the time; others are read by the class their model has.
+Loading a tokenizer of the general class needs no torch, so a process that only renders
+conversations starts in a fraction of the time; others are loaded by their model's class.
 """
 
 import json
@@ -49,7 +45,7 @@ _PIECES = r" ?[a-z][0-9](?![\p{L}\p{N}])| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]|\s+(?!
 def build_tokenizer(
     corpus: Sequence[str], *, vocabulary: int = 512, context: int = 2048
 ) -> PreTrainedTokenizerFast:
-    """Train the tokenizer on `corpus`, the texts it will mostly see."""
+    """Train a tokenizer on `corpus`, the texts it will mostly encode."""
     backend = Tokenizer(BPE())
     backend.pre_tokenizer = Steps(
         [
@@ -77,7 +73,7 @@ def build_tokenizer(
 
 
 _GENERAL = ("TokenizersBackend", "PreTrainedTokenizerFast")
-"""What the general class is called in `tokenizer_config.json`, by version."""
+"""Names of the general class in `tokenizer_config.json`, by version of transformers."""
 
 
 def load_tokenizer(directory: Path) -> PreTrainedTokenizerFast:

@@ -1,13 +1,8 @@
-"""The warm start: a short supervised training on demonstrations.
+"""The warm start: a short supervised training of a tiny model on demonstrations.
 
-Only what the player chose bears loss, as in reinforcement learning later. The result is written
-whole or not at all, so a cache entry that exists is complete. On one machine the same input gives
-the same weights.
-
-Plays as token ids: what a warm start learns from.
-
-Tokens are laid out exactly as a rollout lays them out, by the same Renderer; `sampled` marks what
-the policy would have sampled: each action and the stop token behind it, nothing else.
+Demonstrations are laid out as tokens by the same Renderer that rollouts use; only tokens that the
+player chose have a loss: each action and its stop token. The result is written completely or not at
+all, so a cache entry that exists is complete. On one machine the same input gives the same weights.
 """
 
 import math
@@ -33,14 +28,24 @@ from rollart.types import Message, open_chat
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """One play; `sampled` says for each token whether the player chose it."""
+    """One play; `sampled` says for each token whether the player chose it.
+
+    Example:
+        Demonstration(tokens=(1, 300, 2, 45, 4), sampled=(False, False, False, True, True))
+
+    """
 
     tokens: tuple[int, ...]
     sampled: tuple[bool, ...]
 
 
 class Encoder(Renderer, Protocol):
-    """A Renderer that can also encode an action's text."""
+    """A Renderer that can also encode an action's text.
+
+    Example:
+        renderer.encode("up")  # (311,): the token ids of plain text, without role tokens
+
+    """
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Return the ids of plain text."""
@@ -50,7 +55,7 @@ class Encoder(Renderer, Protocol):
 def demonstrate(
     renderer: Encoder, *, system: str, observations: Sequence[str], actions: Sequence[str]
 ) -> Demonstration:
-    """Lay out a play; observations after the last action are left out."""
+    """Return a play as tokens; observations after the last action are left out."""
     tokens: list[int] = []
     sampled: list[bool] = []
     for turn, (observation, action) in enumerate(zip(observations, actions, strict=False)):
@@ -72,7 +77,7 @@ _IGNORED = -100
 _PARTS = 2
 
 Progress = Callable[[int, int, float], None]
-"""Told after each optimizer step: steps done, steps in all, the step's loss."""
+"""Called after each optimizer step: steps done, total steps, the step's loss."""
 Batch = tuple[Tensor, Tensor]
 """Token ids and, for each, the id to predict next or `_IGNORED`."""
 
@@ -134,7 +139,7 @@ def _schedule(step: int, steps: int) -> float:
 def _batches(
     demonstrations: Sequence[Demonstration], options: ModelOptions, random: Random
 ) -> list[list[Demonstration]]:
-    """Deal the plays once, in random order, into batches of about as many tokens each."""
+    """Split the plays, in random order, into batches of about equal tokens."""
     order = random.sample(demonstrations, len(demonstrations))
     batches: list[list[Demonstration]] = [[]]
     room = options.warm_start_batch_tokens
@@ -148,7 +153,7 @@ def _batches(
 
 
 def _pad(plays: Sequence[Demonstration]) -> Batch:
-    """Return the batch padded on the right; padding is seen by no token that bears loss."""
+    """Return the batch padded on the right, where no token with a loss attends to padding."""
     longest = max(len(play.tokens) for play in plays)
     tokens = torch.zeros((len(plays), longest), dtype=torch.long)
     targets = torch.full((len(plays), longest), _IGNORED, dtype=torch.long)
@@ -163,7 +168,7 @@ def _pad(plays: Sequence[Demonstration]) -> Batch:
 def _accumulate(model: PreTrainedModel, batch: list[Demonstration]) -> float:
     """Add the batch's gradient; return its mean loss.
 
-    A batch is dealt at random but run in parts of like lengths, which spares most padding.
+    A batch is drawn at random but run in parts of similar lengths, which saves most padding.
     """
     plays = sorted(batch, key=lambda play: len(play.tokens))
     size = math.ceil(len(plays) / _PARTS)
@@ -177,7 +182,7 @@ def _accumulate(model: PreTrainedModel, batch: list[Demonstration]) -> float:
 
 
 def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """Return the summed loss; logits are made only where there is something to predict."""
+    """Return the summed loss; logits are computed only for tokens that have one."""
     tokens, targets = batch
     hidden: Tensor = model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     chosen = targets != _IGNORED

@@ -21,7 +21,7 @@ from rollart.envs.trial import Watch, run_watched
 from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.inference.renderer import ChatRenderer
 from rollart.inference.torch.parameters import read_architecture
-from rollart.models.files import load_config, told_as, weight_files
+from rollart.models.files import load_config, reported_as, weight_files
 from rollart.models.loader import find_device, resolve
 from rollart.models.options import ModelOptions
 from rollart.models.tiny import build_tiny
@@ -74,7 +74,7 @@ def tiny_directory(config: Config) -> Path:
 
 def check_model(directory: Path, *, named: str) -> None:
     """Refuse a model that the engine or the trainer would refuse later, by what it was named."""
-    with told_as(named, directory):
+    with reported_as(named, directory):
         read_architecture(load_config(directory))
         weight_files(directory)
         load_tokenizer(directory)

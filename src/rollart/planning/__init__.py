@@ -1,1 +1,1 @@
-"""The planner: which GPUs train, which roll out, and for which tasks, found by simulation."""
+"""The planner: finds by simulation which GPUs train, which roll out, and for which tasks."""

@@ -1,19 +1,13 @@
-"""Assignment: the least load of the busiest resource when tasks are spread over pools.
+"""Assignment: which pool should serve which task, and how long a step of a plan will likely take.
 
-Each task has, for each pool that may serve it, a load on the resources of that pool. If tasks could
-be divided freely, the least possible maximum is a linear program; its dual puts a price on every
-resource and lets each task go where it is cheapest. Any prices that sum to one give a lower bound,
-so the search for good ones may stop anywhere: what is returned is never too high.
+`assign` bounds the load of the busiest resource. If tasks could be divided freely, the least
+possible maximum is a linear program; its dual puts a price on every resource and sends each task
+where it is cheapest. Any prices that sum to one give a valid lower bound, so the search for good
+ones may stop at any time.
 
-Estimate: how long a plan's step will likely take, without simulating it.
-
-A mean-field guess that orders candidates; it prunes none. At a step time `t` each engine gets a
-known rate of work. How many sequences then share its steps follows from itself: the more there
-are, the slower each token, the more there are. That gives the life of a group, and the window says
-how short a step such lives allow. A batch is complete when its last group is: where only one batch
-rolls out at a time the longest life counts, and the mean the more, the more of them do. Where there
-are fewer environments than attempts, the later ones wait for the earlier. The least `t` that agrees
-with itself is the estimate.
+`estimate_s` guesses a step time with a mean-field model; it orders candidates and prunes none. The
+number of sequences that share an engine depends on how slow each token is, and the reverse, so both
+are found by iteration; the estimate is the least step time that is consistent with itself.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +23,7 @@ from rollart.sim.costs import EngineCosts
 Loads = Mapping[str, float]
 """Seconds of work on each resource."""
 Options = Mapping[str, Loads]
-"""What a task costs in each pool."""
+"""The loads of a task in each pool."""
 
 _ROUNDS = 40
 _STEP = 0.5
@@ -37,12 +31,17 @@ _STEP = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """The relaxed optimum and whole tables near it."""
+    """A lower bound on the busiest resource, and routing tables that come close to it.
+
+    Example:
+        Assignment(bound_s=41.5, tables=({"math": "h20", "swe": "h800"},))
+
+    """
 
     bound_s: float
-    """No division of the tasks keeps the busiest resource below this."""
+    """Lower bound on the load of the busiest resource, however tasks are divided."""
     tables: tuple[Mapping[str, str], ...]
-    """A pool for each task; the least busy tables first."""
+    """Routing tables, a pool for each task; the one with the lowest maximum load first."""
 
 
 def busiest(options: Mapping[str, Options], table: Mapping[str, str]) -> float:
@@ -74,7 +73,7 @@ def assign(options: Mapping[str, Options], *, keep: int) -> Assignment:
 
 
 def _prices(total: Mapping[str, float], round_: int) -> dict[str, float]:
-    """Return prices that rise with the load a resource has had so far."""
+    """Return prices that rise with the load each resource has had so far."""
     step = _STEP if round_ < _ROUNDS // 2 else _STEP / 4
     top = max(total.values())
     weights = {name: exp(step * (load - top)) for name, load in total.items()}
@@ -99,7 +98,7 @@ def _loads(
 def _polish(
     options: Mapping[str, Options], tables: list[dict[str, str]], *, keep: int
 ) -> list[dict[str, str]]:
-    """Return the best tables, the best of all improved as far as moving two tasks can."""
+    """Return the best tables; the best of all is improved by moving up to two tasks at a time."""
     tables = sorted(tables, key=lambda table: busiest(options, table))[:keep]
     first = _climb(options, tables[0])
     moved = [
@@ -111,7 +110,7 @@ def _polish(
 
 
 def _climb(options: Mapping[str, Options], table: dict[str, str]) -> dict[str, str]:
-    """Give up to two tasks other pools, again and again, while that relieves the busiest."""
+    """Move up to two tasks to other pools, as long as that lowers the maximum load."""
     load = busiest(options, table)
     while True:
         near = (
@@ -132,16 +131,21 @@ _NEVER = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Crowd:
-    """What the sequences on one engine do to each other."""
+class EngineLoad:
+    """How much the sequences on one engine slow each other.
+
+    Example:
+        EngineLoad(reading=1.3, token_s=0.02)  # prefill takes 1.3 times as long, 50 tokens a second
+
+    """
 
     reading: float
-    """Reading takes so many times as long as alone."""
+    """Factor by which prefill takes longer than alone."""
     token_s: float
     """Time between two tokens of a sequence."""
 
-    def life_s(self, attempt: AttemptDemand, costs: EngineCosts) -> float:
-        """Return how long an attempt lives among them."""
+    def attempt_s(self, attempt: AttemptDemand, costs: EngineCosts) -> float:
+        """Return how long an attempt takes on such an engine."""
         reading_s = attempt.prefill_s(costs) * self.reading
         return attempt.env_s + attempt.score_s + reading_s + attempt.sampled * self.token_s
 
@@ -154,33 +158,37 @@ def estimate_s(
     served_s: float,
     floor_s: float,
 ) -> float:
-    """Return a guess at the time of a step.
+    """Return an estimate of the step time.
 
-    `served_s` passes from the end of a group's rollout until its place is free; no step is
-    shorter than `floor_s`.
+    A group counts as outstanding for `served_s` after its rollout; no step is shorter than
+    `floor_s`. A batch is complete when its last group is: if one batch rolls out at a time, the
+    longest group counts; the more batches overlap, the more the mean counts instead. With fewer
+    environments than attempts, later attempts wait for earlier ones.
     """
     steps = problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
     rolling = max(1.0, steps - 1 if problem.is_served_counted else steps)
     waiting = max(0.0, steps * problem.attempts / plan.slots - 1)
     shares = {share.pool.name: share for share in plan.rollout}
-    homes = _homes(plan, demands)
+    pool_parts = _pool_parts(plan, demands)
 
     def fits(step_s: float) -> bool:
-        crowds = {
-            name: _crowd(problem, share, _rates(problem, name, demands, homes), step_s=step_s)
+        loads = {
+            name: _engine_load(
+                problem, share, _rates(problem, name, demands, pool_parts), step_s=step_s
+            )
             for name, share in shares.items()
         }
         mean_s = longest_s = stay_s = 0.0
         for demand in demands:
-            for name, part in homes[demand.task].items():
+            for name, part in pool_parts[demand.task].items():
                 costs = problem.engine_costs(shares[name].pool.gpu, shares[name].tp)
-                mean_s += demand.share * part * crowds[name].life_s(demand.slowest, costs)
-                stay_s += demand.share * part * crowds[name].life_s(demand.mean, costs)
-                longest_s = max(longest_s, crowds[name].life_s(demand.longest, costs))
+                mean_s += demand.share * part * loads[name].attempt_s(demand.slowest, costs)
+                stay_s += demand.share * part * loads[name].attempt_s(demand.mean, costs)
+                longest_s = max(longest_s, loads[name].attempt_s(demand.longest, costs))
         if longest_s == inf or problem.attempts * stay_s > plan.slots * step_s:
             return False
-        life_s = waiting * stay_s + mean_s + (longest_s - mean_s) / rolling
-        return (life_s + served_s) / steps <= step_s
+        group_s = waiting * stay_s + mean_s + (longest_s - mean_s) / rolling
+        return (group_s + served_s) / steps <= step_s
 
     low, high = floor_s / 2, floor_s
     while not fits(high) and high < _NEVER:
@@ -193,39 +201,42 @@ def estimate_s(
     return high
 
 
-def _homes(plan: Plan, demands: Sequence[Demand]) -> dict[str, Mapping[str, float]]:
-    """Return the share of each task that each pool takes; what goes anywhere goes by engines."""
+def _pool_parts(plan: Plan, demands: Sequence[Demand]) -> dict[str, Mapping[str, float]]:
+    """Return each pool's share of each task; unrouted tasks are shared by engine count."""
     engines = sum(share.engines for share in plan.rollout)
     anywhere = {share.pool.name: share.engines / engines for share in plan.rollout}
-    homes: dict[str, Mapping[str, float]] = {}
+    pool_parts: dict[str, Mapping[str, float]] = {}
     for demand in demands:
         pool = plan.serves[demand.task]
-        homes[demand.task] = anywhere if pool == ANYWHERE else {pool: 1.0}
-    return homes
+        pool_parts[demand.task] = anywhere if pool == ANYWHERE else {pool: 1.0}
+    return pool_parts
 
 
 def _rates(
-    problem: Problem, pool: str, demands: Sequence[Demand], homes: dict[str, Mapping[str, float]]
+    problem: Problem,
+    pool: str,
+    demands: Sequence[Demand],
+    pool_parts: dict[str, Mapping[str, float]],
 ) -> list[tuple[float, Demand]]:
-    """Return how many attempts of each task one step brings to a pool."""
+    """Return how many attempts of each task one step sends to a pool."""
     rates = [
-        (problem.attempts * demand.share * homes[demand.task].get(pool, 0.0), demand)
+        (problem.attempts * demand.share * pool_parts[demand.task].get(pool, 0.0), demand)
         for demand in demands
     ]
     return [each for each in rates if each[0]]
 
 
-def _crowd(
+def _engine_load(
     problem: Problem, share: PoolShare, rates: list[tuple[float, Demand]], *, step_s: float
-) -> Crowd:
+) -> EngineLoad:
     if not rates:
-        return Crowd(reading=1.0, token_s=0.0)
+        return EngineLoad(reading=1.0, token_s=0.0)
     costs = problem.engine_costs(share.pool.gpu, share.tp)
     readers = share.engines * max(1, share.prefill)
     samplers = share.engines * max(1, share.decode)
     read = sum(n * each.mean.prefill_s(costs) for n, each in rates) / (readers * step_s)
     if read >= 1:
-        return Crowd(reading=inf, token_s=inf)
+        return EngineLoad(reading=inf, token_s=inf)
     tokens = sum(n * each.mean.sampled for n, each in rates)
     context = sum(n * each.mean.context for n, each in rates) / tokens
     reserved = sum(n * each.mean.reserved for n, each in rates) / tokens
@@ -238,4 +249,4 @@ def _crowd(
         token_s = costs.decode_s(max(1, round(count)), cached=count * context) * slowed
         running = rate * token_s
     waits = inf if running > most else 1.0
-    return Crowd(reading=1 / (1 - read), token_s=token_s * waits)
+    return EngineLoad(reading=1 / (1 - read), token_s=token_s * waits)

@@ -1,24 +1,14 @@
-"""Bounds: what no simulation of a plan can be faster than.
+"""Bounds: a step time that no simulation of a plan can beat.
 
 | part       | a step takes at least                                                          |
 |------------|--------------------------------------------------------------------------------|
 | training   | the arithmetic of a mean batch on the training GPUs                            |
 | generation | the engine time of a mean batch on the busiest pool, batches as large as fit   |
-| window     | a group's life, over the steps' worth of groups that may live at once          |
-| slots      | the time attempts of a mean batch take alone, over the environments there are  |
+| window     | the time a group is outstanding, over the steps' worth of groups allowed       |
+| slots      | the time attempts of a mean batch take alone, over the number of environments  |
 
-The window follows from Little's law: a group lives through its slowest member with engines that
-have nothing else to do, and, where the window counts it, its training and the way of the new
-weights to the engines; only so many steps' worth of groups as the window allows, and the redundant
-ones, live at once. And from counting: when a batch is taken, either the weights of the batch
-`alpha` steps before are served; or the last places came free together, with those of the batch
-before that, and of the groups that then started all but the redundant ones are complete. The parts
-hold for batches that have the mix of the workload; a schedule that drops long work trains on a
-shorter mix. Where groups keep their first members alone (extra members, hedging), what is kept is
-quicker than the mean by an amount nobody knows beforehand, so what follows from lives and from work
-is left out. Training GPUs that are lent count as a pool that serves every task all the time.
-
-Lives: how long groups of a batch take at least, from what each drawn group takes alone.
+The parts hold for batches with the mix of the workload; a schedule that drops long work trains on
+a shorter mix. Training GPUs that are lent count as a pool that serves every task all the time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -34,38 +24,38 @@ from rollart.planning.problem import Problem
 from rollart.sim.cluster import TRAINING
 from rollart.sim.costs import EngineCosts, TrainCosts, WeightCosts
 
-Lives: TypeAlias = Mapping[str, list[float]]
-"""Of each task, the least seconds of every group drawn."""
+GroupTimes: TypeAlias = Mapping[str, list[float]]
+"""For each task, the least seconds of every group drawn."""
 
 
-def late_life_s(
-    demands: Sequence[Demand], lives: Lives, *, groups: int, extra_groups: int
+def late_group_s(
+    demands: Sequence[Demand], times: GroupTimes, *, groups: int, extra_groups: int
 ) -> float:
-    """Return a life that some group of a batch of `groups` has at least, on average.
+    """Return how long the last needed group of a batch of `groups` takes at least, on average.
 
-    Of a batch's worth of groups that start together all must complete but as many as there are
-    redundant ones. Two more are left out, for the next quickest live a little less on average.
+    When a batch's worth of groups starts together, all but the redundant ones must complete. Two
+    more are left out, because the next quickest take a little less on average.
     """
     ranked = sorted(
-        (life_s, demand.share / len(lives[demand.task]))
+        (seconds, demand.share / len(times[demand.task]))
         for demand in demands
-        for life_s in lives[demand.task]
+        for seconds in times[demand.task]
     )
     level = 1 - (extra_groups + 2) / groups
     level = level if extra_groups else max(0.5, level)
     reached = 0.0
-    for life_s, share in ranked:
+    for seconds, share in ranked:
         reached += share
         if reached >= level:
-            return life_s
+            return seconds
     return ranked[-1][0]
 
 
-def mean_life_s(demands: Sequence[Demand], lives: Lives, *, kept: float) -> float:
-    """Return the mean life of groups, the quickest share of each task only."""
+def mean_group_s(demands: Sequence[Demand], times: GroupTimes, *, kept: float) -> float:
+    """Return the mean time of a group, over the quickest share `kept` of each task."""
     mean_s = 0.0
     for demand in demands:
-        quickest = sorted(lives[demand.task])
+        quickest = sorted(times[demand.task])
         quickest = quickest[: max(1, floor(kept * len(quickest)))]
         mean_s += demand.share * sum(quickest) / len(quickest)
     return mean_s
@@ -73,7 +63,13 @@ def mean_life_s(demands: Sequence[Demand], lives: Lives, *, kept: float) -> floa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Least seconds of a step, part by part."""
+    """The least seconds of a step, part by part.
+
+    Example:
+        bound = Bound(training_s=90.0, generation_s=120.0, window_s=75.0, slots_s=40.0)
+        (bound.step_s, bound.tightest) == (120.0, "generation")
+
+    """
 
     training_s: float
     generation_s: float
@@ -82,7 +78,7 @@ class Bound:
 
     @property
     def step_s(self) -> float:
-        """No step of a mean batch is shorter."""
+        """The lower bound: no step of a mean batch is shorter."""
         return max(self.parts.values())
 
     @property
@@ -97,13 +93,19 @@ class Bound:
 
     @property
     def tightest(self) -> str:
-        """The part that decides."""
+        """The name of the largest part, which sets the bound."""
         return max(self.parts, key=lambda name: self.parts[name])
 
 
 @dataclass(slots=True)
 class Bounds:
-    """The bounds of one problem; what plans share is computed once."""
+    """The bounds of one problem; what plans share is computed once.
+
+    Example:
+        bounds = Bounds(problem)
+        bounds.of(plan).step_s  # no simulation of the plan has a shorter step
+
+    """
 
     problem: Problem
     demands: tuple[Demand, ...] = field(init=False)
@@ -127,9 +129,9 @@ class Bounds:
     def options(
         self, rollout: tuple[PoolShare, ...], *, slots: int, any_split: bool = False
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Return, for each task and pool, the seconds a batch of it would keep the pool busy.
+        """Return, for each task and pool, the seconds a batch of it keeps the pool busy.
 
-        With `any_split` they hold for every split of prefill and decode that is up to the planner.
+        With `any_split` they hold for every prefill/decode split that the planner may choose.
         """
         return {
             demand.task: {
@@ -156,7 +158,7 @@ class Bounds:
         return {name: (read_s + sample_s) / readers}
 
     def _fewest_decoders(self, share: PoolShare) -> int:
-        """Return how few engines decode under any split a share may be given."""
+        """Return the fewest decode engines that any allowed split gives a share."""
         decoders = share.engines * max(1, share.decode)
         if share.is_split or not self.problem.may_split:
             return decoders
@@ -164,18 +166,18 @@ class Bounds:
         return min([decoders, *(each.engines * each.decode for each in apart if each.engines)])
 
     def least_s(self, plan: Plan, *, enough_s: float) -> float:
-        """Bound a plan whatever its routing table and its splits.
+        """Bound a plan for every routing table and every split.
 
-        Generation is looked at only if the other parts are below `enough_s`.
+        Generation, the costly part, is computed only if the other parts are below `enough_s`.
         """
         beside_s = self._bound(plan, 0.0, self._shortest(plan)).step_s
-        if beside_s >= enough_s or self._keeps_the_first:
+        if beside_s >= enough_s or self._has_spare_members:
             return beside_s
         options = self.options(plan.rollout, slots=plan.slots, any_split=True)
         return max(beside_s, assign(self._with_lent(plan, options), keep=1).bound_s)
 
     def relax(self, plan: Plan, *, keep: int) -> tuple[Bound, Assignment]:
-        """Bound a plan whatever its routing table, and return the tables worth trying."""
+        """Bound a plan for every routing table, and return the tables worth trying."""
         options = self.options(plan.rollout, slots=plan.slots)
         assignment = assign(options, keep=keep)
         least_s = assignment.bound_s
@@ -201,13 +203,17 @@ class Bounds:
         return self._bound(plan, generation_s, self._shortest(plan))
 
     @property
-    def _keeps_the_first(self) -> bool:
-        """Whether groups have more attempts than they keep."""
+    def _has_spare_members(self) -> bool:
+        """Whether groups start more attempts than they keep.
+
+        The kept ones are then quicker than the mean by an unknown amount, so the parts that
+        follow from attempt times are left out of the bound.
+        """
         rule = self.problem.rules.redundancy
         return bool(rule.extra_members or rule.hedge_after)
 
     def _lent(self, plan: Plan) -> PoolShare | None:
-        """Return the training GPUs as the engines they can be lent as, a part of one as a whole."""
+        """Return the training GPUs as lendable engines, rounded up to whole engines."""
         if not self.problem.rules.lending.enabled:
             return None
         tp = min(self.problem.tps(plan.train))
@@ -217,7 +223,7 @@ class Bounds:
     def _with_lent(
         self, plan: Plan, options: dict[str, dict[str, dict[str, float]]]
     ) -> dict[str, dict[str, dict[str, float]]]:
-        """Return options to which training GPUs are added, if they are lent."""
+        """Return the options with the training GPUs added, if they are lent."""
         lent = self._lent(plan)
         if lent is None:
             return options
@@ -225,7 +231,7 @@ class Bounds:
         return {task: {**pools, **beside[task]} for task, pools in options.items()}
 
     def estimate_s(self, plan: Plan, bound: Bound) -> float:
-        """Guess the step of a plan; the guess orders plans and prunes none."""
+        """Estimate the step time of a plan; the estimate orders plans and prunes none."""
         return estimate_s(
             self.problem,
             plan,
@@ -249,7 +255,7 @@ class Bounds:
         )
         return training_s + weights.publish_s + weights.update_s
 
-    def _bound(self, plan: Plan, generation_s: float, group_s: Lives) -> Bound:
+    def _bound(self, plan: Plan, generation_s: float, group_s: GroupTimes) -> Bound:
         problem = self.problem
         training_s = TrainCosts(
             model=problem.model,
@@ -258,10 +264,11 @@ class Bounds:
             constants=problem.constants,
         ).step_s(self.batch_tokens)
         window_s = self._window_s(plan, group_s, served_s=self.served_s(plan, training_s))
-        if self._keeps_the_first:
+        if self._has_spare_members:
             return Bound(training_s=training_s, generation_s=0, window_s=window_s, slots_s=0)
         stay_s = sum(
-            demand.share * min(demand.mean.alone_s(costs) for costs in self._homes(plan, demand))
+            demand.share
+            * min(demand.mean.alone_s(costs) for costs in self._serving_costs(plan, demand))
             for demand in self.demands
         )
         return Bound(
@@ -271,34 +278,45 @@ class Bounds:
             slots_s=problem.attempts * stay_s / plan.slots,
         )
 
-    def _window_s(self, plan: Plan, group_s: Lives, *, served_s: float) -> float:
+    def _window_s(self, plan: Plan, group_s: GroupTimes, *, served_s: float) -> float:
+        """Return the least step time that the window of outstanding groups allows.
+
+        By Little's law: a group is outstanding while its slowest member runs alone and, where the
+        window counts it, during its training and weight update; only the window's steps' worth of
+        groups, and the redundant ones, are outstanding at once. And by counting: when a batch is
+        taken, either the weights of the batch `alpha` steps before are served, or the last places
+        came free together with those of the batch before that, and all groups started then but
+        the redundant ones are complete.
+        """
         problem, alpha = self.problem, plan.alpha
         extra = problem.most_extra_groups(plan.extra_groups)
         steps = problem.window_steps(alpha=alpha, extra_groups=extra)
         kept = problem.window_steps(alpha=alpha, extra_groups=0) / steps
-        least_s = (mean_life_s(self.demands, group_s, kept=kept) + served_s) / steps
+        least_s = (mean_group_s(self.demands, group_s, kept=kept) + served_s) / steps
         groups = problem.rules.batching.groups_per_step
-        late_s = late_life_s(self.demands, group_s, groups=groups, extra_groups=extra)
+        late_s = late_group_s(self.demands, group_s, groups=groups, extra_groups=extra)
         if problem.is_served_counted:
             complete_s = (late_s + served_s) / (alpha + 1)
             return max(least_s, min(complete_s, served_s / alpha) if alpha else complete_s)
         return max(least_s, late_s) if alpha == 1 else least_s
 
-    def _shortest(self, plan: Plan) -> Lives:
-        """Return each task's group lives, each on the pool where it is shortest.
+    def _shortest(self, plan: Plan) -> GroupTimes:
+        """Return the times of each task's groups, each on the pool where it is shortest.
 
-        Nothing is known of them where groups keep their first members alone.
+        They are 0, which bounds nothing, where groups start more members than they keep.
         """
-        if self._keeps_the_first:
+        if self._has_spare_members:
             return {demand.task: [0.0] for demand in self.demands}
-        lives: dict[str, list[float]] = {}
+        times: dict[str, list[float]] = {}
         for demand in self.demands:
-            homes = [self._group_s(costs)[demand.task] for costs in self._homes(plan, demand)]
-            lives[demand.task] = [min(group) for group in zip(*homes, strict=True)]
-        return lives
+            per_pool = [
+                self._group_s(costs)[demand.task] for costs in self._serving_costs(plan, demand)
+            ]
+            times[demand.task] = [min(group) for group in zip(*per_pool, strict=True)]
+        return times
 
-    def _homes(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
-        """Return the engines that may serve a task."""
+    def _serving_costs(self, plan: Plan, demand: Demand) -> list[EngineCosts]:
+        """Return the costs of the engines that may serve a task."""
         home, lent = plan.serves[demand.task], self._lent(plan)
         shares = [each for each in plan.rollout if home in (ANYWHERE, each.pool.name)]
         shares += [lent] if lent is not None else []

@@ -1,8 +1,9 @@
-"""Candidates: the plans worth simulating, from all there are.
+"""Candidates: the plans worth simulating, out of all plans.
 
-Every division of the GPUs is bounded, with every tensor-parallel size that fits, whatever its
-routing table; then its most promising tables are found and their steps guessed. No plan that the
-search can reach, by single changes too, has a bound below the least one found here.
+Every division of the GPUs, with every tensor-parallel size that fits, is bounded for all routing
+tables at once; then its most promising tables are found and their steps estimated. `least` is the
+lowest bound of any plan that the search can reach, single changes included, because it is taken
+over every division with the loosest window, redundancy and splits.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,27 +16,33 @@ from rollart.planning.plan import ANYWHERE, SPLITS, Plan, PoolShare
 from rollart.planning.problem import Pool, Problem
 
 _MOST_STEPS = 24
-"""Different numbers of GPUs tried for one use of one pool."""
+"""Most GPU counts tried for one use of one pool."""
 _TABLES = 3
-"""Routing tables tried for one division of the GPUs, beside none at all."""
+"""Routing tables tried for one division of the GPUs, in addition to none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What enumeration found."""
+class Candidates:
+    """What the enumeration of plans found.
+
+    Example:
+        candidates = find(Bounds(problem), most=80)
+        candidates.plans[0]  # the plan with the best estimate
+
+    """
 
     plans: tuple[Plan, ...]
-    """The candidates, the best guess first."""
+    """The candidates, the best estimate first."""
     rest: tuple[tuple[str, float], ...]
-    """Keys of the plans behind them and what the objective makes of their bounds."""
+    """Keys of the remaining plans and the objective values of their bounds."""
     divisions: int
     """Divisions of the GPUs that were bounded."""
     least: float
-    """The least bound on a step of any plan within reach, or on its cost."""
+    """The lowest bound, as an objective value, of any plan the search can reach."""
 
 
-def find(bounds: Bounds, *, most: int) -> Found:
-    """Bound every division and return up to `most` candidates, the best guess first."""
+def find(bounds: Bounds, *, most: int) -> Candidates:
+    """Bound every division and return up to `most` candidates, the best estimate first."""
     problem = bounds.problem
     count = 0
     guessed: list[tuple[float, str, Plan, float]] = []
@@ -52,7 +59,7 @@ def find(bounds: Bounds, *, most: int) -> Found:
             guess = problem.worth(guess_s, hour_price=plan.hour_price)
             guessed.append((guess, tried.key, tried, worth))
     guessed.sort(key=lambda each: each[:2])
-    return Found(
+    return Candidates(
         plans=tuple(plan for _, _, plan, _ in guessed[:most]),
         rest=tuple((key, worth) for _, key, _, worth in guessed[most:]),
         divisions=count,
@@ -63,7 +70,7 @@ def find(bounds: Bounds, *, most: int) -> Found:
 def least_bound(bounds: Bounds) -> float:
     """Bound every plan the search can reach: any division, table, split, alpha and redundancy.
 
-    Bounds fall with alpha and with redundant groups, so the most of each stands for all.
+    Bounds fall with alpha and with redundant groups, so the largest of each covers all.
     """
     problem = bounds.problem
     alpha = max(problem.alphas or (problem.alpha,))
@@ -79,7 +86,7 @@ def least_bound(bounds: Bounds) -> float:
 
 
 def divisions(problem: Problem) -> Iterator[Plan]:
-    """Yield every division of the GPUs with every tensor-parallel size, tables left open."""
+    """Yield every division of the GPUs and tensor-parallel size, without routing tables."""
     alphas = problem.alphas or (problem.alpha,)
     extra = problem.rules.redundancy.extra_groups
     for pool in problem.trainers:
@@ -98,7 +105,7 @@ def _open(
     alpha: int,
     extra_groups: int,
 ) -> Plan:
-    """Return the plan of a division with its table left open."""
+    """Return the plan of a division, without a routing table."""
     slots = problem.most_attempts(alpha=alpha, extra_groups=extra_groups)
     return Plan(
         train=train,
@@ -112,7 +119,7 @@ def _open(
 
 
 def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[PoolShare, ...]]:
-    """Yield the ways to use what training leaves."""
+    """Yield the ways to use the GPUs that training does not take."""
     choices: list[list[PoolShare | None]] = []
     for pool in problem.pools:
         left = pool.count - (train_gpus if pool is train else 0)
@@ -133,7 +140,7 @@ def _rollouts(problem: Problem, train: Pool, train_gpus: int) -> Iterator[tuple[
 
 
 def _counts(problem: Problem, pool: Pool, left: int) -> tuple[int, ...]:
-    """Return how many of the GPUs left may roll out: all, or fewer nodes if that may be cheaper."""
+    """Return how many of the remaining GPUs may roll out: all, or fewer to save cost."""
     if problem.objective == "throughput":
         return (left,)
     step = 1 if pool.node == pool.count else pool.node
@@ -141,13 +148,13 @@ def _counts(problem: Problem, pool: Pool, left: int) -> tuple[int, ...]:
 
 
 def _reachable(problem: Problem, pool: Pool) -> tuple[int, ...]:
-    """Return the numbers of training GPUs that single changes can lead to."""
+    """Return the numbers of training GPUs that single changes can reach."""
     counts = problem.train_counts(pool)
     return counts if problem.objective == "throughput" else _thin(counts)
 
 
 def _thin(counts: Sequence[int]) -> tuple[int, ...]:
-    """Return at most so many counts, evenly spread, the first and the last among them."""
+    """Return at most `_MOST_STEPS` counts, evenly spread, with the first and the last."""
     if len(counts) <= _MOST_STEPS:
         return tuple(counts)
     last = len(counts) - 1
@@ -156,7 +163,7 @@ def _thin(counts: Sequence[int]) -> tuple[int, ...]:
 
 
 def neighbours(problem: Problem, plan: Plan) -> Iterator[Plan]:
-    """Yield the plans that differ from one in a single decision."""
+    """Yield the plans that differ from `plan` in a single decision."""
     yield from _moved_nodes(problem, plan)
     yield from _other_tables(problem, plan)
     yield from _other_engines(problem, plan)

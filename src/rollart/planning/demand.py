@@ -1,7 +1,7 @@
-"""Demand: what one attempt at each task asks for on average, measured on drawn scripts.
+"""Demand: what one attempt at each task needs on average, measured on drawn scripts.
 
-Everything the bounds need of a task is linear in a few sums over its turns, so they are taken once
-and serve every hardware. The draws depend on the seed alone.
+All that the bounds need to know of a task is linear in a few sums over its turns, so the sums are
+taken once and hold for every GPU. The draws depend on the seed alone.
 """
 
 from collections.abc import Sequence
@@ -16,46 +16,59 @@ from rollart.types import GroupId, SlotId, TrajectoryId
 _GROUPS = 24
 """Groups drawn of each task."""
 _FEW = 3
-"""Groups of them that are called the slowest."""
+"""How many of them count as the slowest."""
 _TOKEN_S = 0.02
-"""Time of a token by which members of a group are told fast from slow."""
+"""Assumed time of a token when members of a group are ranked by length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptDemand:
-    """Sums over one attempt's turns."""
+    """Sums over the turns of one attempt.
+
+    Example:
+        AttemptDemand(env_s=20.0, score_s=1.0, tokens=4200.0, read=1200.0, pairs=1.1e6,
+                      sampled=3000.0, context=6.9e6, reserved=9.3e6)
+
+    """
 
     env_s: float
-    """Reset, steps and calls."""
+    """Seconds of reset, steps and calls."""
     score_s: float
-    """Its reward, for which nothing but its group waits."""
+    """Seconds of its reward function; only its group waits for that."""
     tokens: float
-    """Its length when it ends."""
+    """Total tokens when it ends."""
     read: float
-    """Tokens read, given what engines keep between turns."""
+    """Tokens prefilled, given what engines cache between turns."""
     pairs: float
-    """Pairs of a token read and a token it attends to."""
+    """Pairs of a prefilled token and a token it attends to."""
     sampled: float
     context: float
     """Tokens in the cache, summed over the tokens sampled."""
     reserved: float
-    """Tokens room is kept for, summed over the tokens sampled."""
+    """Tokens of reserved cache memory, summed over the tokens sampled."""
 
     def prefill_s(self, costs: EngineCosts) -> float:
-        """Return the engine time of all its reading."""
+        """Return the engine time of all its prefills."""
         constants = costs.constants
         steps_s = self.read / constants.chunk_tokens * constants.step_overhead_s
         return self.read * costs.prefill_token_s + self.pairs * costs.attention_s + steps_s
 
     def alone_s(self, costs: EngineCosts) -> float:
-        """Return how long it takes, its reward apart, if nothing else runs."""
+        """Return how long it takes without its reward, if nothing else runs."""
         sampling_s = self.sampled * costs.decode_s(1, cached=0) + self.context * costs.cache_token_s
         return self.env_s + self.prefill_s(costs) + sampling_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demand:
-    """What attempts at one task ask for."""
+    """What attempts at one task need.
+
+    Example:
+        math, = measure((TaskProfile(name="math", turns=(2, 4)),), members=8, reuse=True,
+                        call_s=0.02, seed=0)
+        math.mean.sampled  # tokens of a mean attempt
+
+    """
 
     task: str
     share: float
@@ -68,14 +81,14 @@ class Demand:
     """The mean of the slowest member of the few slowest groups."""
 
     def group_s(self, costs: EngineCosts) -> list[float]:
-        """Return how long each drawn group takes if nothing else runs: its slowest member."""
+        """Return how long each drawn group takes running alone: its slowest member's time."""
         return [max(each.alone_s(costs) + each.score_s for each in group) for group in self.groups]
 
     def decode_s(self, costs: EngineCosts, *, most: float) -> float:
         """Return the least engine time of an attempt's sampling.
 
-        The more sequences share a step, the less each pays for reading the weights; no more can
-        than there is room for, nor than `most`. A part of a sequence counts as a whole one.
+        The more sequences share a step, the less each pays for reading the weights. Their number
+        is limited by the cache memory and by `most`, rounded up.
         """
         mean = self.mean
         room = costs.capacity_tokens / max(1.0, mean.reserved / mean.sampled)

@@ -1,21 +1,21 @@
-"""A planner's answer in sentences, and as one JSON object."""
+"""Explanation: the planner's result in sentences, and as one JSON object."""
 
 from rollart.planning.plan import ANYWHERE, Plan
 from rollart.planning.search import PlanResult
 from rollart.types import Json
 
 _BUSY = 0.85
-"""A resource used so much is what everything else waits for."""
+"""A resource that is busier than this is the bottleneck."""
 _PARTS = {
     "training": "training",
     "generation": "the busiest rollout pool",
-    "window": "the life of a group: its slowest member, its training and the way of the weights",
+    "window": "the time of a group: its slowest member, its training and its weight update",
     "slots": "the environments",
 }
 
 
 def bottleneck(answer: PlanResult) -> str:
-    """Name what the step waits for."""
+    """Return the name of what the step waits for."""
     figures = answer.figures
     shares = {"training": figures.training, **figures.utilisation}
     busiest = max(shares, key=lambda name: shares[name])
@@ -26,7 +26,7 @@ def bottleneck(answer: PlanResult) -> str:
 
 
 def explain(answer: PlanResult) -> list[str]:
-    """Return why the plan was chosen."""
+    """Return sentences that say why the plan was chosen."""
     return [
         _say_split(answer),
         *_say_tasks(answer.plan),
@@ -77,7 +77,7 @@ def _say_split(answer: PlanResult) -> str:
     fits = {pool.name for pool in answer.problem.pools if answer.problem.tps(pool)}
     dear = ", ".join(f"{count} {name}" for name, count in left.items() if name in fits)
     small = ", ".join(f"{count} {name}" for name, count in left.items() if name not in fits)
-    more = f" Not used, because they would cost more than they bring: {dear}." if dear else ""
+    more = f" Not used, because they would cost more than they gain: {dear}." if dear else ""
     more += f" Not used, because the model does not fit on them: {small}." if small else ""
     idle = ", ".join(f"{count} {name}" for name, count in answer.plan.idle.items())
     rest = f" Idle, because they are too few for another engine: {idle}." if idle else ""
@@ -94,7 +94,7 @@ def _say_tasks(plan: Plan) -> list[str]:
             lines.append(f"{share.pool.name} serves {', '.join(tasks)}.")
     rest = [task for task, pool in plan.serves.items() if pool == ANYWHERE]
     if rest:
-        lines.append(f"{', '.join(rest)} go to whichever engine has the least to do.")
+        lines.append(f"{', '.join(rest)} go to the least busy engine.")
     return lines
 
 
@@ -107,7 +107,7 @@ def _say_bottleneck(answer: PlanResult) -> str:
         steps = answer.problem.window_steps(alpha=plan.alpha, extra_groups=plan.extra_groups)
         return (
             f"The step waits for episodes: {busy}. With alpha = {plan.alpha} only {steps:g} "
-            "batches may be under way, and each group lives as long as its slowest member."
+            "batches may be outstanding, and each group takes as long as its slowest member."
         )
     if name == "slots":
         return f"The step waits for environments: {busy}. More environments would shorten it."
@@ -130,7 +130,7 @@ def _say_others(answer: PlanResult) -> list[str]:
 
 
 def _difference(answer: PlanResult, other: Plan) -> str | None:
-    """Name the decision in which another plan differs, if it is one."""
+    """Describe how another plan differs; None if it differs in more than two decisions."""
     plan = answer.plan
     changes: list[str] = []
     if (other.train.name, other.train_gpus) != (plan.train.name, plan.train_gpus):
@@ -192,9 +192,9 @@ def _effect(answer: PlanResult, ratio: float) -> str:
 def _say_gap(answer: PlanResult) -> str:
     parts = ", ".join(f"{name} {part:.0f} s" for name, part in answer.bound.parts.items())
     return (
-        f"{answer.divisions} divisions of the GPUs were bounded. Of all plans that came up, "
+        f"{answer.divisions} divisions of the GPUs were bounded. Of all plans considered, "
         f"{answer.tried} were simulated ({answer.simulated} simulations), {answer.pruned} ruled "
-        f"out by their bounds and {answer.untried} left untried for want of budget. The plan is "
-        f"{answer.gap:.2f} times the least bound of all. Its own bound is set by "
+        f"out by their bounds and {answer.untried} not tried because the budget ran out. The "
+        f"plan is {answer.gap:.2f} times the lowest bound of all plans. Its own bound is set by "
         f"{_PARTS[answer.bound.tightest]} ({parts})."
     )

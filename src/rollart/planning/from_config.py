@@ -1,4 +1,8 @@
-"""A config as a problem for the planner, and the planner's answer as a config."""
+"""From a config to a planning problem, and from a plan back to a config.
+
+`world_from` simulates a config as it stands; `problem_of` and `apply` serve `rollart plan`. The
+config that `apply` returns describes the plan completely, so simulating it simulates the plan.
+"""
 
 from dataclasses import replace
 from typing import Literal
@@ -15,9 +19,9 @@ from rollart.sim.world import World
 
 
 def world_from(config: Config) -> World:
-    """Return the run a config describes, on the hardware its pools describe.
+    """Return the run a config describes, on the hardware of its pools.
 
-    What is simulated of it are its first steps: the run itself goes on.
+    Its first steps are simulated, as the start of a longer run.
     """
     if not config.pools:
         fix = (
@@ -33,14 +37,14 @@ def world_from(config: Config) -> World:
         repair_s=config.simulation.engine_repair_s,
         seed=config.run.seed,
     )
-    return replace(world, routing=config.routing, outages=outages, goes_on=True)
+    return replace(world, routing=config.routing, outages=outages, open_ended=True)
 
 
 def plan_of(config: Config, problem: Problem) -> Plan:
-    """Return the division of the hardware that a config itself decides on."""
+    """Return the plan that a config's own pools describe."""
     for pool in problem.pools:
         if pool.role == "any":
-            fix = 'say what it does: "train" or "rollout"; `rollart plan` finds out what is best'
+            fix = 'set "train" or "rollout"; `rollart plan` finds the best division'
             raise ConfigError(f"pools.{pool.name}.role", pool.role, fix)
     train = next((pool for pool in problem.pools if pool.role == "train"), None)
     if train is None:
@@ -57,7 +61,7 @@ def plan_of(config: Config, problem: Problem) -> Plan:
 
 
 def _share(problem: Problem, pool: Pool) -> PoolShare:
-    """Return how a pool is cut into engines: as it says, else as small as the model allows."""
+    """Return a pool divided into engines: of its own `tp`, or else as small as the model allows."""
     sizes = problem.tps(pool)
     if not sizes:
         node = pool.node * pool.gpu.memory_gb
@@ -78,7 +82,7 @@ def _share(problem: Problem, pool: Pool) -> PoolShare:
 
 
 _EXTRA = (0.0, 0.0625, 0.125, 0.25)
-"""Redundant groups to choose from, as parts of a batch."""
+"""Numbers of redundant groups to choose from, as shares of a batch."""
 
 
 def problem_of(
@@ -89,9 +93,9 @@ def problem_of(
     most_slots: int | None,
     may_split: bool = True,
 ) -> Problem:
-    """Return what a config asks of the planner.
+    """Return a config as a problem for the planner.
 
-    With `any_alpha` the config's bound is the largest that may be chosen, else it is kept.
+    With `any_alpha` the planner may lower the config's staleness bound; otherwise it is kept.
     """
     if most_slots is not None and most_slots < 1:
         raise ConfigError("--environments", most_slots, "must be at least 1")
@@ -138,7 +142,7 @@ def _pool(name: str, options: PoolOptions, role: Literal["any", "train", "rollou
 
 
 def apply(config: Config, plan: Plan) -> Config:
-    """Return the config with a plan's decisions in it."""
+    """Return the config changed to follow a plan."""
     pools: dict[str, PoolOptions] = {}
     for share in plan.rollout:
         name = share.pool.name

@@ -1,7 +1,8 @@
 """Plan: one answer to a problem, as values.
 
-A plan says which GPUs train, how the others are cut into engines, which pool serves which task,
-and the few numbers of the schedule that go with it.
+A plan says which GPUs train, how the others are divided into engines, which pool serves which task,
+and the few numbers of the schedule that go with it. Equal plans have equal keys, so a search
+simulates each plan once.
 """
 
 from collections.abc import Mapping
@@ -10,15 +11,20 @@ from dataclasses import dataclass
 from rollart.planning.problem import Pool, Problem
 
 ANYWHERE = ""
-"""Serves a task on whichever engine has the least to do."""
+"""Serves a task on the least busy engine of any pool."""
 
 SPLITS = ((1, 1), (1, 2), (1, 3), (2, 1))
-"""Prefill and decode engines of a unit, where that is up to the planner."""
+"""Numbers of prefill and decode engines of a unit that the planner may choose."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolShare:
-    """GPUs of a pool that roll out."""
+    """The GPUs of a pool that roll out.
+
+    Example:
+        PoolShare(pool=h800, gpus=66, tp=4).engines == 16  # and 2 GPUs are idle
+
+    """
 
     pool: Pool
     gpus: int
@@ -48,7 +54,13 @@ class PoolShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Who does what."""
+    """Which GPUs do what.
+
+    Example:
+        Plan(train=h800, train_gpus=32, rollout=(PoolShare(pool=h800, gpus=64, tp=4),),
+             serves={"math": "h800", "swe": ANYWHERE}, alpha=1, extra_groups=3, slots=256)
+
+    """
 
     train: Pool
     train_gpus: int
@@ -62,7 +74,7 @@ class Plan:
 
     @property
     def key(self) -> str:
-        """A text that equal plans share and others do not."""
+        """A text that is the same for equal plans only."""
         table = ",".join(f"{task}>{pool}" for task, pool in sorted(self.serves.items()))
         return f"{self} | {table} | {self.alpha} {self.extra_groups} {self.slots}"
 
@@ -79,7 +91,7 @@ class Plan:
 
     @property
     def affinity(self) -> dict[str, tuple[str, ...]]:
-        """The plan's routing table: the pool of each task, then the others in its place."""
+        """The routing table: the pool of each task, then the other pools as fallbacks."""
         names = [share.pool.name for share in self.rollout]
         return {
             task: (pool, *(name for name in names if name != pool))
@@ -88,7 +100,7 @@ class Plan:
         }
 
     def unused(self, problem: Problem) -> dict[str, int]:
-        """Return how many GPUs of each pool have no use in it."""
+        """Return how many GPUs of each pool the plan does not use."""
         used = {share.pool.name: share.gpus for share in self.rollout}
         used[self.train.name] = used.get(self.train.name, 0) + self.train_gpus
         left = {pool.name: pool.count - used.get(pool.name, 0) for pool in problem.pools}
@@ -96,7 +108,7 @@ class Plan:
 
     @property
     def idle(self) -> dict[str, int]:
-        """How many GPUs of each rollout pool are left over when it is cut into engines."""
+        """How many GPUs of each rollout pool are left over after it is divided into engines."""
         return {share.pool.name: share.idle for share in self.rollout if share.idle}
 
     def __str__(self) -> str:

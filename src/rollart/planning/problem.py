@@ -1,7 +1,7 @@
-"""Problem: the hardware there is, the model and the mix of tasks; what a plan is asked for.
+"""Problem: the hardware, the model and the tasks that a plan is made for.
 
-A problem that exists can be solved: some pool can train the model, some pool can serve it, and
-both can happen at once.
+A `Problem` that exists can be solved: some pool can train the model, some pool can serve it, and
+both at once, because `__post_init__` refuses all others with the field to change.
 """
 
 from dataclasses import dataclass, field, replace
@@ -26,22 +26,27 @@ _TPS = (1, 2, 4, 8, 16)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pool:
-    """GPUs of one kind, and what may be done with them."""
+    """GPUs of one kind, and what they may be used for.
+
+    Example:
+        Pool(name="h800", gpu=gpu_named("H800"), count=96).node == 8
+
+    """
 
     name: str
     gpu: Gpu
     count: int
     role: Role = "any"
     tp: int = 0
-    """Tensor parallelism of its engines; 0 is up to the planner."""
+    """Tensor parallelism of its engines; 0: the planner chooses."""
     prefill: int = 0
-    """Prefill engines of one unit; 0 and no decode engines either: up to the planner."""
+    """Prefill engines of one unit; 0 for both prefill and decode: the planner chooses."""
     decode: int = 0
     """Decode engines of one unit."""
     price: float = 0.0
-    """Price of one GPU hour; 0 takes the hardware table's, in hours of one H20."""
+    """Price of one GPU hour; 0: the hardware table's price, relative to one H20."""
     link: str = ""
-    """What new weights cross to a store and from there to it; empty takes the usual one."""
+    """The link to and from the weight store; empty: the default link."""
 
     def __post_init__(self) -> None:
         if self.count < 1:
@@ -59,33 +64,39 @@ class Pool:
 
     @property
     def engine_units(self) -> int:
-        """Engines that only work together: those of a fixed split, or one."""
+        """Engines of one unit: those of a fixed split, or one."""
         return max(1, self.prefill + self.decode)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is to be planned."""
+    """What is to be planned.
+
+    Example:
+        Problem(model=model_named("Qwen3-8B"), tasks=(TaskProfile(name="math", turns=(2, 4)),),
+                pools=(Pool(name="h800", gpu=gpu_named("H800"), count=16),), rules=rules)
+
+    """
 
     model: ModelShape
     pools: tuple[Pool, ...]
     tasks: tuple[TaskProfile, ...]
     rules: Rules
-    """The schedule; alpha, redundancy and batch as the user has them."""
+    """The schedule; alpha, redundancy and batch as the user set them."""
     routing: Routing = field(default_factory=Routing)
     objective: Objective = "throughput"
     alphas: tuple[int, ...] = ()
-    """Staleness bounds to choose from; empty keeps the rules' own."""
+    """Staleness bounds to choose from; empty: the one in `rules`."""
     extra_groups: tuple[int, ...] = ()
-    """Redundant groups to choose from; empty keeps the rules' own."""
+    """Numbers of redundant groups to choose from; empty: the one in `rules`."""
     may_split: bool = True
-    """Whether prefill and decode may be given engines of their own."""
+    """Whether the planner may give prefill and decode separate engines."""
     most_slots: int = 0
-    """Most environments there can be; 0 sets no limit."""
+    """Most environments that can run at once; 0: no limit."""
     reuse_prefixes: bool = True
-    """Engines keep an episode's keys and values between its turns."""
+    """Whether engines keep an episode's keys and values between its turns."""
     blocking_weights: bool = False
-    """Engines stand still while weights are broadcast."""
+    """Whether engines pause while weights are broadcast."""
     constants: Constants = field(default_factory=Constants)
     rewards: ScoringOptions = field(default_factory=ScoringOptions)
 
@@ -98,7 +109,7 @@ class Problem:
         priced = [pool.name for pool in self.pools if pool.price]
         if priced and len(priced) < len(self.pools):
             bare = next(pool for pool in self.pools if not pool.price)
-            fix = "give every pool a price or none: the table's are relative to an hour of one H20"
+            fix = "give every pool a price, or none: the defaults are relative to an hour of an H20"
             raise ConfigError(f"pools.{bare.name}.price", bare.price, fix)
         self._check_heads()
         self._check_roles()
@@ -116,7 +127,7 @@ class Problem:
                 raise ConfigError(f"pools.{pool.name}.tp", pool.tp, fix)
 
     def _check_room(self) -> None:
-        """Refuse hardware on which training, at its smallest, leaves no room for an engine."""
+        """Refuse hardware on which the smallest training leaves no GPUs for an engine."""
         needs = {
             pool.name: min(self.tps(pool)) * pool.engine_units
             for pool in self.pools
@@ -134,8 +145,8 @@ class Problem:
             raise ConfigError(
                 f"pools.{tight.name}.count",
                 tight.count,
-                f"{self.model.name} needs {trainers[tight]} of them to train, and what is left "
-                f"has no room for an engine of {needs[tight.name]} GPUs: raise count or add a pool",
+                f"{self.model.name} needs {trainers[tight]} of them to train, and the rest is too "
+                f"small for an engine of {needs[tight.name]} GPUs: raise count or add a pool",
             )
         small = next(pool for pool in self.pools if pool.name in needs)
         fix = f"must hold at least one engine, or unit of engines, of {needs[small.name]} GPUs"
@@ -144,7 +155,9 @@ class Problem:
     def _check_roles(self) -> None:
         training = [pool for pool in self.pools if pool.role == "train"]
         if len(training) > 1:
-            fix = f"only one pool can train, and {training[0].name} does; set rollout or any"
+            fix = (
+                f"only one pool can train, and {training[0].name} already does; set rollout or any"
+            )
             raise ConfigError(f"pools.{training[1].name}.role", "train", fix)
         trainers = self.trainers
         if not trainers:
@@ -163,7 +176,7 @@ class Problem:
             raise self._no_engine(servers)
         unlendable = [pool for pool in trainers if not self.tps(pool)]
         if self.rules.lending.enabled and unlendable:
-            fix = f"{self.model.name} fits on no engine of {unlendable[0].name}: lend none of it"
+            fix = f"{self.model.name} fits on no engine of {unlendable[0].name}: set it to false"
             raise ConfigError("lending.enabled", True, fix)
 
     def _no_engine(self, servers: list[Pool]) -> UserError:
@@ -177,7 +190,7 @@ class Problem:
         return UserError(
             f"{self.model.name} fits on no pool{more}: an engine needs "
             f"{self.model.weight_bytes / 1e9:,.0f} GB for weights and room for an episode of "
-            f"{self.longest_tokens} tokens, and {_nodes(servers)}; take larger GPUs"
+            f"{self.longest_tokens} tokens, and {_nodes(servers)}; use GPUs with more memory"
         )
 
     @property
@@ -198,11 +211,11 @@ class Problem:
 
     @property
     def alpha(self) -> int:
-        """The bound the user has set."""
+        """The staleness bound that the user set."""
         return self.rules.mode.staleness(self.rules.staleness).alpha
 
     def worth(self, step_s: float, *, hour_price: float) -> float:
-        """Return what the objective makes of a step time: itself, or its price; less is better."""
+        """Return the objective value of a step time: the time, or its price; less is better."""
         return step_s / 3600 * hour_price if self.objective == "cost" else step_s
 
     def window_steps(self, *, alpha: int, extra_groups: int) -> float:
@@ -214,18 +227,18 @@ class Problem:
 
     @property
     def is_served_counted(self) -> bool:
-        """Whether a group is outstanding until its weights are served, or until it is taken."""
+        """Whether a group is outstanding until its weights are served, not just until it trains."""
         return self.rules.staleness.window == "served"
 
     def most_attempts(self, *, alpha: int, extra_groups: int) -> int:
-        """Return how many attempts the schedule ever has outstanding."""
+        """Return the most attempts the schedule has outstanding at once."""
         batching = self.rules.batching
         steps = self.window_steps(alpha=alpha, extra_groups=extra_groups)
         members = self.rules.redundancy.members(batching.group_size)
         return round(steps * batching.groups_per_step) * members
 
     def weights_link(self, pools: tuple[Pool, ...]) -> str:
-        """Return the slowest link that new weights cross to and from the store of some pools."""
+        """Return the slowest link over which new weights reach some pools."""
         links = [pool.link or USUAL_LINK for pool in pools]
         return min(links, key=lambda link: link_named(link).weights_gb_s)
 
@@ -238,7 +251,7 @@ class Problem:
     def train_counts(self, pool: Pool) -> tuple[int, ...]:
         """Return how many of a pool's GPUs can train the model.
 
-        Whole nodes or all; of a single node powers of two or all.
+        Whole nodes or all of them; of a single node, powers of two or all.
         """
         if pool.role == "rollout":
             return ()
@@ -250,15 +263,15 @@ class Problem:
         return tuple(n for n in [*parts, pool.count] if self._trains(pool.gpu, n))
 
     def engine_costs(self, gpu: Gpu, tp: int) -> EngineCosts:
-        """Return what an engine needs for its steps."""
+        """Return the step costs of an engine."""
         return _engine_costs(self.model, gpu, tp, self.constants)
 
     def with_redundancy(self, extra_groups: int) -> Redundancy:
-        """Return the redundancy rule with so many extra groups."""
+        """Return the redundancy rule with `extra_groups` extra groups."""
         return replace(self.rules.redundancy, extra_groups=extra_groups)
 
     def most_extra_groups(self, extra_groups: int) -> int:
-        """Return what so many extra groups may become while a run adapts them."""
+        """Return the most extra groups a run may have, if it adapts their number."""
         rule = self.rules.redundancy
         groups = self.rules.batching.groups_per_step
         most = rule.most_extra_groups(groups) if rule.adaptive else 0

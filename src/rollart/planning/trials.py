@@ -1,13 +1,11 @@
 """Trials: plans simulated, and what each simulation showed.
 
-Effort is counted in what happens in simulations, the scheduler's events and the loop's actions, and
-not in seconds, so that a search ends at the same place on every machine.
+Effort is counted in scheduler events and loop actions, not in seconds, so a search ends at the same
+point on every machine.
 
-Worlds: a plan as a simulated cluster, whole or as a smaller likeness of itself.
-
-A likeness has a part of the groups, the environments and the GPUs. Where engines do not divide
-evenly, their number is rounded and their hardware is made faster or slower by what was rounded, so
-that work per unit of speed stays what it is in the whole.
+A plan is simulated at full size or as a scaled-down copy, with a share of the groups, environments
+and GPUs. Where engines do not divide evenly, their number is rounded and their hardware is made
+faster or slower to compensate, so that the work per unit of speed is the same as at full size.
 """
 
 from collections.abc import Mapping
@@ -26,18 +24,23 @@ from rollart.sim.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """How much of a problem is simulated, and for how long."""
+    """How much of a problem is simulated, and for how long.
+
+    Example:
+        Scale(attempts=128, steps=5, skip=2)  # at most 128 attempts a step; steps 3 to 5 count
+
+    """
 
     attempts: int
-    """Attempts a step is shrunk to, if it has more."""
+    """Most attempts of a step; larger steps are scaled down to it."""
     steps: int
     skip: int
-    """Steps at the start that fill the pipeline and do not count."""
+    """Steps at the start that fill the pipeline and are not counted."""
     seed: int = 0
 
 
 def make_world(problem: Problem, plan: Plan, *, scale: Scale) -> World:
-    """Return the world in which a plan is tried."""
+    """Return the world that simulates a plan."""
     rules = problem.rules
     groups = max(2, round(scale.attempts / rules.batching.group_size))
     groups = min(groups, rules.batching.groups_per_step)
@@ -96,7 +99,7 @@ def _pool(share: PoolShare, part: float) -> RolloutPool:
 
 
 def _faster(gpu: Gpu, factor: float) -> Gpu:
-    """Return a GPU that computes and reads so many times as fast."""
+    """Return a GPU that computes and reads `factor` times as fast."""
     if factor == 1:
         return gpu
     return replace(gpu, dense_tflops=gpu.dense_tflops * factor, hbm_tb_s=gpu.hbm_tb_s * factor)
@@ -104,15 +107,21 @@ def _faster(gpu: Gpu, factor: float) -> Gpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrialFigures:
-    """What simulations of one plan showed, on average."""
+    """What simulations of one plan showed, on average.
+
+    Example:
+        TrialFigures(tokens_per_s=17_900.0, step_s=231.0, training=0.45,
+                     utilisation={"h800": 0.8, "h20": 0.9}, staleness=1)
+
+    """
 
     tokens_per_s: float
     """Trained tokens per second, of batches of mean length."""
     step_s: float
     """Time of a step on a batch of mean length.
 
-    What grows with tokens is corrected by the length of the batches drawn; the fixed cost of an
-    optimizer step and the way of the weights, where steps wait for it, are not.
+    The part that grows with tokens is corrected for the length of the batches drawn; the fixed cost
+    of an optimizer step, and of a weight update where steps wait for it, is not.
     """
     training: float
     """Share of the time in which training GPUs trained."""
@@ -124,14 +133,20 @@ class TrialFigures:
 
 @dataclass(slots=True, kw_only=True)
 class Trial:
-    """A plan, its bound and what is known of it."""
+    """A plan, its bound and its simulations so far.
+
+    Example:
+        trial = runner.trial(plan)
+        runner.run(trial, Scale(attempts=128, steps=5, skip=2)).step_s
+
+    """
 
     plan: Plan
     bound: Bound
     runs: dict[Scale, TrialFigures] = field(default_factory=dict[Scale, TrialFigures])
 
     def figures(self, *scales: Scale) -> TrialFigures:
-        """Return the mean over some runs."""
+        """Return the mean over the runs at these scales."""
         runs = [self.runs[scale] for scale in scales]
         count = len(runs)
         step_s = sum(run.step_s for run in runs) / count
@@ -147,8 +162,8 @@ class Trial:
         )
 
 
-class Bench:
-    """Runs trials within a budget of events."""
+class TrialRunner:
+    """Runs trials within a budget of simulated events."""
 
     def __init__(self, bounds: Bounds, *, events: int) -> None:
         self.bounds = bounds
@@ -170,32 +185,32 @@ class Bench:
         return [each for each in self._trials.values() if each.runs]
 
     def can_afford(self, *scales: Scale, until: float = 1.0) -> bool:
-        """Say whether more runs would stay within a part of the budget."""
+        """Return whether more runs would stay within a share of the budget."""
         attempts = sum(scale.steps * self._attempts(scale) for scale in scales)
         return self.spent + attempts * self._per_attempt <= until * self.budget
 
     def run(self, trial: Trial, *scales: Scale) -> TrialFigures:
-        """Simulate a plan at some scales unless that was done, and return the mean."""
+        """Simulate a plan at these scales, each once, and return the mean."""
         for scale in scales:
             if scale not in trial.runs:
                 trial.runs[scale] = self._simulate(trial.plan, scale)
         return trial.figures(*scales)
 
     def value(self, trial: Trial, *scales: Scale) -> float:
-        """Return what the objective makes of a plan's runs; less is better."""
+        """Return the objective value of a plan's runs; less is better."""
         missing = any(scale not in trial.runs for scale in scales)
         return inf if missing else self.worth(trial, trial.figures(*scales).step_s)
 
     def reach(self, trial: Trial, *scales: Scale) -> float:
-        """Return what a plan is sure to reach: its value, and not less than its own bound."""
+        """Return the value a plan reaches for certain: never less than its own bound."""
         return max(self.value(trial, *scales), self.worth(trial, trial.bound.step_s))
 
     def guess(self, trial: Trial) -> float:
-        """Return what the objective makes of a plan's estimated step; less is better."""
+        """Return the objective value of a plan's estimated step; less is better."""
         return self.worth(trial, self.bounds.estimate_s(trial.plan, trial.bound))
 
     def worth(self, trial: Trial, step_s: float) -> float:
-        """Return what the objective makes of a step time; less is better."""
+        """Return the objective value of a step time; less is better."""
         return self.bounds.problem.worth(step_s, hour_price=trial.plan.hour_price)
 
     def _attempts(self, scale: Scale) -> int:

@@ -1,11 +1,10 @@
-"""SimAttempt: one attempt on its way through environment and engine.
+"""SimAttempt: one attempt as it alternates between its environment and an engine.
 
     reset ─► (arrive ─► engine ─► arrive ─► environment)* ─► finished
 
-The turn loop is `control.turns.Turns`, the one the live episode counts by; what each turn brings is
-the script's. An attempt does one thing at a time, so it has one thing to stop when cancelled.
-
-Job: one turn to be completed, as engines of the simulator take it in.
+Turns are counted by `control.episode.Turns`, the code that live episodes use; what each turn reads
+and samples is in the script. An attempt does one thing at a time, so cancelling it means stopping
+one timer or one `Job`: a turn that an engine completes.
 """
 
 from collections.abc import Callable
@@ -29,43 +28,48 @@ from rollart.types import EngineId, Failure, StopReason, TrajectoryId, Trajector
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Job:
-    """One turn to be completed."""
+    """One turn that an engine completes.
+
+    Example:
+        Job(session=7, context=500.0, response=80.0, on_done=print).tokens == 580.0
+
+    """
 
     session: TrajectoryId
     context: float
-    """Tokens to be read, the whole history."""
+    """Tokens of the prompt: the whole history."""
     response: float
-    """Tokens to be sampled."""
+    """Tokens to sample."""
     on_done: Callable[["Job"], None]
-    """What its engine does when it is completed."""
+    """Called by its engine when the job is completed."""
     then: Callable[["Job"], None] | None = None
-    """What a fleet does after that."""
+    """Called by the fleet after that."""
     born: Version | None = None
     """The version that sampled the first token."""
     sampled: float = 0.0
-    """Tokens sampled before the engine last took it up."""
+    """Tokens sampled before the engine last started it."""
     began: float = 0.0
     """The engine's clock when it began to sample."""
-    listed: int = 0
-    """Which of the engine's listed ends is its own."""
+    entry: int = 0
+    """Number of its entry in the engine's heap of ends."""
     seconds: float = 0.0
-    """How long it takes on an engine that is timed and not modelled."""
+    """How long it takes on a `TimedEngine`, which models no hardware."""
     received: float = 0.0
-    """Tokens of the context whose keys and values come with it."""
+    """Tokens of the context whose keys and values are transferred with it."""
     cached: float = 0.0
-    """Tokens of the context that need not be read again."""
+    """Tokens of the context that need no prefill."""
     state: str = "new"
-    """Where in its engine it is."""
+    """Its stage in the engine: waiting, unread, reading, running, done or gone."""
     domain: str = ""
     """The domain of its task."""
     home: EngineId | None = None
-    """The engine a fleet has given it to, if it has."""
-    brought: float = 0.0
-    """Tokens sampled before it came there."""
+    """The engine the fleet routed it to; None while no engine is open."""
+    sampled_before: float = 0.0
+    """Tokens sampled before it was routed there."""
 
     @property
     def tokens(self) -> float:
-        """Tokens it will have when done."""
+        """Tokens of prompt and response together."""
         return self.context + self.response
 
 
@@ -73,10 +77,16 @@ _NO_TURN = ScriptTurn(reads=0, samples=0, step_s=0.0)
 
 
 class Generation(Protocol):
-    """Where an attempt has its turns completed."""
+    """Completes the turns of attempts; `Fleet` is the implementation.
+
+    Example:
+        job = Job(session=7, context=500.0, response=80.0, on_done=print)
+        fleet.generate(job, domain="math")  # calls print(job) when 80 tokens are sampled
+
+    """
 
     def generate(self, job: Job, *, domain: str) -> None:
-        """Complete a job on the engine that fits it."""
+        """Route a job to an engine and complete it there."""
         ...
 
     def abort(self, job: Job) -> float:
@@ -89,25 +99,31 @@ class Generation(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What every attempt shares."""
+class AttemptContext:
+    """What all attempts of a run share.
+
+    Example:
+        AttemptContext(loop=loop, generation=fleet, arrive=lambda id_, action: action(),
+                       post=inbox.append, is_fresh=scheduler.is_fresh, call_s=0.02)
+
+    """
 
     loop: Loop
     generation: Generation
     arrive: Callable[[TrajectoryId, Callable[[], None]], None]
-    """Go on when all may take their turn."""
+    """Run the action at once, or in lock-step when all attempts have arrived."""
     post: Callable[[Event], None]
     is_fresh: Callable[[Version], bool]
     call_s: float
-    """Time of a call to an environment beside its own work."""
+    """Overhead of a call to an environment, in addition to its own work."""
 
 
 class SimAttempt:
     """One attempt at one task."""
 
     __slots__ = (
-        "_around",
         "_job",
+        "_shared",
         "_timer",
         "_turn",
         "born",
@@ -117,45 +133,47 @@ class SimAttempt:
         "turns",
     )
 
-    def __init__(self, launch: Launch, *, script: Script, around: Surroundings) -> None:
+    def __init__(self, launch: Launch, *, script: Script, shared: AttemptContext) -> None:
         self.id = launch.id
         self.script = script
         self.turns = Turns(script.limits)
         self.sampled = 0
         self.born: Version | None = None
-        self._around = around
+        self._shared = shared
         self._timer: Timer | None = None
         self._job: Job | None = None
         self._turn = _NO_TURN
-        """The turn being made."""
+        """The current turn."""
 
     def start(self) -> None:
         """Reset the environment."""
-        around = self._around
-        self._timer = around.loop.after(around.call_s + self.script.reset_s, self._opened)
+        shared = self._shared
+        self._timer = shared.loop.after(shared.call_s + self.script.reset_s, self._opened)
 
     def cancel(self) -> None:
-        """Stop whatever it is doing and say so."""
+        """Stop the attempt and post `TrajectoryCancelled`."""
         if self._timer is not None:
             self._timer.cancel()
         tokens = self.sampled
         if self._job is not None:
-            tokens += int(self._around.generation.abort(self._job))
-        self._around.generation.forget(self.id)
-        self._around.post(TrajectoryCancelled(id=self.id, cost=tokens))
+            tokens += int(self._shared.generation.abort(self._job))
+        self._shared.generation.forget(self.id)
+        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens))
 
     def _opened(self) -> None:
         self._timer = None
         if self.script.fails:
-            self._around.generation.forget(self.id)
+            self._shared.generation.forget(self.id)
             failure = Failure(kind="env_error", message="the simulated environment failed")
-            self._around.post(TrajectoryFailed(id=self.id, failure=failure, cost=0))
+            self._shared.post(TrajectoryFailed(id=self.id, failure=failure, cost=0))
             return
         self._turn = self.script.turns[0]
         if self.turns.show(self._turn.reads):
             limit = self.script.limits.max_tokens
-            raise InvariantError(f"a first prompt leaves no room within {limit} tokens")
-        self._around.arrive(self.id, self._generate)
+            raise InvariantError(
+                f"the first prompt leaves no space to sample within {limit} tokens"
+            )
+        self._shared.arrive(self.id, self._generate)
 
     def _generate(self) -> None:
         turns = self.turns
@@ -167,7 +185,7 @@ class SimAttempt:
             seconds=turn.generate_s,
             on_done=self._completed,
         )
-        self._around.generation.generate(job, domain=self.script.domain)
+        self._shared.generation.generate(job, domain=self.script.domain)
 
     def _completed(self, job: Job) -> None:
         self._job = None
@@ -177,14 +195,14 @@ class SimAttempt:
         if self.born is None:
             self.born = job.born
             assert self.born is not None
-            self._around.post(TrajectoryBorn(id=self.id, version=self.born))
-        elif not self._around.is_fresh(self.born):
-            return  # too old to train on: the Cancel that says so is on its way
-        self._around.arrive(self.id, self._act)
+            self._shared.post(TrajectoryBorn(id=self.id, version=self.born))
+        elif not self._shared.is_fresh(self.born):
+            return  # too old to train on: the scheduler has already issued its Cancel
+        self._shared.arrive(self.id, self._act)
 
     def _act(self) -> None:
-        around = self._around
-        self._timer = around.loop.after(around.call_s + self._turn.step_s, self._observed)
+        shared = self._shared
+        self._timer = shared.loop.after(shared.call_s + self._turn.step_s, self._observed)
 
     def _observed(self) -> None:
         self._timer = None
@@ -195,10 +213,10 @@ class SimAttempt:
             self._turn = script[turns.count]
             stop = turns.show(self._turn.reads)
         if stop is None:
-            self._around.arrive(self.id, self._generate)
+            self._shared.arrive(self.id, self._generate)
             return
-        self._around.generation.forget(self.id)
-        self._around.post(TrajectoryFinished(info=self._info(stop)))
+        self._shared.generation.forget(self.id)
+        self._shared.post(TrajectoryFinished(info=self._info(stop)))
 
     def _info(self, stop: StopReason) -> TrajectoryInfo:
         assert self.born is not None

@@ -1,7 +1,8 @@
-"""Cluster: the hardware of a simulated run, as pools, and the engines it makes.
+"""Cluster: the hardware of a simulated run, as pools, and the engines made of it.
 
-A pool is a number of like GPUs. The rollout pools are cut into engines of `tp` GPUs each, or into
-units of prefill and decode engines; one pool trains.
+A pool is a number of GPUs of one kind. Rollout pools are divided into engines of `tp` GPUs each, or
+into units of prefill and decode engines; one pool trains. A pool always holds at least one engine,
+because a smaller one is refused.
 """
 
 from collections.abc import Sequence
@@ -24,16 +25,21 @@ TRAINING = "training"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disaggregation:
-    """How a pool's engines divide prefill and decode."""
+    """How a pool's engines divide prefill and decode.
+
+    Example:
+        Disaggregation(prefill=1, decode=3, decode_gpu=gpu_named("H20"))  # units "1P3D"
+
+    """
 
     prefill: int
     """Prefill engines of one unit."""
     decode: int
     """Decode engines of one unit."""
     decode_gpu: Gpu | None = None
-    """The GPUs that decode; None takes the pool's own."""
+    """The GPUs that decode; None: the pool's own."""
     link: str = "rdma_400g"
-    """What keys and values cross."""
+    """The link over which keys and values move."""
 
     def __post_init__(self) -> None:
         for name in ("prefill", "decode"):
@@ -43,7 +49,12 @@ class Disaggregation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutPool:
-    """GPUs of one kind that generate."""
+    """GPUs of one kind that generate.
+
+    Example:
+        RolloutPool(name="h800", gpu=gpu_named("H800"), gpus=64, tp=4).engines == 16
+
+    """
 
     name: str
     gpu: Gpu
@@ -61,7 +72,7 @@ class RolloutPool:
 
     @property
     def engines(self) -> int:
-        """Engines, or units of them, that the pool makes."""
+        """How many engines, or units of engines, the pool holds."""
         split = self.disaggregation
         each = 1 if split is None else split.prefill + split.decode
         return self.gpus // (self.tp * each)
@@ -69,7 +80,14 @@ class RolloutPool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimCluster:
-    """Hardware, model and constants: what durations follow from."""
+    """Hardware, model and constants, from which all durations follow.
+
+    Example:
+        pool = RolloutPool(name="h800", gpu=gpu_named("H800"), gpus=64, tp=4)
+        SimCluster(model=model_named("Qwen3-32B"), rollout=(pool,),
+                   train_gpu=gpu_named("H800"), train_gpus=32)
+
+    """
 
     model: ModelShape
     rollout: tuple[RolloutPool, ...]
@@ -77,17 +95,17 @@ class SimCluster:
     train_gpus: int
     constants: Constants = field(default_factory=Constants)
     reuse_prefixes: bool = True
-    """Keep keys and values of an episode between its turns."""
+    """Whether engines keep keys and values of an episode between its turns."""
     blocking_weights: bool = False
-    """Broadcast weights while the engines stand still."""
+    """Whether engines pause while weights are broadcast."""
     push_link: str = USUAL_LINK
-    """What new weights cross from the trainer to the store beside the engines."""
+    """The link from the trainer to the weight store beside the engines."""
     pull_link: str = USUAL_LINK
-    """What they cross from there."""
+    """The link from that store to the engines."""
     lend_tp: int = 0
-    """Tensor parallelism of engines on idle training GPUs; 0 lends none."""
+    """Tensor parallelism of engines on idle training GPUs; 0: none are lent."""
     state_gpus: int = 0
-    """GPUs that share what training keeps, of which a likeness has a part; 0: those that train."""
+    """GPUs that share the training state; 0: `train_gpus`. Differs in a scaled-down copy."""
 
     def __post_init__(self) -> None:
         if self.train_gpus < 1:
@@ -95,7 +113,7 @@ class SimCluster:
 
     @property
     def lending(self) -> LendCosts:
-        """What lending its training hardware costs."""
+        """The cost of lending its training hardware."""
         return LendCosts(
             model=self.model,
             gpu=self.train_gpu,
@@ -107,7 +125,7 @@ class SimCluster:
 
     @property
     def weights(self) -> WeightCosts:
-        """What moving a version to its engines costs."""
+        """The cost of moving a version to its engines."""
         return WeightCosts(
             model=self.model,
             push_link=link_named(self.push_link),
@@ -173,7 +191,7 @@ class SimCluster:
 
 
 class ClusterDurations:
-    """Durations that follow from a cluster's hardware."""
+    """Durations computed from a cluster's hardware."""
 
     def __init__(self, cluster: SimCluster) -> None:
         self._train = TrainCosts(
@@ -186,24 +204,24 @@ class ClusterDurations:
         self._lending = cluster.lending
 
     def train_s(self, tokens: int, *, version: Version) -> float:
-        """Return the time of an optimizer step on so many tokens."""
+        """Return the time of an optimizer step on `tokens` tokens."""
         del version
         return self._train.step_s(tokens)
 
     def publish_s(self, version: Version) -> float:
-        """Return the time until a new version may be loaded."""
+        """Return the time until engines may load a new version."""
         del version
         return self._publish_s
 
     def update_s(self, version: Version, *, engine: EngineId) -> float:
-        """Return how long an engine stands still to load it."""
+        """Return how long an engine pauses to load it."""
         del version, engine
         return self._update_s
 
     def lend_s(self) -> float:
-        """Return the time to make training hardware serve."""
+        """Return the time to turn training hardware into an engine."""
         return self._lending.lend_s
 
     def recall_s(self) -> float:
-        """Return the time to make it train again."""
+        """Return the time to turn it back."""
         return self._lending.recall_s

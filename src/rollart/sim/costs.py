@@ -1,21 +1,14 @@
-"""Costs: how long generation, training and weight transfer take on a given hardware.
+"""Costs: how long generation, training and weight transfer take on given hardware.
 
-A roofline with few constants. Prefill is bound by arithmetic: two operations per active parameter
-and token, plus attention. A decode step is bound by memory: it reads the weights once and every
-running sequence's keys and values. Tensor parallelism divides both, but for keys and values that
-several GPUs must hold, and pays two all-reduces per layer over NVLink, or PCIe where there is
-none. Training is arithmetic at a stated utilisation. How weights move is in `transfer`.
-
-Constants that were fitted, and on which figures, are listed in docs/simulator.md.
-
-Transfer: how long weights take from the trainer to the engines, over named links in buckets.
+A roofline with few constants; docs/simulator.md lists which were fitted, and to what. Prefill is
+bound by arithmetic, a decode step by memory: it reads the weights once and every sequence's keys
+and values. Tensor parallelism divides both and pays two all-reduces per layer. Training is
+arithmetic at a given utilisation. Weights move in two hops, then are loaded:
 
     trainer ─ push ─► store beside the engines ─ pull ─► hosts of the engines ─ install ─► engines
 
-Two hops and a load. The first two overlap bucket by bucket, so both together take as long as the
-slower and one bucket of the other. They run beside the rollout; engines stand still only for what
-of the pull is left when the push ends, and for the load. A broadcast that blocks goes the same
-way, with the engines standing still for all of it.
+Push and pull overlap bucket by bucket and run beside the rollout, so engines pause only for the
+rest of the pull and for the load. A blocking broadcast takes the same way with the engines paused.
 """
 
 from dataclasses import dataclass, field
@@ -32,25 +25,31 @@ _BYTES = 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCosts:
-    """What one engine of `tp` GPUs needs for its steps."""
+    """The cost of the steps of one engine of `tp` GPUs.
+
+    Example:
+        costs = EngineCosts(model=model_named("Qwen3-8B"), gpu=gpu_named("H800"), tp=1)
+        costs.decode_s(32, cached=32 * 4000)  # seconds of a step that samples 32 tokens
+
+    """
 
     model: ModelShape
     gpu: Gpu
     tp: int
     constants: Constants = field(default_factory=Constants)
     held_gb: float = 0.0
-    """Memory of each GPU that something else keeps."""
+    """Memory of each GPU that is not available to the engine."""
     prefill_token_s: float = field(init=False)
-    """Seconds per prompt token, attention apart."""
+    """Seconds per prompt token, without attention."""
     attention_s: float = field(init=False)
     """Seconds per pair of a prompt token and a token it attends to."""
     cache_token_s: float = field(init=False)
     """Seconds a decode step needs to read one cached token."""
     capacity_tokens: int = field(init=False)
-    """Tokens whose keys and values fit beside the weights."""
+    """Tokens whose keys and values fit in memory beside the weights."""
     _reduce_token_s: float = field(init=False, repr=False, compare=False)
     _fixed_s: list[tuple[float, float, float]] = field(init=False, repr=False, compare=False)
-    """By number of sequences: reading the weights, arithmetic, and what is paid on top."""
+    """By number of sequences: seconds of reading weights, of arithmetic, and of overhead."""
 
     def __post_init__(self) -> None:
         model, gpu, constants = self.model, self.gpu, self.constants
@@ -64,7 +63,7 @@ class EngineCosts:
                 self.tp,
                 f"{model.name} needs {model.weight_bytes / _GB:.0f} GB for its weights, "
                 f"{self.tp} × {gpu.name} has {self.tp * gpu.memory_gb:.0f} GB: "
-                "raise tp or take larger GPUs",
+                "raise tp or use GPUs with more memory",
             )
         set_ = object.__setattr__
         moved = 2 * (self.tp - 1) / self.tp * model.hidden * _BYTES
@@ -77,14 +76,14 @@ class EngineCosts:
         set_(self, "capacity_tokens", int(room / cached_bytes))
 
     def prefill_s(self, tokens: float, *, cached: float) -> float:
-        """Return the time to read `tokens` that follow `cached` ones."""
+        """Return the time to prefill `tokens` that follow `cached` ones."""
         pairs = tokens * (cached + tokens / 2)
         return tokens * self.prefill_token_s + pairs * self.attention_s
 
     def decode_s(self, sequences: int, *, cached: float) -> float:
-        """Return the time of one step that samples a token for each of some sequences.
+        """Return the time of one step that samples a token for each of `sequences` sequences.
 
-        `cached` counts the tokens of all of them together.
+        `cached` is the total of their cached tokens.
         """
         while len(self._fixed_s) <= sequences:
             self._fixed_s.append(self._fixed(len(self._fixed_s)))
@@ -93,7 +92,7 @@ class EngineCosts:
         return (memory_s if memory_s > compute_s else compute_s) + beside_s
 
     def _fixed(self, sequences: int) -> tuple[float, float, float]:
-        """Return what of a decode step does not depend on the cache."""
+        """Return the parts of a decode step that do not depend on the cache."""
         model, constants = self.model, self.constants
         bandwidth = self.tp * self.gpu.hbm_tb_s * 1e12 * constants.decode_utilisation
         read_s = model.weight_bytes * _touched_share(model, sequences) / bandwidth
@@ -103,7 +102,7 @@ class EngineCosts:
 
 
 def _touched_share(model: ModelShape, sequences: int) -> float:
-    """Return the share of the weights a decode step reads: experts nobody chose are not."""
+    """Return the share of the weights a decode step reads: unused experts are not read."""
     if not model.experts:
         return 1.0
     chosen = model.experts_per_token / model.experts
@@ -114,7 +113,13 @@ def _touched_share(model: ModelShape, sequences: int) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainCosts:
-    """What one optimizer step needs on some GPUs."""
+    """The cost of one optimizer step on some GPUs.
+
+    Example:
+        costs = TrainCosts(model=model_named("Qwen3-8B"), gpu=gpu_named("H800"), gpus=32)
+        costs.step_s(4_000_000)  # seconds
+
+    """
 
     model: ModelShape
     gpu: Gpu
@@ -122,7 +127,7 @@ class TrainCosts:
     constants: Constants = field(default_factory=Constants)
 
     def step_s(self, tokens: float) -> float:
-        """Return the time to train on so many tokens: forward, and twice that backward."""
+        """Return the time to train on `tokens` tokens: a backward pass costs two forward ones."""
         flops = 3 * self.model.flops_per_token * tokens
         peak = self.gpus * self.gpu.dense_tflops * 1e12
         constants = self.constants
@@ -130,11 +135,11 @@ class TrainCosts:
 
 
 USUAL_LINK = "tcp_200g"
-"""What weights cross where nothing else is named: the link between clusters of the paper."""
+"""The default link for weights: the one between the paper's clusters."""
 
 
 def pipelined_s(size_gb: float, rates_gb_s: tuple[float, float], *, bucket_gb: float) -> float:
-    """Return how long two hops take that overlap bucket by bucket."""
+    """Return the time of two hops that overlap bucket by bucket."""
     first, second = rates_gb_s
     bucket = min(bucket_gb, size_gb)
     return max(size_gb / first + bucket / second, bucket / first + size_gb / second)
@@ -142,25 +147,30 @@ def pipelined_s(size_gb: float, rates_gb_s: tuple[float, float], *, bucket_gb: f
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightCosts:
-    """What moving one version from the trainer to the engines needs."""
+    """The cost of moving one version from the trainer to the engines.
+
+    Example:
+        WeightCosts(model=model_named("Qwen3-8B")).exposed_s  # seconds that engines pause
+
+    """
 
     model: ModelShape
     push_link: Link = field(default_factory=lambda: link_named(USUAL_LINK))
-    """Between the trainer and the store."""
+    """The link between the trainer and the store."""
     pull_link: Link = field(default_factory=lambda: link_named(USUAL_LINK))
-    """Between the store and the engines."""
+    """The link between the store and the engines."""
     constants: Constants = field(default_factory=Constants)
     blocking: bool = False
-    """Broadcast while the engines stand still, instead of moving weights beside the rollout."""
+    """Whether engines pause for the whole transfer, instead of it running beside the rollout."""
 
     @property
     def push_s(self) -> float:
-        """Time until the store beside the engines holds the version."""
+        """Time until the store beside the engines has the version."""
         return self._size_gb / self._push_gb_s
 
     @property
     def pull_s(self) -> float:
-        """Time engines' hosts spend pulling it, hidden or not."""
+        """Time the engines' hosts spend pulling it, whether engines pause or not."""
         return self._size_gb / self.pull_link.weights_gb_s
 
     @property
@@ -170,7 +180,7 @@ class WeightCosts:
 
     @property
     def exposed_s(self) -> float:
-        """Time engines stand still for it: the pull that the push did not hide, and the load."""
+        """Time engines pause for it: the pull that did not overlap the push, and the load."""
         return self._arrival_s - self.push_s + self.install_s
 
     @property
@@ -194,23 +204,28 @@ class WeightCosts:
 
     @property
     def _arrival_s(self) -> float:
-        """Time until the engines' hosts hold the version."""
+        """Time until the engines' hosts have the version."""
         rates = (self._push_gb_s, self.pull_link.weights_gb_s)
         return pipelined_s(self._size_gb, rates, bucket_gb=self.constants.bucket_gb)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LendCosts:
-    """What making engines of training GPUs needs.
+    """The cost of turning training GPUs into engines, and back.
 
-    What training keeps stays in their memory if the weights fit beside it. If not, it goes to the
-    host's memory for the time, over one direction of each GPU's PCIe.
+    The training state stays in GPU memory if the weights fit beside it. If not, it is moved to the
+    host's memory meanwhile, over one direction of each GPU's PCIe.
+
+    Example:
+        h800 = gpu_named("H800")
+        LendCosts(model=model_named("Qwen3-8B"), gpu=h800, gpus=32, tp=1).lend_s  # seconds
+
     """
 
     model: ModelShape
     gpu: Gpu
     gpus: int
-    """That train, and share what training keeps."""
+    """GPUs that train and share the training state."""
     tp: int
     """GPUs of one lent engine."""
     pull_link: Link = field(default_factory=lambda: link_named(USUAL_LINK))
@@ -219,19 +234,19 @@ class LendCosts:
 
     @property
     def held_gb(self) -> float:
-        """Memory of each GPU that a lent engine must leave alone."""
+        """Memory of each GPU that a lent engine must not use."""
         return self._state_gb if self._fits else 0.0
 
     @property
     def lend_s(self) -> float:
-        """Time until the hardware serves: the weights, pulled and loaded bucket by bucket."""
+        """Time until the hardware serves: weights are pulled and loaded bucket by bucket."""
         rates = (self.pull_link.weights_gb_s, self.constants.install_gb_s)
         size_gb = self.model.weight_bytes / _GB
         return self.recall_s + pipelined_s(size_gb, rates, bucket_gb=self.constants.bucket_gb)
 
     @property
     def recall_s(self) -> float:
-        """Time until it can train again; its own weights never left."""
+        """Time until it can train again; its own weights stayed on the GPUs."""
         moved_s = 0.0 if self._fits else 2 * self._state_gb / self.gpu.pcie_gb_s
         return self.constants.switch_s + moved_s
 

@@ -1,8 +1,7 @@
-"""Prefill/decode disaggregation: some engines read, others sample, and caches move between them.
+"""Prefill/decode disaggregation: some engines prefill, others decode, and caches move between them.
 
-To its driver a unit of such engines is one engine. A job is read by the prefill engine that holds
-its session's prefix, its keys and values cross a link, and the decode engine with the fewest jobs
-samples it.
+To the fleet such a unit is one engine. A job is prefilled by the engine that holds its session's
+prefix, its keys and values cross a link, and the decode engine with the fewest jobs samples it.
 """
 
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from rollart.types import EngineId, TrajectoryId, Version
 
 
 class DisaggregatedEngine:
-    """Prefill engines and decode engines that serve as one."""
+    """Prefill engines and decode engines that serve as one engine."""
 
     def __init__(
         self,
@@ -37,7 +36,7 @@ class DisaggregatedEngine:
 
     @property
     def version(self) -> Version:
-        """The version of the weights held."""
+        """The version of the weights that are loaded."""
         return self._decode[0].version
 
     @property
@@ -47,7 +46,7 @@ class DisaggregatedEngine:
 
     @property
     def workers(self) -> int:
-        """How many engines work in it."""
+        """How many engines it consists of."""
         return len(self.parts)
 
     @property
@@ -57,11 +56,11 @@ class DisaggregatedEngine:
 
     @property
     def busy_s(self) -> float:
-        """How long its engines have worked, on average."""
+        """The mean busy time of its engines."""
         return sum(engine.busy_s for engine in self.parts) / len(self.parts)
 
     def submit(self, job: Job) -> None:
-        """Take a job in."""
+        """Accept a job."""
         engine = self._homes.get(job.session)
         if engine is None:
             engine = min(self._prefill, key=lambda each: each.in_flight)
@@ -91,7 +90,7 @@ class DisaggregatedEngine:
         return job.sampled
 
     def evict(self) -> list[Job]:
-        """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
+        """Stop every job and drop every prefix; return the jobs, to continue on other engines."""
         jobs = [*self._parts, *self._restart]
         for job in jobs:
             self.abort(job)
@@ -107,19 +106,19 @@ class DisaggregatedEngine:
             home.forget(session)
 
     def suspend(self) -> None:
-        """Stop where it is."""
+        """Pause all work; jobs keep their progress."""
         for engine in self.parts:
             engine.suspend()
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
-        """Take new weights on; what was cached is read again unless it is kept."""
+        """Load new weights; cached tokens are prefilled again unless `keep_cache`."""
         if not keep_cache:
             self._restart = self.evict()
         for engine in self.parts:
             engine.update(version, keep_cache=keep_cache)
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `suspend`."""
         for engine in self.parts:
             engine.resume()
         restart, self._restart = self._restart, []
@@ -127,12 +126,12 @@ class DisaggregatedEngine:
             self.submit(job)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of each interval in which one of its engines worked."""
+        """Call `watcher` with each interval in which one of its engines was busy."""
         for engine in self.parts:
             engine.watch(watcher)
 
     def flush(self) -> None:
-        """Tell of the intervals in progress."""
+        """Report the current busy intervals."""
         for engine in self.parts:
             engine.flush()
 

@@ -20,18 +20,23 @@ from rollart.constraints import AtLeast, Between, check_fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """A distribution of durations."""
+    """A distribution of durations.
+
+    Example:
+        Latency(kind="lognormal", mean_s=1.5, spread=0.8).draw(Random(0))  # seconds, 1.5 on average
+
+    """
 
     kind: LatencyKind = "constant"
     """The distribution's shape."""
     mean_s: Annotated[float, AtLeast(0)] = 0.0
-    """Its mean, before the tail is added."""
+    """Its mean, without the tail."""
     spread: Annotated[float, AtLeast(0)] = 0.0
     """How wide it is; see the table above."""
     tail_share: Annotated[float, Between(0, 1)] = 0.0
-    """The share of draws that is much longer."""
+    """Share of draws that take `tail_factor` times as long."""
     tail_factor: Annotated[float, AtLeast(1)] = 1.0
-    """How many times longer those are."""
+    """How many times longer those draws are."""
 
     def __post_init__(self) -> None:
         check_fields(self, "latency")

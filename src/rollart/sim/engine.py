@@ -1,29 +1,13 @@
-"""SimEngine: one inference replica with continuous batching, as a fluid.
+"""SimEngine: one inference replica with continuous batching, as a fluid model.
 
-    submit ─► waiting (no room for its keys and values) ─► unread ─► reading ─► running ─► done
+    submit ─► waiting (no cache memory free) ─► unread ─► prefill ─► running ─► done
 
-All running sequences advance together (`running`), at a speed that is constant between two changes
-of the batch: the cache that grows meanwhile counts from the next change on. That makes every change
-cost O(log batch), whatever the number of tokens.
-
-Prefill runs one request at a time, in chunks; beside each chunk the running sequences take one
-step. New weights make every cached token worthless: what runs is read again, as the paper has it.
-
-Running: the sequences an engine samples for, all at once.
-
-They advance together, one token per engine step, so their progress is one number: `clock`, the
-tokens each has sampled since the engine began. A sequence that still needs `n` tokens is done when
-the clock has grown by `n`. Ends lie in a heap; that of a job which was interrupted stays there and
-is skipped when met.
-
-Room: the memory of an engine that holds keys and values.
-
-A job takes room for all the tokens it will have, so a sequence that started never runs out of it.
-What is left over holds the prefixes of sessions between two turns, and gives them up, the least
-recently used first, as soon as a job wants the room. A job larger than the whole room gets it when
-no other job is there.
-
-Reading: the request an engine reads, and what engines have read and sampled so far.
+Owns one replica's cache memory (`KvMemory`), its current prefill and its running sequences
+(`RunningJobs`). All running sequences advance together, at a speed that is constant between two
+changes of the batch; the cache that grows meanwhile counts from the next change on. So each change
+costs O(log batch), however many tokens it spans. Prefill handles one request at a time, in chunks;
+beside each chunk the running sequences take one step. New weights invalidate the cache, so running
+requests are prefilled again, as in the paper.
 """
 
 from collections import deque
@@ -37,7 +21,7 @@ from rollart.sim.loop import Loop, Timer
 from rollart.types import EngineId, TrajectoryId, Version
 
 Watcher = Callable[[float, float], None]
-"""Told of the begin and the end of an interval."""
+"""Called with the start and the end of each busy interval."""
 
 
 class BusyTime:
@@ -47,17 +31,17 @@ class BusyTime:
 
     def __init__(self) -> None:
         self.since: float | None = None
-        """Begin of the interval in progress; None: it does not work."""
+        """Start of the current interval; None while idle."""
         self.watcher: Watcher | None = None
         self._total_s = 0.0
 
     def begin(self, now: float) -> None:
-        """Work from now on, if it did not."""
+        """Start an interval, unless one has started."""
         if self.since is None:
             self.since = now
 
     def end(self, now: float) -> None:
-        """Work no more, if it did."""
+        """End the current interval, if there is one, and report it."""
         since = self.since
         if since is not None:
             self.since = None
@@ -66,78 +50,84 @@ class BusyTime:
                 self.watcher(since, now)
 
     def flush(self, now: float) -> None:
-        """Tell of the interval so far and go on."""
+        """Report the current interval so far and start the next one."""
         if self.since is not None:
             self.end(now)
             self.begin(now)
 
     def total_s(self, now: float) -> float:
-        """Return the time it has worked."""
+        """Return the busy time so far."""
         return self._total_s if self.since is None else self._total_s + now - self.since
 
 
 _End = tuple[float, int, Job]
-"""The clock at which a job will be done, and a number that tells entries apart."""
+"""The clock at which a job ends, the number of this entry, and the job."""
 
 
 class RunningJobs:
-    """Jobs that sample, and when each will be done."""
+    """Jobs that sample, and when each ends.
 
-    __slots__ = ("_ends", "_listed", "_overtaken", "cached", "clock", "jobs")
+    All jobs advance one token per engine step, so `clock`, the tokens each has sampled since the
+    engine started, is the progress of all of them. A job that needs `n` more tokens ends when the
+    clock has grown by `n`. Ends are kept in a heap; the entry of an interrupted job stays there
+    and is skipped when it is reached, because removing it would cost O(batch).
+    """
+
+    __slots__ = ("_ends", "_last_entry", "_stale", "cached", "clock", "jobs")
 
     def __init__(self) -> None:
         self.jobs: dict[TrajectoryId, Job] = {}
         self.clock = 0.0
         self.cached = 0.0
-        """Tokens of all of them whose keys and values are held."""
+        """Tokens of all running jobs whose keys and values are held."""
         self._ends: list[_End] = []
-        self._listed = 0
-        """Ends ever listed."""
-        self._overtaken = 0
-        """How many of those still listed will not be."""
+        self._last_entry = 0
+        """Number of the newest entry in `_ends`."""
+        self._stale = 0
+        """How many entries in `_ends` belong to interrupted jobs."""
 
     def start(self, job: Job) -> None:
-        """Let a job sample."""
+        """Start sampling for a job."""
         job.state = "running"
         job.began = self.clock
         self.jobs[job.session] = job
         self.cached += job.context + job.sampled
-        self._listed += 1
-        job.listed = self._listed
-        heappush(self._ends, (self.clock + job.response - job.sampled, self._listed, job))
+        self._last_entry += 1
+        job.entry = self._last_entry
+        heappush(self._ends, (self.clock + job.response - job.sampled, self._last_entry, job))
 
     def interrupt(self, job: Job) -> None:
         """Stop a job before its end."""
-        self._overtaken += 1
+        self._stale += 1
         self._stop(job)
 
     def advance(self, steps: float) -> float:
-        """Let every job take so many steps; return the tokens they sampled."""
+        """Advance every job by `steps`; return the tokens they sampled."""
         self.clock += steps
         tokens = steps * len(self.jobs)
         self.cached += tokens
         return tokens
 
     def left(self) -> float | None:
-        """Return how many steps it is to the next end; None if nothing runs."""
+        """Return the steps until the next job ends; None if nothing runs."""
         ends = self._ends
-        while self._overtaken and ends and not self._is_true(ends[0]):
+        while self._stale and ends and not self._is_current(ends[0]):
             heappop(ends)
-            self._overtaken -= 1
+            self._stale -= 1
         return ends[0][0] - self.clock if ends else None
 
     def reach_end(self) -> None:
-        """Set the clock to the next end exactly, whatever rounding made of it."""
+        """Set the clock to exactly the next end, correcting rounding errors."""
         self.clock = max(self.clock, self._ends[0][0])
 
     def take_done(self) -> list[Job]:
-        """Let go of the jobs whose end the clock has reached."""
+        """Remove and return the jobs whose end the clock has reached."""
         ends, clock = self._ends, self.clock
         done: list[Job] = []
         while ends and ends[0][0] <= clock:
             end = heappop(ends)
-            if self._overtaken and not self._is_true(end):
-                self._overtaken -= 1
+            if self._stale and not self._is_current(end):
+                self._stale -= 1
                 continue
             job = end[2]
             self._stop(job)
@@ -152,14 +142,20 @@ class RunningJobs:
         job.sampled += self.clock - job.began
         self.cached = self.cached - (job.context + job.sampled) if jobs else 0.0
 
-    def _is_true(self, end: _End) -> bool:
-        """Say whether a listed end will be: its job may have been interrupted."""
+    def _is_current(self, end: _End) -> bool:
+        """Return whether an entry is valid: its job may have been interrupted since."""
         _, number, job = end
-        return job.listed == number and self.jobs.get(job.session) is job
+        return job.entry == number and self.jobs.get(job.session) is job
 
 
 class KvMemory:
-    """Counts the tokens whose keys and values an engine holds."""
+    """Counts the tokens whose keys and values an engine holds.
+
+    A job reserves memory for all the tokens it will have, so a started sequence never runs out.
+    The rest holds the prefixes of sessions between two turns; when a job needs memory, the least
+    recently used prefixes are dropped first. A job larger than the whole memory is admitted when
+    no other job is there, or it would wait forever.
+    """
 
     __slots__ = ("_idle", "_jobs", "capacity", "idle_tokens", "used")
 
@@ -168,13 +164,13 @@ class KvMemory:
         self.used = 0.0
         """Tokens reserved by jobs."""
         self.idle_tokens = 0.0
-        """Tokens of prefixes that wait for their session's next turn."""
+        """Tokens of prefixes kept for their session's next turn."""
         self._jobs = 0
         self._idle: dict[TrajectoryId, float] = {}
-        """Their lengths, the least recently used first."""
+        """Tokens of each idle prefix, the least recently used first."""
 
     def take(self, job: Job) -> bool:
-        """Make room for a job and note what of it is cached; return False if there is none."""
+        """Reserve memory for a job and note what of it is cached; return False if it is full."""
         tokens = job.context + job.response
         if self.used + tokens > self.capacity and self._jobs:
             return False
@@ -186,7 +182,7 @@ class KvMemory:
         return True
 
     def give_back(self, job: Job, *, keep: float) -> None:
-        """Free a job's room; `keep` tokens of it stay as an idle prefix."""
+        """Free a job's memory; `keep` tokens of it stay as an idle prefix."""
         self._jobs -= 1
         self.used = self.used - job.tokens if self._jobs else 0.0
         if keep:
@@ -194,34 +190,39 @@ class KvMemory:
             self.idle_tokens += keep
 
     def drop(self, session: TrajectoryId) -> float:
-        """Forget an idle prefix; return how long it was."""
+        """Drop an idle prefix; return its length in tokens."""
         tokens = self._idle.pop(session, 0.0)
         self.idle_tokens -= tokens
         return tokens
 
     def clear(self) -> None:
-        """Forget every idle prefix."""
+        """Drop every idle prefix."""
         self._idle.clear()
         self.idle_tokens = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class EngineUsage:
-    """What an engine has done so far, brought up to date at its changes."""
+    """What an engine has done so far; updated whenever its batch changes.
+
+    Example:
+        EngineUsage(prefill_tokens=1200.0, reused_tokens=300.0, sampled_tokens=450.0)
+
+    """
 
     prefill_s: float = 0.0
-    """Time prefill alone would have taken."""
+    """Time prefill would have taken with nothing running beside it."""
     prefill_tokens: float = 0.0
-    """Tokens read."""
+    """Tokens prefilled."""
     reused_tokens: float = 0.0
-    """Tokens that were cached when their request was read."""
+    """Tokens that were already cached when their request was prefilled."""
     sampled_tokens: float = 0.0
     recomputed_tokens: float = 0.0
-    """Cached tokens that new weights made worthless under a request."""
+    """Cached tokens of unfinished requests that new weights invalidated."""
 
 
-class Reading:
-    """The request being read."""
+class PrefillProgress:
+    """The request being prefilled, and how much of it is left."""
 
     __slots__ = ("alone_s", "job", "left", "seconds", "steps", "tokens")
 
@@ -230,12 +231,12 @@ class Reading:
         self.job = job
         self.tokens = tokens
         self.seconds = costs.prefill_s(tokens, cached=cached)
-        """Of prefill alone."""
+        """Time of the prefill itself."""
         self.steps = tokens / constants.chunk_tokens
         self.alone_s = self.seconds + self.steps * constants.step_overhead_s
-        """With what its steps cost beside, if nothing is running."""
+        """Time including the overhead of its steps, if nothing else runs."""
         self.left = 1.0
-        """The share that is not read yet."""
+        """The share that is not prefilled yet."""
 
 
 class SimEngine:
@@ -245,10 +246,10 @@ class SimEngine:
         "_busy",
         "_costs",
         "_loop",
+        "_memory",
         "_next_ends_prefill",
         "_prefill",
         "_reuse",
-        "_room",
         "_running",
         "_since",
         "_speed",
@@ -272,15 +273,15 @@ class SimEngine:
         self._costs = costs
         self._loop = loop
         self._reuse = reuse_prefixes
-        self._room = KvMemory(float(costs.capacity_tokens))
+        self._memory = KvMemory(float(costs.capacity_tokens))
         self._waiting: deque[Job] = deque()
         self._unread: deque[Job] = deque()
-        self._prefill: Reading | None = None
+        self._prefill: PrefillProgress | None = None
         self._running = RunningJobs()
         self._speed = 0.0
-        """Steps per second of what runs, if nothing is read."""
+        """Decode steps per second while nothing is prefilled."""
         self._whole_s = 0.0
-        """Time to read the whole of what is being read, beside what runs."""
+        """Time of the whole current prefill, beside what runs."""
         self._since = 0.0
         self._timer: Timer | None = None
         self._next_ends_prefill = False
@@ -288,7 +289,7 @@ class SimEngine:
 
     @property
     def workers(self) -> int:
-        """How many engines work in it."""
+        """How many engines it consists of."""
         return 1
 
     @property
@@ -299,11 +300,11 @@ class SimEngine:
 
     @property
     def busy_s(self) -> float:
-        """How long it has worked."""
+        """How long it has been busy."""
         return self._busy.total_s(self._loop.now)
 
     def submit(self, job: Job) -> None:
-        """Take a job in."""
+        """Accept a job."""
         self._progress()
         job.state = "waiting"
         self._waiting.append(job)
@@ -317,34 +318,34 @@ class SimEngine:
         return job.sampled
 
     def evict(self) -> list[Job]:
-        """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
+        """Stop every job and drop every prefix; return the jobs, to continue on other engines."""
         self._progress()
         jobs = [*self._running.jobs.values()]
         jobs += [self._prefill.job] if self._prefill else []
         jobs += [*self._unread, *self._waiting]
         for job in jobs:
             self._remove(job)
-        self._room.clear()
+        self._memory.clear()
         self._proceed()
         return jobs
 
     def forget(self, session: TrajectoryId) -> None:
         """Drop the prefix of a session that ended."""
-        self._room.drop(session)
+        self._memory.drop(session)
 
     def suspend(self) -> None:
-        """Stop where it is."""
+        """Pause all work; jobs keep their progress."""
         self._progress()
         self._suspended = True
         self._proceed()
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
-        """Take new weights on; what was cached is read again unless it is kept."""
+        """Load new weights; cached tokens are prefilled again unless `keep_cache`."""
         self._progress()
         self.version = version
         if keep_cache:
             return
-        self._room.clear()
+        self._memory.clear()
         interrupted = list(self._running.jobs.values())
         for job in interrupted:
             self._running.interrupt(job)
@@ -359,17 +360,17 @@ class SimEngine:
         self._proceed()
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `suspend`."""
         self._progress()
         self._suspended = False
         self._proceed()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of each interval in which it worked."""
+        """Call `watcher` with each busy interval."""
         self._busy.watcher = watcher
 
     def flush(self) -> None:
-        """Tell of the interval in progress."""
+        """Report the current busy interval."""
         self._busy.flush(self._loop.now)
 
     def _remove(self, job: Job) -> None:
@@ -383,11 +384,11 @@ class SimEngine:
                 self._stop_reading(self._prefill)
             else:
                 self._running.interrupt(job)
-            self._room.give_back(job, keep=0.0)
+            self._memory.give_back(job, keep=0.0)
         job.state = "gone"
 
-    def _stop_reading(self, prefill: Reading) -> Job:
-        """Leave a request half read; what was read is lost."""
+    def _stop_reading(self, prefill: PrefillProgress) -> Job:
+        """Stop a prefill halfway; what was prefilled is lost."""
         self._prefill = None
         share, job = 1 - prefill.left, prefill.job
         self.usage.prefill_tokens += share * prefill.tokens
@@ -396,7 +397,7 @@ class SimEngine:
         return job
 
     def _progress(self) -> None:
-        """Bring the state up to now."""
+        """Advance the state to the current time."""
         now = self._loop.now
         elapsed, self._since = now - self._since, now
         if elapsed <= 0 or self._busy.since is None:
@@ -411,7 +412,7 @@ class SimEngine:
         self.usage.sampled_tokens += self._running.advance(steps)
 
     def _proceed(self) -> None:
-        """Start what can start and ask to be woken at the next change."""
+        """Start what can start and set a timer for the next change."""
         timer = self._timer
         if timer is not None:
             timer.action = None
@@ -419,7 +420,7 @@ class SimEngine:
         if self._suspended:
             self._busy.end(self._loop.now)
             return
-        while self._waiting and self._room.take(self._waiting[0]):
+        while self._waiting and self._memory.take(self._waiting[0]):
             job = self._waiting.popleft()
             job.state = "unread"
             self._unread.append(job)
@@ -441,10 +442,10 @@ class SimEngine:
             self._run(job)
             return
         job.state = "reading"
-        self._prefill = Reading(job, tokens=tokens, cached=cached, costs=self._costs)
+        self._prefill = PrefillProgress(job, tokens=tokens, cached=cached, costs=self._costs)
 
     def _next_change_s(self) -> float | None:
-        """Return how long until a prefill or a sequence ends; set the speed until then."""
+        """Return the time until a prefill or a sequence ends; set the speed until then."""
         running = self._running
         left, count = running.left(), len(running.jobs)
         step_s = self._costs.decode_s(count, cached=running.cached) if count else 0.0
@@ -471,7 +472,7 @@ class SimEngine:
             self._running.reach_end()
         done = self._running.take_done()
         for job in done:
-            self._room.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
+            self._memory.give_back(job, keep=job.context + job.response if self._reuse else 0.0)
         self._proceed()
         for job in done:
             job.on_done(job)

@@ -1,4 +1,8 @@
-"""Fleet: every engine of a simulated cluster behind the router the live program routes by."""
+"""Fleet: every engine of a simulated cluster behind the router that live runs use.
+
+A job is always on one engine that is open, or waits here until one opens: closing an engine hands
+its jobs to the router again, so none is lost.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,11 +16,17 @@ from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
 
 class AnyEngine(Protocol):
-    """What the fleet asks of an engine."""
+    """The engine interface the fleet needs: SimEngine, TimedEngine, DisaggregatedEngine.
+
+    Example:
+        engine = TimedEngine(EngineId("h800-0"), loop=Loop())
+        (engine.in_flight, engine.busy_s) == (0, 0.0)
+
+    """
 
     @property
     def id(self) -> EngineId:
-        """Its name."""
+        """Its id."""
         ...
 
     @property
@@ -26,24 +36,24 @@ class AnyEngine(Protocol):
 
     @property
     def busy_s(self) -> float:
-        """How long it has worked."""
+        """How long it has been busy."""
         ...
 
     @property
     def workers(self) -> int:
-        """How many engines work in it."""
+        """How many engines it consists of."""
         ...
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of each interval in which one of its engines worked."""
+        """Call `watcher` with each interval in which one of its engines was busy."""
         ...
 
     def flush(self) -> None:
-        """Tell of the intervals in progress."""
+        """Report the current busy intervals."""
         ...
 
     def submit(self, job: Job) -> None:
-        """Take a job in."""
+        """Accept a job."""
         ...
 
     def abort(self, job: Job) -> float:
@@ -51,7 +61,7 @@ class AnyEngine(Protocol):
         ...
 
     def evict(self) -> list[Job]:
-        """Stop every job and forget every prefix; return the jobs, to go on elsewhere."""
+        """Stop every job and drop every prefix; return the jobs, to continue on other engines."""
         ...
 
     def forget(self, session: TrajectoryId) -> None:
@@ -59,30 +69,35 @@ class AnyEngine(Protocol):
         ...
 
     def suspend(self) -> None:
-        """Stop where it is."""
+        """Pause all work; jobs keep their progress."""
         ...
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
-        """Take new weights on."""
+        """Load new weights; cached tokens stay valid only with `keep_cache`."""
         ...
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `suspend`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetMember:
-    """An engine and where it belongs."""
+    """An engine and the pool it belongs to.
+
+    Example:
+        FleetMember(engine=TimedEngine(EngineId("h800-0"), loop=loop), pool="h800")
+
+    """
 
     engine: AnyEngine
     pool: str
     lent: bool = False
-    """It lives on training hardware and serves only while it is lent."""
+    """It runs on training hardware and serves only while it is lent."""
 
 
 class Fleet:
-    """Routes jobs to engines and moves them when an engine leaves; with none they wait."""
+    """Routes jobs to engines and moves them when one closes; while none is open they wait."""
 
     def __init__(self, members: Sequence[FleetMember], *, routing: Routing, loop: Loop) -> None:
         self.members = {member.engine.id: member for member in members}
@@ -90,7 +105,7 @@ class Fleet:
         self.router = Router(routing, engines=open_)
         self._loop = loop
         self._engines = {member.engine.id: member.engine for member in members}
-        self._stranded: list[Job] = []
+        self._unrouted: list[Job] = []
         self._open = {id_ for id_, _ in open_}
 
     @property
@@ -102,18 +117,18 @@ class Fleet:
         )
 
     def engine(self, id_: EngineId) -> AnyEngine:
-        """Return an engine by its name."""
+        """Return an engine by its id."""
         return self._engines[id_]
 
     def busy_s(self) -> dict[str, float]:
-        """Return how long each pool's engines have been busy, on average."""
+        """Return the mean busy time of each pool's engines."""
         busy: dict[str, list[float]] = {}
         for member in self.members.values():
             busy.setdefault(member.pool, []).append(member.engine.busy_s)
         return {pool: sum(seconds) / len(seconds) for pool, seconds in busy.items()}
 
     def generate(self, job: Job, *, domain: str) -> None:
-        """Complete a job on the engine that fits it."""
+        """Route a job to an engine and complete it there."""
         job.domain = domain
         job.then, job.on_done = job.on_done, self._done
         self._submit(job)
@@ -121,7 +136,7 @@ class Fleet:
     def abort(self, job: Job) -> float:
         """Stop a job; return how many tokens it has sampled."""
         if job.home is None:
-            self._stranded.remove(job)
+            self._unrouted.remove(job)
             return job.sampled
         self.router.cancelled(job.session)
         return self._engines[job.home].abort(job)
@@ -133,18 +148,18 @@ class Fleet:
             self._engines[home].forget(session)
 
     def open(self, id_: EngineId) -> None:
-        """Let an engine be routed to."""
+        """Start routing to an engine."""
         if id_ in self._open:
             return
         self._open.add(id_)
         member = self.members[id_]
         self.router.open(id_, member.pool, is_guest=member.lent)
-        stranded, self._stranded = self._stranded, []
-        for job in stranded:
+        unrouted, self._unrouted = self._unrouted, []
+        for job in unrouted:
             self._submit(job)
 
     def close(self, id_: EngineId) -> None:
-        """Route no more to an engine; its jobs go on elsewhere with what they have."""
+        """Stop routing to an engine; its jobs continue on others with what they have sampled."""
         self.close_all([id_])
 
     def close_all(self, ids: Sequence[EngineId]) -> None:
@@ -161,16 +176,16 @@ class Fleet:
     def _submit(self, job: Job) -> None:
         if not self._open:
             job.home = None
-            self._stranded.append(job)
+            self._unrouted.append(job)
             return
         tokens = int(job.context + job.sampled)
         now = self._loop.now
         home = self.router.pick(job.session, domain=job.domain, now=now, length=tokens)
-        job.home, job.brought = home, job.sampled
+        job.home, job.sampled_before = home, job.sampled
         self._engines[home].submit(job)
 
     def _done(self, job: Job) -> None:
-        tokens = int(job.response - job.brought)
+        tokens = int(job.response - job.sampled_before)
         self.router.done(job.session, now=self._loop.now, sampled=tokens)
         assert job.then is not None
         job.then(job)

@@ -1,9 +1,9 @@
-"""What the simulator must know of a config: the model's shape and how its tasks behave.
+"""From a config to the simulator's values: the model's shape, task profiles and what-if changes.
 
-What if: another schedule for a recorded run, given as `key=value`.
-
-A log tells what attempts, optimizer steps and weights took; the schedule alone is open. So the keys
-are those of the sections that rule it, and of [run] the mode, the steps and the environments.
+A what-if simulates a recorded run by another schedule, given as `key=value`. The log fixes how long
+attempts, optimizer steps and weights took, so only the schedule may change: the keys of its
+sections, and of [run] the mode, the steps and the environments. Any other key is an error that
+says so.
 """
 
 from collections.abc import Sequence

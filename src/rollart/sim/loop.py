@@ -1,10 +1,10 @@
-"""The event loop: what will happen, taken in order of time.
+"""The event loop: actions in simulated time, taken in order of time.
 
-What is due at the same time happens in the order it was asked for, so a run depends on nothing
-but its inputs. What is due in a later span of time lies unordered in the span's own list, which is
-sorted when its time comes; only what is asked for within the current span goes through a heap. A
-heap of everything would not fit in a processor's cache, and each entry would cost more the more
-there are. A cancelled entry stays where it is and is skipped when met.
+Actions due at the same time run in the order they were scheduled, so a run depends on nothing but
+its inputs. Time is cut into spans. Actions due in a later span are in that span's own list, which
+is sorted when the span begins; only actions scheduled for the current span use a heap. One heap of
+everything would not fit in a processor's cache, and each entry would cost more the more there are.
+A cancelled entry stays where it is and is skipped when it is reached.
 """
 
 from collections.abc import Callable
@@ -16,13 +16,13 @@ _SPANS_PER_S = 4.0
 
 
 class Timer:
-    """One thing that will happen, unless it is cancelled."""
+    """One scheduled action, which can be cancelled."""
 
     __slots__ = ("action",)
     action: Action | None
 
     def cancel(self) -> None:
-        """Let it not happen."""
+        """Drop the action; it will not run."""
         self.action = None
 
 
@@ -30,27 +30,27 @@ _Entry = tuple[float, int, Timer]
 
 
 class Loop:
-    """Simulated time."""
+    """Simulated time and the actions scheduled in it."""
 
     __slots__ = ("_asked", "_due", "_later", "_soon", "_span", "_spans", "count", "now")
 
     def __init__(self) -> None:
         self.now = 0.0
         self.count = 0
-        """Actions taken so far."""
+        """Actions run so far."""
         self._asked = 0
         self._span = 0
         self._due: list[_Entry] = []
-        """What was known to be due in the current span when it began, the last first."""
+        """Actions that were due in the current span when it began, the last first."""
         self._soon: list[_Entry] = []
-        """What was asked for since and is due in it too, as a heap."""
+        """Actions scheduled since that are due in the current span, as a heap."""
         self._later: dict[int, list[_Entry]] = {}
-        """What is due in each later span."""
+        """Actions due in each later span."""
         self._spans: list[int] = []
-        """The later spans, as a heap."""
+        """Numbers of the later spans, as a heap."""
 
     def after(self, seconds: float, action: Action) -> Timer:
-        """Take an action once so many seconds have passed."""
+        """Schedule an action in `seconds` from now."""
         timer = Timer()
         timer.action = action
         at = self.now + seconds
@@ -67,7 +67,7 @@ class Loop:
         return timer
 
     def step(self) -> bool:
-        """Take the next action; return False if there is none."""
+        """Run the next action; return False if there is none."""
         due, soon = self._due, self._soon
         while True:
             if soon and not (due and due[-1] < soon[0]):

@@ -1,10 +1,10 @@
 """Measured: how long everything took in a run, read from its event log.
 
-The log tells when each command was given and when its answer came; the difference is what the work
-took. Time in which an engine stood still to change weights is not the attempts' own: it is taken
-off them, for a simulated run stands still by itself. The log does not say on which engine an
-attempt was, so of several engines' standstills the mean is taken. What engines that came and went
-cost stays in the attempts' times.
+The log has the time of each command and of the event that answers it; the difference is how long
+the work took. Pauses in which an engine changed weights are subtracted from attempts, because a
+simulated run adds pauses of its own. The log does not say which engine served an attempt, so with
+several engines the mean of their pauses is subtracted. The cost of engines that joined or were lost
+stays in the attempts' times.
 """
 
 from bisect import bisect_left
@@ -42,43 +42,48 @@ from rollart.events import (
 from rollart.observe.log import Record
 from rollart.types import EngineId, TrajectoryId, TrajectoryInfo, Version
 
-Place = tuple[int, int, int]
-"""An attempt by its task, its member of the group and how often that was tried before."""
+AttemptKey = tuple[int, int, int]
+"""An attempt by its task, its member number in the group and how many tries came before."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Course:
-    """One attempt as the log tells it."""
+class AttemptRecord:
+    """One attempt as it is recorded in the log.
 
-    place: Place
+    Example:
+        AttemptRecord(key=(12, 0, 0), launched_s=4.0, born_s=5.5, ended_s=9.0)
+
+    """
+
+    key: AttemptKey
     launched_s: float
     born_s: float | None = None
     ended_s: float | None = None
     info: TrajectoryInfo | None = None
-    """Its result, if it finished by itself."""
+    """Its result, if it finished."""
     has_failed: bool = False
     asked_s: float | None = None
-    """When its score was asked for."""
+    """When its score was requested."""
     score_s: float | None = None
     reward: float = 0.0
 
 
-class Standstills:
-    """When an engine stood still, and how much of any span that was."""
+class EnginePauses:
+    """When an engine was paused, and for how much of any span."""
 
     def __init__(self) -> None:
         self._since: float | None = None
         self._starts: list[float] = []
         self._ends: list[float] = []
         self._before: list[float] = [0.0]
-        """Time stood still before each of them."""
+        """Total paused time before each pause."""
 
     def begin(self, now: float) -> None:
-        """Note that the engine stops."""
+        """Note that the engine pauses."""
         self._since = now
 
     def end(self, now: float) -> None:
-        """Note that the engine goes on."""
+        """Note that the engine resumes."""
         if self._since is not None:
             self._starts.append(self._since)
             self._ends.append(now)
@@ -86,10 +91,10 @@ class Standstills:
             self._since = None
 
     def within(self, start: float, end: float) -> float:
-        """Return how long the engine stood still in a span."""
-        return self._until(end) - self._until(start)
+        """Return how long the engine was paused within a span."""
+        return self._paused_s(end) - self._paused_s(start)
 
-    def _until(self, at: float) -> float:
+    def _paused_s(self, at: float) -> float:
         ended = bisect_left(self._ends, at)
         running = ended < len(self._starts) and self._starts[ended] < at
         return self._before[ended] + (at - self._starts[ended] if running else 0.0)
@@ -97,40 +102,50 @@ class Standstills:
 
 @dataclass(slots=True)
 class Measured:
-    """What a run's log says its work took; fold its records in, in order."""
+    """What a run's log says its work took; call `add` with its records in order.
+
+    Example:
+        measured = Measured()
+        for record in part.records:
+            measured.add(record)
+        measured.train_s[Version(3)]  # seconds of the step from version 3 to 4
+
+    """
 
     started: RunStarted | None = None
     last_s: float = 0.0
     """When the log ends."""
-    courses: dict[TrajectoryId, Course] = field(default_factory=dict[TrajectoryId, Course])
+    attempts: dict[TrajectoryId, AttemptRecord] = field(
+        default_factory=dict[TrajectoryId, AttemptRecord]
+    )
     train_s: dict[Version, float] = field(default_factory=dict[Version, float])
     publish_s: dict[Version, float] = field(default_factory=dict[Version, float])
     update_s: dict[tuple[Version, EngineId], float] = field(
         default_factory=dict[tuple[Version, EngineId], float]
     )
-    """From the command to stop until the weights were loaded."""
+    """From the Suspend command until the weights were loaded."""
     lend_s: list[float] = field(default_factory=list[float])
-    """From each lend or recall until it was done."""
-    _standstills: dict[EngineId, Standstills] = field(default_factory=dict[EngineId, Standstills])
+    """Duration of each lend or recall."""
+    _pauses: dict[EngineId, EnginePauses] = field(default_factory=dict[EngineId, EnginePauses])
     _engines: int = 0
-    """How many served at the start; those that joined later stand for others that were lost."""
+    """How many engines served at the start; later ones replace engines that were lost."""
     _late: set[EngineId] = field(default_factory=set[EngineId])
-    """Those that joined later: they may load weights before they serve."""
+    """Engines that joined later: they may load weights before they serve."""
     _asked: dict[object, float] = field(default_factory=dict[object, float])
-    """When work was commanded that is not answered yet."""
+    """When each unanswered command was issued."""
 
     def add(self, record: Record) -> None:
-        """Fold one record in."""
+        """Add one record; records must come in the order of the log."""
         self.last_s = record.time_s
         self._note_event(record.time_s, record.event)
         for command in record.commands:
             self._note_command(record.time_s, command)
 
     def own_s(self, start: float, end: float) -> float:
-        """Return what of a span was not spent waiting for engines that changed weights."""
+        """Return the part of a span that was not spent waiting for engines to change weights."""
         if not self._engines:
             return end - start
-        stood_s = sum(each.within(start, end) for each in self._standstills.values())
+        stood_s = sum(each.within(start, end) for each in self._pauses.values())
         return max(0.0, end - start - stood_s / self._engines)
 
     def _note_event(self, now: float, event: Event) -> None:
@@ -138,22 +153,22 @@ class Measured:
             case RunStarted():
                 self.started = event
                 serving = [engine.id for engine in event.engines if not engine.lent]
-                self._standstills = {engine: Standstills() for engine in serving}
+                self._pauses = {engine: EnginePauses() for engine in serving}
                 self._engines = len(serving)
             case TrajectoryBorn():
-                self._course(event.id).born_s = now
+                self._attempt(event.id).born_s = now
             case TrajectoryFinished(info=info):
-                course = self._course(info.id)
-                course.ended_s, course.info = now, info
-                course.reward = info.reward or 0.0
+                attempt = self._attempt(info.id)
+                attempt.ended_s, attempt.info = now, info
+                attempt.reward = info.reward or 0.0
             case TrajectoryFailed() | TrajectoryCancelled():
-                course = self._course(event.id)
-                course.ended_s = now
-                course.has_failed = isinstance(event, TrajectoryFailed)
+                attempt = self._attempt(event.id)
+                attempt.ended_s = now
+                attempt.has_failed = isinstance(event, TrajectoryFailed)
             case TrajectoryScored():
-                course = self._course(event.id)
-                course.reward = event.reward
-                course.score_s = None if course.asked_s is None else now - course.asked_s
+                attempt = self._attempt(event.id)
+                attempt.reward = event.reward
+                attempt.score_s = None if attempt.asked_s is None else now - attempt.asked_s
             case StepFinished():
                 version = Version(event.version - 1)
                 self.train_s[version] = self._took(("train", version), now)
@@ -167,11 +182,11 @@ class Measured:
             case EngineJoined(engine=engine):
                 self._late.add(engine.id)
                 if not engine.lent:
-                    self._standstills[engine.id] = Standstills()
+                    self._pauses[engine.id] = EnginePauses()
             case EngineLost():
                 self._asked.pop(("update", event.engine), None)
-                if event.engine in self._standstills:
-                    self._standstills[event.engine].end(now)
+                if event.engine in self._pauses:
+                    self._pauses[event.engine].end(now)
             case EngineUpdated():
                 what = ("update", event.engine)
                 if what in self._asked or event.engine not in self._late:
@@ -184,39 +199,46 @@ class Measured:
     def _note_command(self, now: float, command: Command) -> None:
         match command:
             case Launch():
-                place = (command.task, command.member, command.attempt)
-                self.courses[command.id] = Course(place=place, launched_s=now)
+                key = (command.task, command.member, command.attempt)
+                self.attempts[command.id] = AttemptRecord(key=key, launched_s=now)
             case Score():
                 for id_ in command.ids:
-                    self._course(id_).asked_s = now
+                    self._attempt(id_).asked_s = now
             case Train():
                 self._asked["train", command.version] = now
             case Publish():
                 self._asked["publish", command.version] = now
             case Suspend():
                 self._asked["update", command.engine] = now
-                self._standstills[command.engine].begin(now)
+                self._pauses[command.engine].begin(now)
             case Resume():
-                self._standstills[command.engine].end(now)
+                self._pauses[command.engine].end(now)
             case Lend() | Recall():
                 self._asked["lend", command.engine] = now
             case _:
                 pass
 
-    def _course(self, id_: TrajectoryId) -> Course:
-        if id_ not in self.courses:
-            raise UserError(f"attempt {id_} was never launched")
-        return self.courses[id_]
+    def _attempt(self, id_: TrajectoryId) -> AttemptRecord:
+        if id_ not in self.attempts:
+            raise UserError(f"the log reports attempt {id_}, which it never launched")
+        return self.attempts[id_]
 
     def _took(self, what: object, now: float) -> float:
         if what not in self._asked:
-            raise UserError(f"{what} was answered but never asked for")
+            raise UserError(f"the log has a result of {what}, which it never commanded")
         return now - self._asked.pop(what)
 
 
 @dataclass(slots=True)
 class RunFigures:
-    """What a run is compared by; an observer of a live log or of a simulation."""
+    """The figures by which runs are compared; an observer of a live log or of a simulation.
+
+    Example:
+        figures = RunFigures()
+        Simulator(world, observers=[figures]).run()
+        figures.summary()["step_s"]
+
+    """
 
     step_ends: list[float] = field(default_factory=list[float])
     ages: dict[int, int] = field(default_factory=dict[int, int])
@@ -224,7 +246,7 @@ class RunFigures:
     _born: dict[TrajectoryId, Version] = field(default_factory=dict[TrajectoryId, Version])
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Take in one event and its commands."""
+        """Note one event and its commands."""
         if isinstance(event, TrajectoryFinished):
             self._born[event.info.id] = event.info.born
         elif isinstance(event, StepFinished):
@@ -236,7 +258,7 @@ class RunFigures:
                     self.ages[age] = self.ages.get(age, 0) + 1
 
     def summary(self) -> Mapping[str, Any]:
-        """Return mean step time, leaving the first step out, and staleness."""
+        """Return the mean step time, without the first step, and the staleness."""
         spans = [end - start for start, end in pairwise(self.step_ends)]
         count = sum(self.ages.values())
         return {

@@ -1,7 +1,7 @@
-"""Outages: engines that die now and then and come back after a repair.
+"""Outages: engines that fail now and then and return after a repair.
 
-Each engine's times are drawn from its own seed, so they do not depend on what else happens. What a
-death and a return mean is up to who is told of them.
+Each engine's failure times are drawn from a seed of its own, so they do not depend on anything else
+that happens in the run. What a failure and a return do is decided by the two callbacks.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,17 +16,22 @@ from rollart.sim.loop import Loop
 from rollart.types import EngineId
 
 _OUTAGES = 0x6F75
-"""Keeps these draws apart from others of the same seed."""
+"""Makes these draws independent of others with the same seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutageOptions:
-    """How often engines die, and for how long."""
+    """How often engines fail, and for how long.
+
+    Example:
+        OutageOptions(mtbf_s=86_400.0, repair_s=60.0, seed=1)  # each engine fails about once a day
+
+    """
 
     mtbf_s: Annotated[float, AtLeast(0)] = 0.0
-    """Mean time an engine serves until it dies; 0 is for ever."""
+    """Mean time between failures of one engine; 0: engines never fail."""
     repair_s: Annotated[float, AtLeast(0)] = 60.0
-    """Time until a dead engine is back, with the newest weights loaded."""
+    """Time until a failed engine is back, with the newest weights loaded."""
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -34,7 +39,7 @@ class OutageOptions:
 
 
 class Outages:
-    """Tells when engines die and return, as their fate has it."""
+    """Calls `lose` when an engine fails and `regain` when it returns."""
 
     def __init__(
         self,
@@ -49,24 +54,24 @@ class Outages:
         self._lose = lose
         self._regain = regain
         self.count = 0
-        """Deaths so far."""
+        """Failures so far."""
 
     def start(self, engines: Sequence[EngineId]) -> None:
-        """Decide when each engine first dies."""
+        """Schedule the first failure of each engine."""
         if self._options.mtbf_s:
             for number, engine in enumerate(engines):
                 random = Random(derive_seed(self._options.seed, _OUTAGES, number))
-                self._await_death(engine, random)
+                self._schedule_failure(engine, random)
 
-    def _await_death(self, engine: EngineId, random: Random) -> None:
+    def _schedule_failure(self, engine: EngineId, random: Random) -> None:
         seconds = random.expovariate(1 / self._options.mtbf_s)
-        self._loop.after(seconds, partial(self._die, engine, random))
+        self._loop.after(seconds, partial(self._fail, engine, random))
 
-    def _die(self, engine: EngineId, random: Random) -> None:
+    def _fail(self, engine: EngineId, random: Random) -> None:
         self.count += 1
         self._lose(engine)
-        self._loop.after(self._options.repair_s, partial(self._return, engine, random))
+        self._loop.after(self._options.repair_s, partial(self._repair, engine, random))
 
-    def _return(self, engine: EngineId, random: Random) -> None:
+    def _repair(self, engine: EngineId, random: Random) -> None:
         self._regain(engine)
-        self._await_death(engine, random)
+        self._schedule_failure(engine, random)

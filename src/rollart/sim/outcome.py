@@ -1,12 +1,8 @@
-"""Outcome: what a simulated run did, step by step and pool by pool.
+"""Outcome: what a simulated run did, as totals (`SimOutcome`) and as one row per optimizer step.
 
-The first steps fill an empty pipeline and are left out of every rate. No step drains it: what is
-simulated here is always the beginning of a longer run. Only the use of reward workers covers all of
-it.
-
-Step rows: a simulated run as one row per optimizer step, the figures a person compares.
-
-Counting tokens and their fate is left to `observe.metrics`, which does it for live runs too.
+The first steps fill an empty pipeline and are left out of every rate. No step drains it, because
+`simulate` treats every run as the start of a longer one. Only the use of reward workers covers the
+whole run. Tokens and waste are counted by `observe.metrics`, which does it for live runs too.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +22,12 @@ from rollart.sim.world import World
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One optimizer step."""
+    """One optimizer step.
+
+    Example:
+        Step(began_s=410.0, ended_s=520.0, tokens=4.1e6, trajectories=512, staleness=1)
+
+    """
 
     began_s: float
     ended_s: float
@@ -37,36 +38,42 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimOutcome:
-    """Figures of a run."""
+    """Figures of a simulated run.
+
+    Example:
+        outcome = simulate(world, skip=2)
+        outcome.step_s, outcome.tokens_per_s, outcome.utilisation  # 231.4, 17_900.0, {"h800": 0.8}
+
+    """
 
     steps: tuple[Step, ...]
     skipped: int
     """Steps at the start that rates leave out."""
     events: int
-    """What the scheduler took in."""
+    """Events the scheduler handled."""
     actions: int
-    """What happened on the loop; some of it became events."""
+    """Actions on the loop; some of them posted scheduler events."""
     seconds: float
     utilisation: dict[str, float]
     """Share of the kept steps' time in which each pool's engines were busy."""
     reward_utilisation: float
-    """Share of the time reward workers existed, from the first to the last event, they scored."""
+    """Share of the reward workers' existence, over the whole run, in which they scored."""
 
     @property
     def step_s(self) -> float:
-        """Mean time from one optimizer step's end to the next one's."""
+        """Mean time from the end of one optimizer step to the end of the next."""
         kept = self.steps[self.skipped :]
         return (kept[-1].ended_s - self._start_s) / len(kept)
 
     @property
     def tokens_per_s(self) -> float:
-        """Trained tokens, read and sampled, per second."""
+        """Trained tokens (prompt and response) per second."""
         kept = self.steps[self.skipped :]
         return sum(step.tokens for step in kept) / (kept[-1].ended_s - self._start_s)
 
     @property
     def rollout_s(self) -> float:
-        """Mean time from one step's end until the next one's batch was there."""
+        """Mean time from the end of one step until the next batch was complete."""
         ends = [self._start_s, *(step.ended_s for step in self.steps[self.skipped :])]
         begins = [step.began_s for step in self.steps[self.skipped :]]
         return sum(b - e for b, e in zip(begins, ends, strict=False)) / len(begins)
@@ -89,20 +96,27 @@ class SimOutcome:
 
 @dataclass(slots=True)
 class Collector:
-    """An observer that remembers what an outcome is made of."""
+    """An observer that records what `SimOutcome` is computed from.
+
+    Example:
+        collector = Collector()
+        simulator = Simulator(world, observers=[collector])
+        collector.attach(simulator.fleet)
+
+    """
 
     steps: list[Step] = field(default_factory=list[Step])
     _train: tuple[float, Train] | None = None
     _fleet: Fleet | None = None
     _busy_s: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
-    """By step, how long each pool had been busy at its end."""
+    """By step: the busy time of each pool when the step ended."""
 
     def attach(self, fleet: Fleet) -> None:
-        """Know the engines whose use is told."""
+        """Set the engines whose use is measured."""
         self._fleet = fleet
 
     def utilisation(self, skipped: int) -> dict[str, float]:
-        """Return the share of the time each pool was busy, the first steps left out."""
+        """Return the share of the time each pool was busy, without the first `skipped` steps."""
         seconds, last = self.steps[-1].ended_s, self._busy_s[-1]
         if not skipped:
             return {pool: busy / seconds for pool, busy in last.items()}
@@ -110,7 +124,7 @@ class Collector:
         return {pool: (busy - first[pool]) / seconds for pool, busy in last.items()}
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Take in one event and its commands."""
+        """Note one event and its commands."""
         match event:
             case StepFinished():
                 assert self._train is not None
@@ -134,9 +148,9 @@ class Collector:
 
 
 def simulate(world: World, *, skip: int = 1) -> SimOutcome:
-    """Run a world as the beginning of a longer run and return its figures."""
+    """Simulate a world as the start of a longer run and return its figures."""
     collector = Collector()
-    simulator = Simulator(replace(world, goes_on=True), observers=[collector])
+    simulator = Simulator(replace(world, open_ended=True), observers=[collector])
     collector.attach(simulator.fleet)
     simulator.run()
     return outcome_of(simulator, collector, skip=skip)
@@ -161,28 +175,34 @@ _WASTED = "wasted/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """One optimizer step."""
+    """One optimizer step, as `rollart simulate` prints it.
+
+    Example:
+        StepRow(step=4, ended_s=930.0, step_s=230.0, wait_s=120.0, train_s=110.0,
+                tokens_per_s=17_900.0, staleness=1, utilisation={"h800": 0.8}, wasted={})
+
+    """
 
     step: int
     ended_s: float
     step_s: float
-    """Time since the step before ended."""
+    """Time since the previous step ended."""
     wait_s: float
-    """Of that, the time the trainer waited for rollout."""
+    """Part of `step_s` in which the trainer waited for rollout."""
     train_s: float
-    """Of that, the time it trained."""
+    """Part of `step_s` in which it trained."""
     tokens_per_s: float
-    """Trained tokens, read and sampled, per second."""
+    """Trained tokens (prompt and response) per second."""
     staleness: int
-    """The largest of a trained trajectory."""
+    """The largest staleness of a trained trajectory."""
     utilisation: dict[str, float]
     """Share of the time in which each pool's engines were busy."""
     wasted: dict[str, int]
-    """Tokens sampled in vain, by cause."""
+    """Tokens sampled but never trained on, by cause."""
 
 
 class StepRows:
-    """An observer that makes the rows."""
+    """An observer that makes one `StepRow` per optimizer step."""
 
     def __init__(self) -> None:
         self.rows: list[StepRow] = []
@@ -191,11 +211,11 @@ class StepRows:
         self._busy_s: dict[str, float] = {}
 
     def attach(self, fleet: Fleet) -> None:
-        """Know the engines whose use is told."""
+        """Set the engines whose use is measured."""
         self._fleet = fleet
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Take in one event and its commands."""
+        """Note one event and its commands."""
         row = self.metrics.add(now, event, commands)
         if row is not None:
             self.rows.append(self._row(row))

@@ -1,13 +1,13 @@
-"""Recorded: a live run made again in the simulator, from what its own log says everything took.
+"""Recorded: simulate a live run again, from what its own log says everything took.
 
-A run that was stopped before its last step is made again up to there, as one that goes on.
+A run that was stopped before its last step is simulated up to there, as an open-ended run.
 
-With a seed of its own the run is not made again but another one like it, of stretches drawn from
-it: so many steps and the tasks opened for them, long enough that what ran at one time, and shared
-whatever slowed it, stays together.
+With a seed, the result is another run like it, made of segments drawn from the recorded one: some
+steps and the tasks opened for them, long enough that attempts that ran at the same time, and were
+slowed by the same causes, stay together.
 
-What cannot be seen in a log is held fixed: how attempts slow each other on an engine, and the
-trainer them. The closer a simulated schedule is to the recorded one, the truer that is.
+What a log does not show stays as it was: how attempts slow each other on an engine, and how the
+trainer slows them. So results are the more accurate the closer the schedule is to the recorded one.
 """
 
 import tomllib
@@ -34,11 +34,11 @@ from rollart.sim.world import World
 LOG = "events.jsonl"
 CONFIG = "config.toml"
 _FEWEST_STEPS = 3
-_SPANS = 2
-"""Length of a stretch that is drawn whole, in windows of outstanding work."""
+_WINDOWS_PER_SEGMENT = 2
+"""Length of a segment, in windows of outstanding work."""
 _COMPARED = ("step_s", "staleness_mean", "staleness_max")
 Change = Callable[[Rules, int], tuple[Rules, int]]
-"""Makes other rules, and another number of environments, of a run's own."""
+"""Changes a run's rules and its number of environments."""
 
 
 def unchanged(rules: Rules, slots: int) -> tuple[Rules, int]:
@@ -49,26 +49,26 @@ def unchanged(rules: Rules, slots: int) -> tuple[Rules, int]:
 def load(directory: Path, *, seed: int | None = None, change: Change = unchanged) -> World:
     """Return a recorded run as a world to simulate, or with a seed one drawn from it.
 
-    With a change its attempts go by another schedule.
+    `change` runs the same attempts by another schedule.
     """
-    world, stretches = _world(directory, _read(directory), seed=seed, change=change)
-    if seed is not None and not stretches.are_drawn:
-        raise UserError(f"{directory / LOG}: {stretches.too_few}; leave out the seed")
+    world, resampler = _world(directory, _read(directory), seed=seed, change=change)
+    if seed is not None and not resampler.can_draw:
+        raise UserError(f"{directory / LOG}: has {resampler.too_short_message}; omit the seed")
     return world
 
 
 def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
     """Simulate a recorded run; return its figures as measured, as simulated, and how far apart.
 
-    `drawn` are the figures of runs drawn from it, their mean over so many seeds. An error is
-    relative to what was measured; where that is 0, it is the simulated value. A run too short to
-    draw from has `not_drawn` in their place, which says so.
+    `drawn` has the mean figures of `draws` runs drawn from it. An error is relative to the measured
+    value; where that is 0, it is the simulated value. For a run too short to draw from, `not_drawn`
+    says so instead.
     """
     part = _read(directory)
     measured = RunFigures()
     for record in part.records:
         measured(record.time_s, record.event, record.commands)
-    world, stretches = _world(directory, part, seed=None)
+    world, resampler = _world(directory, part, seed=None)
     before, after = measured.summary(), _simulate(world)
     result = {
         "run": str(directory),
@@ -78,8 +78,8 @@ def compare(directory: Path, *, draws: int = 5) -> dict[str, Any]:
         "simulated": after,
         "error": _errors(before, after),
     }
-    if not stretches.are_drawn:
-        return result | {"not_drawn": stretches.too_few}
+    if not resampler.can_draw:
+        return result | {"not_drawn": resampler.too_short_message}
     drawn = [_simulate(_world(directory, part, seed=seed)[0]) for seed in range(draws)]
     usual = {name: mean(each[name] for each in drawn) for name in _COMPARED}
     return result | {"drawn": usual, "drawn_error": _errors(before, usual)}
@@ -119,8 +119,8 @@ def _read(directory: Path) -> LogPart:
     first, *later = read_log(directory / LOG)
     if later or first.header.snapshot is not None:
         raise UserError(
-            f"{directory}: the run was resumed, so its log does not tell all of it from the start; "
-            "simulate a run that was made in one go"
+            f"{directory}: the run was resumed, so its log does not cover it from the start; "
+            "simulate a run that was never resumed"
         )
     return first
 
@@ -138,43 +138,44 @@ def _world(
     except (KeyError, TypeError, ValueError, RollartError) as error:
         raise UserError(
             f"{path}: cannot be simulated: {error!r}\n"
-            "It was written by another version of rollart, or changed after the run."
+            "Another version of rollart wrote the log, or it was edited after the run."
         ) from error
     steps, started = len(measured.train_s), measured.started
     if started is None or steps < _FEWEST_STEPS or not measured.update_s:
         raise UserError(
-            f"{path}: holds {steps} whole optimizer steps; at least {_FEWEST_STEPS} are needed "
-            "to simulate the run"
+            f"{path}: has {steps} complete optimizer steps; simulating the run needs at least "
+            f"{_FEWEST_STEPS}"
         )
-    length = _SPANS * (rules.mode.staleness(rules.staleness).alpha + 1)
-    stretches = Resampler(seed=seed, length=length, count=steps // length)
+    length = _WINDOWS_PER_SEGMENT * (rules.mode.staleness(rules.staleness).alpha + 1)
+    resampler = Resampler(seed=seed, length=length, count=steps // length)
     changed, slots = change(replace(rules, steps=steps), started.slots)
     if changed.lending.enabled and not (
         rules.lending.enabled or any(engine.lent for engine in started.engines)
     ):
         fix = (
-            "the run lent no engine, so its log does not tell what that takes: record one that did"
+            "the run lent no engine, so its log does not show how long that takes: "
+            "record a run with lending"
         )
         raise ConfigError("lending.enabled", True, fix)
-    if rules.mode.lockstep:  # waiting for each other is in the attempts' times
+    if rules.mode.lockstep:  # the attempts' times already include waiting for each other
         changed = replace(changed, mode=replace(changed.mode, lockstep=False))
     world = World(
         rules=changed,
         workload=RecordedWorkload(
             measured,
             tasks=tasks,
-            stretches=stretches.longer(rules.batching.groups_per_step),
+            resampler=resampler.scaled(rules.batching.groups_per_step),
         ),
         make_engines=lambda loop: _engines(started, loop),
         durations=RecordedDurations(
-            measured, stretches=stretches, batch=_attempts(changed) / _attempts(rules)
+            measured, resampler=resampler, batch=_attempts(changed) / _attempts(rules)
         ),
         slots=slots,
         routing=_routing(directory / CONFIG),
         rewards=ScoringOptions(kind="dedicated", max_instances=1 << 30),
-        goes_on=rules.steps > steps,
+        open_ended=rules.steps > steps,
     )
-    return world, stretches
+    return world, resampler
 
 
 def _attempts(rules: Rules) -> int:
@@ -189,7 +190,7 @@ def _engines(started: RunStarted, loop: Loop) -> Sequence[FleetMember]:
 
 
 def _routing(path: Path) -> Routing:
-    """Return how the run routed, which its log does not tell; a log alone has the default."""
+    """Return the routing of the run's config, the default without one: the log has no routing."""
     if not path.exists():
         return Routing()
     try:

@@ -1,4 +1,4 @@
-"""Rewards: where scoring runs in the simulator, and how well those places are used.
+"""Rewards: the simulated workers that score trajectories, and how well they are used.
 
 Dedicated workers are always there and take scores in order. Elastic instances come and go by the
 rule the live invoker uses (`control/autoscaling.py`): a score that finds none free starts one, up
@@ -17,8 +17,8 @@ Done = Callable[[], None]
 _ENDLESS = 1 << 62
 
 
-class RewardPlace:
-    """Runs scores; nothing waits for another's result."""
+class RewardWorkers:
+    """Runs reward functions in simulated time; no score waits for the result of another."""
 
     def __init__(self, options: ScoringOptions, *, loop: Loop) -> None:
         self.busy_s = 0.0
@@ -37,19 +37,19 @@ class RewardPlace:
 
     @property
     def utilisation(self) -> float:
-        """Share of the time workers or instances existed in which they scored."""
+        """Share of the workers' existence in which they scored."""
         if self._options.kind == "elastic":
             return self._scaler.utilisation(now=self._loop.now)
         there_s = self._options.max_instances * self._loop.now
         return self.busy_s / there_s if there_s else 0.0
 
     def submit(self, seconds: float, done: Done) -> None:
-        """Score something that takes so long."""
+        """Start a score that takes `seconds`; call `done` when it ends."""
         if self._options.kind == "elastic":
             call = self._calls
             self._calls += 1
             self._called[call] = (seconds, done)
-            self._obey(self._scaler.called(call, now=self._loop.now))
+            self._carry_out(self._scaler.called(call, now=self._loop.now))
         elif self._busy < self._options.max_instances:
             self._run(seconds, done)
         else:
@@ -66,7 +66,7 @@ class RewardPlace:
             self._run(*self._waiting.popleft())
         done()
 
-    def _obey(self, orders: Orders) -> None:
+    def _carry_out(self, orders: Orders) -> None:
         for instance in orders.start:
             self.cold_starts += 1
             self._loop.after(self._options.cold_start_s, partial(self._start, instance))
@@ -80,12 +80,12 @@ class RewardPlace:
             self._loop.after(max(0.0, due - self._loop.now), self._tick)
 
     def _start(self, instance: int) -> None:
-        self._obey(self._scaler.started(instance, now=self._loop.now))
+        self._carry_out(self._scaler.started(instance, now=self._loop.now))
 
     def _answer(self, call: int, done: Done) -> None:
-        self._obey(self._scaler.answered(call, now=self._loop.now))
+        self._carry_out(self._scaler.answered(call, now=self._loop.now))
         done()
 
     def _tick(self) -> None:
         self._is_ticking = False
-        self._obey(self._scaler.tick(now=self._loop.now))
+        self._carry_out(self._scaler.tick(now=self._loop.now))

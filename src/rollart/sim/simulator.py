@@ -1,12 +1,12 @@
-"""Simulator: the scheduler's driver in simulated time.
+"""Simulator: drives the scheduler in simulated time.
 
     inbox ─► Scheduler.handle ─► observers ─► execute each command
       ▲                                            │
-      └── its result is a later event ◄────────────┘   (Loop: a heap of what will happen)
+      └── its result is a later event ◄────────────┘   (Loop: actions in order of time)
 
-The twin of `runtime.controller`: the same scheduler, router, lock-step and turn counting, with
-durations from the cost model or from scripts instead of from work. Given the same durations both
-issue the same commands; a test holds them together.
+The counterpart of `rollout.controller`: the same scheduler, router, lock-step and turn counting,
+but durations come from the cost model or from scripts. Given the same durations both issue the
+same commands; tests/test_parity.py checks that.
 """
 
 import gc
@@ -52,36 +52,36 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.sim.attempt import SimAttempt, Surroundings
+from rollart.sim.attempt import AttemptContext, SimAttempt
 from rollart.sim.fleet import Fleet
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.outages import Outages
-from rollart.sim.rewards import RewardPlace
+from rollart.sim.rewards import RewardWorkers
 from rollart.sim.world import World
 from rollart.types import EngineId, EngineInfo, TrajectoryId, Version
 
 Observer = Callable[[float, Event, Sequence[Command]], object]
 _LATER_STEPS = 1 << 20
-"""Steps of a run that goes on, beyond those that are simulated: more than any window holds."""
+"""Steps added to an open-ended run, so that it never drains: more than any window holds."""
 
 
 class Simulator:
-    """Runs a world to its end."""
+    """Simulates a world until its scheduler is done."""
 
     def __init__(self, world: World, *, observers: Sequence[Observer] = ()) -> None:
         self.world = world
         self.loop = Loop()
         rules = world.rules
-        if world.goes_on:
+        if world.open_ended:
             rules = replace(rules, steps=rules.steps + _LATER_STEPS)
         self.scheduler = Scheduler(rules, domain_of=world.workload.domain)
         by_domain = world.rules.mode.affinity
         routing = world.routing if by_domain else replace(world.routing, affinity={})
         self.fleet = Fleet(world.make_engines(self.loop), routing=routing, loop=self.loop)
         self.outages = Outages(world.outages, loop=self.loop, lose=self._lose, regain=self._regain)
-        self.rewards = RewardPlace(world.rewards, loop=self.loop)
+        self.rewards = RewardWorkers(world.rewards, loop=self.loop)
         self.events = 0
-        """What the scheduler has taken in so far."""
+        """Events the scheduler has handled so far."""
         self.attempts: dict[TrajectoryId, SimAttempt] = {}
         self.finished: dict[TrajectoryId, SimAttempt] = {}
         self._observers = observers
@@ -89,21 +89,21 @@ class Simulator:
         self._lockstep = LockStep() if world.rules.mode.lockstep else None
         self._arrived: dict[TrajectoryId, Callable[[], None]] = {}
         self._loading: dict[EngineId, Timer] = {}
-        """The weights each engine is loading."""
-        self._around = Surroundings(
+        """Timers of the weight loads in progress."""
+        self._shared = AttemptContext(
             loop=self.loop,
             generation=self.fleet,
             arrive=self._arrive,
-            post=self._note,
+            post=self._post_attempt_event,
             is_fresh=self.scheduler.is_fresh,
             call_s=world.call_s,
         )
 
     def run(self) -> None:
-        """Simulate until the scheduler is done, or the last step of a run that goes on.
+        """Simulate until the scheduler is done, or until the last step of an open-ended run.
 
-        A run leaves next to nothing for the collector of cycles, whose passes over every attempt
-        would take a tenth of its time: it stands still meanwhile.
+        The garbage collector is off meanwhile: a run makes almost no reference cycles, and the
+        collector's passes over every attempt would take a tenth of the time.
         """
         was_enabled = gc.isenabled()
         gc.disable()
@@ -122,27 +122,29 @@ class Simulator:
         while not self.done:
             while not inbox:
                 if not step():
-                    raise InvariantError("the simulated run stands still: nothing is left")
+                    raise InvariantError(
+                        "the simulated run is stuck: no event and no timer is left"
+                    )
             self._drain()
 
     @property
     def done(self) -> bool:
-        """Whether nothing more is simulated."""
-        if self.world.goes_on and self.scheduler.optimizer >= self.world.rules.steps:
+        """Whether the simulation has ended."""
+        if self.world.open_ended and self.scheduler.optimizer >= self.world.rules.steps:
             return True
         return self.scheduler.done
 
     @property
     def actions(self) -> int:
-        """What has happened on the loop so far; some of it became events of the scheduler."""
+        """Actions the loop has run so far; some of them posted scheduler events."""
         return self.loop.count
 
     def post(self, event: Event) -> None:
-        """Let something have happened."""
+        """Queue an event for the scheduler."""
         self._inbox.append(event)
 
-    def _note(self, event: Event) -> None:
-        """Post what an attempt says; one that ended by itself can no longer be cancelled."""
+    def _post_attempt_event(self, event: Event) -> None:
+        """Post an attempt's event; an attempt that has ended can no longer be cancelled."""
         if isinstance(event, TrajectoryFinished):
             self.finished[event.info.id] = self.attempts.pop(event.info.id)
         elif isinstance(event, TrajectoryFailed):
@@ -159,7 +161,7 @@ class Simulator:
                 observer(loop.now, event, commands)
             if commands:
                 self._execute(commands)
-            self._settle(event)
+            self._leave_lockstep(event)
 
     def _execute(self, commands: Sequence[Command]) -> None:  # noqa: PLR0912
         launches = [command for command in commands if isinstance(command, Launch)]
@@ -222,12 +224,12 @@ class Simulator:
 
     def _launch(self, launch: Launch) -> None:
         script = self.world.workload.script(launch)
-        attempt = SimAttempt(launch, script=script, around=self._around)
+        attempt = SimAttempt(launch, script=script, shared=self._shared)
         self.attempts[launch.id] = attempt
         attempt.start()
 
-    def _settle(self, event: Event) -> None:
-        """Let others go on without an attempt that ended, once its successor has joined them."""
+    def _leave_lockstep(self, event: Event) -> None:
+        """Remove an ended attempt from lock-step, after its successor has joined."""
         match event:
             case TrajectoryFinished():
                 ended = event.info.id
@@ -246,7 +248,7 @@ class Simulator:
         self._release(self._lockstep.arrive(id_))
 
     def _release(self, ids: Sequence[TrajectoryId]) -> None:
-        """Let those go on that wait; one that is being cancelled no longer does."""
+        """Run the actions of attempts that wait; cancelled attempts no longer do."""
         for action in [self._arrived.pop(id_) for id_ in ids if id_ in self._arrived]:
             action()
 
@@ -279,7 +281,7 @@ class Simulator:
         self.post(EngineLent(engine=command.engine, version=command.version))
 
     def _lose(self, engine: EngineId) -> None:
-        """Let an engine die: what it had goes on elsewhere, what it was loading is void."""
+        """Remove a failed engine: its jobs continue on others, its weight load is cancelled."""
         loading = self._loading.pop(engine, None)
         if loading is not None:
             loading.cancel()
@@ -287,7 +289,7 @@ class Simulator:
         self.post(EngineLost(engine=engine, message="the simulated engine died"))
 
     def _regain(self, engine: EngineId) -> None:
-        """Let a dead engine return with the newest weights; it serves once it is admitted."""
+        """Return a repaired engine with the newest weights; it serves once it is admitted."""
         version = self.scheduler.weights.published
         back = self.fleet.engine(engine)
         back.update(version, keep_cache=False)

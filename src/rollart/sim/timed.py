@@ -1,7 +1,7 @@
 """TimedEngine: an engine whose every job takes the seconds its script says.
 
-Jobs do not slow each other; a suspended engine makes no progress. It replays what was measured
-elsewhere, and is what the live program is compared with.
+Jobs do not slow each other; a suspended engine makes no progress. It replays durations measured in
+a live run, and is what live runs are compared with.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from rollart.types import EngineId, TrajectoryId, Version
 
 
 class TimedEngine:
-    """Completes jobs after the time they are said to take."""
+    """Completes each job after the time given in `Job.seconds`."""
 
     def __init__(self, id_: EngineId, *, loop: Loop) -> None:
         self.id = id_
@@ -26,7 +26,7 @@ class TimedEngine:
 
     @property
     def workers(self) -> int:
-        """How many engines work in it."""
+        """How many engines it consists of."""
         return 1
 
     @property
@@ -36,17 +36,17 @@ class TimedEngine:
 
     @property
     def busy_s(self) -> float:
-        """How long it has worked."""
+        """How long it has been busy."""
         return self._busy.total_s(self._loop.now)
 
     def submit(self, job: Job) -> None:
-        """Take a job in."""
+        """Accept a job."""
         self._left[job] = job.seconds
         if not self._suspended:
             self._start(job)
 
     def abort(self, job: Job) -> float:
-        """Stop a job; return how many tokens it has sampled: none before its end."""
+        """Stop a job; return the tokens it has sampled: always 0, they come when the job ends."""
         del self._left[job]
         if job in self._timers:
             self._timers.pop(job)[1].cancel()
@@ -54,7 +54,7 @@ class TimedEngine:
         return 0.0
 
     def evict(self) -> list[Job]:
-        """Stop every job; return the jobs, to go on elsewhere."""
+        """Stop every job; return the jobs, to continue on other engines."""
         jobs = list(self._left)
         for job in jobs:
             self.abort(job)
@@ -62,10 +62,10 @@ class TimedEngine:
         return jobs
 
     def forget(self, session: TrajectoryId) -> None:
-        """Drop the prefix of a session that ended: there is none."""
+        """Do nothing: a timed engine keeps no prefixes."""
 
     def suspend(self) -> None:
-        """Stop where it is."""
+        """Pause all work; jobs keep their progress."""
         self._suspended = True
         for job, (began, timer) in self._timers.items():
             timer.cancel()
@@ -74,12 +74,12 @@ class TimedEngine:
         self._busy.end(self._loop.now)
 
     def update(self, version: Version, *, keep_cache: bool) -> None:
-        """Take new weights on."""
+        """Load new weights."""
         del keep_cache
         self.version = version
 
     def resume(self) -> None:
-        """Go on."""
+        """Continue after `suspend`."""
         if not self._suspended:
             return
         self._suspended = False
@@ -87,11 +87,11 @@ class TimedEngine:
             self._start(job)
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell of each interval in which it worked."""
+        """Call `watcher` with each busy interval."""
         self._busy.watcher = watcher
 
     def flush(self) -> None:
-        """Tell of the interval in progress."""
+        """Report the current busy interval."""
         self._busy.flush(self._loop.now)
 
     def _start(self, job: Job) -> None:

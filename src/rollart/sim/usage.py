@@ -1,9 +1,8 @@
-"""Busy time: when something worked, in all and interval by interval.
+"""Pool use: how busy each pool of engines and the trainer were over the time of a run.
 
-Pool use: how busy each pool of engines and the trainer were over the time of a run.
-
-Busy time is added to bins of equal width. How long a run will be is not known before its end, so
-when the bins run out their width is doubled and neighbours are joined: never more than `LIMIT`.
+Busy time is added to bins of equal width. The length of a run is not known before it ends, so when
+the bins run out their width is doubled and neighbours are merged: there are never more than
+`LIMIT`, and no busy time is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ TRAINER = "trainer"
 
 
 class Bins:
-    """Busy time, bin by bin."""
+    """Busy seconds in bins of equal width."""
 
     def __init__(self, *, width_s: float = 1.0, limit: int = LIMIT) -> None:
         self.width_s = width_s
@@ -25,7 +24,7 @@ class Bins:
         self._limit = limit
 
     def add(self, begin: float, end: float) -> None:
-        """Add an interval."""
+        """Add a busy interval."""
         self.reach(end)
         width = self.width_s
         number = int(begin / width)
@@ -35,7 +34,7 @@ class Bins:
             begin, number = max(begin, until), number + 1
 
     def reach(self, end: float) -> None:
-        """Have bins up to this time."""
+        """Extend the bins to this time."""
         while end >= self._limit * self.width_s:
             odd = [*self.busy_s[1::2], 0.0]
             self.busy_s = [a + b for a, b in zip(self.busy_s[::2], odd, strict=False)]
@@ -46,16 +45,21 @@ class Bins:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Series:
-    """The use of one pool over time."""
+    """The use of one pool over time.
+
+    Example:
+        Series(workers=8, shares=(0.4, 0.95, 1.0), width_s=60.0)
+
+    """
 
     workers: int
     shares: tuple[float, ...]
-    """Of the workers' time in each bin, the part they worked."""
+    """Share of the workers' time in each bin that they were busy."""
     width_s: float
 
 
 class PoolUse:
-    """Watches engines and, as an observer, the trainer."""
+    """Records busy intervals of engines and, as an observer, of the trainer."""
 
     def __init__(self) -> None:
         self._bins: dict[str, Bins] = {}
@@ -75,7 +79,7 @@ class PoolUse:
         self._workers[TRAINER] = 1
 
     def __call__(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Take in one event and its commands."""
+        """Note when training starts and ends."""
         if isinstance(event, StepFinished) and self._train_since is not None:
             self._bins[TRAINER].add(self._train_since, now)
             self._train_since = None
@@ -91,9 +95,9 @@ class PoolUse:
         if self._train_since is not None:
             self._bins[TRAINER].add(self._train_since, now)
             self._train_since = now
-        return {name: self._serie(name, bins, now) for name, bins in self._bins.items()}
+        return {name: self._pool_series(name, bins, now) for name, bins in self._bins.items()}
 
-    def _serie(self, name: str, bins: Bins, now: float) -> Series:
+    def _pool_series(self, name: str, bins: Bins, now: float) -> Series:
         bins.reach(now)
         width, workers = bins.width_s, self._workers[name]
         spans = (min(width, now - number * width) for number in range(len(bins.busy_s)))

@@ -1,9 +1,9 @@
-"""Workload: what every attempt would do, whatever schedule runs it.
+"""Workload: what every attempt would do, under any schedule.
 
-A `Script` is one attempt's whole course: how long its environment takes, what it reads and samples
-in each turn, whether its environment fails, how long its reward takes. It depends only on the seed,
-the task and the member, so two schedules are compared on the same attempts. What members of a
-group share (the task: its difficulty, its image) is drawn once per task.
+A `Script` describes one attempt completely: how long its environment takes, what it reads and
+samples in each turn, whether its environment fails, how long its reward takes. It depends only on
+the seed, the task, the member and the try, so two schedules are compared on the same attempts. What
+the members of a group share (the task: its difficulty, its image) is drawn once per task.
 """
 
 from array import array
@@ -31,17 +31,17 @@ class ScriptTurn(NamedTuple):
     step_s: float
     """How long the environment takes to answer."""
     generate_s: float = 0.0
-    """How long the completion takes where an engine is timed and not modelled."""
+    """How long the completion takes on a `TimedEngine`, which models no hardware."""
 
 
 class PackedTurns(Sequence[ScriptTurn]):
-    """Turns in sixteen bytes each: there are millions, and a cache holds only so many."""
+    """Turns in sixteen bytes each: there are millions, and more would not fit a CPU cache."""
 
     __slots__ = ("_opening", "_reads", "_values")
 
     def __init__(self, values: "array[float]", *, opening: int, reads: int) -> None:
         self._values = values
-        """Tokens sampled and seconds of the environment's step, of one turn after the other."""
+        """Sampled tokens and seconds of the environment's step, turn after turn."""
         self._opening = opening
         self._reads = reads
 
@@ -50,7 +50,7 @@ class PackedTurns(Sequence[ScriptTurn]):
         return len(self._values) // 2
 
     def __eq__(self, other: object) -> bool:
-        """Say whether two scripts have the same turns."""
+        """Return whether two scripts have the same turns."""
         return isinstance(other, PackedTurns) and tuple(self) == tuple(other)
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
@@ -60,7 +60,7 @@ class PackedTurns(Sequence[ScriptTurn]):
     @overload
     def __getitem__(self, index: slice) -> tuple[ScriptTurn, ...]: ...
     def __getitem__(self, index: int | slice) -> ScriptTurn | tuple[ScriptTurn, ...]:
-        """Return one turn, or some."""
+        """Return one turn, or a slice of them."""
         if isinstance(index, slice):
             return tuple(self)[index]
         at = 2 * index if index >= 0 else len(self._values) + 2 * index
@@ -71,24 +71,36 @@ class PackedTurns(Sequence[ScriptTurn]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """One attempt's course."""
+    """Everything one attempt will do.
+
+    Example:
+        Script(domain="math", reset_s=2.0, turns=(ScriptTurn(reads=300, samples=900, step_s=0.5),),
+               limits=EpisodeLimits(max_turns=4, max_tokens=8192), score_s=1.0, reward=1.0)
+
+    """
 
     domain: str
     reset_s: float
     turns: Sequence[ScriptTurn]
     limits: EpisodeLimits
     score_s: float | None = None
-    """How long its reward takes; None if the environment's own reward stands."""
+    """How long its reward function takes; None: the environment's own reward is used."""
     fails: bool = False
     """Its environment fails when its reset ends."""
     reward: float = 0.0
 
 
 class Workload(Protocol):
-    """Where scripts come from."""
+    """Provides scripts; `SyntheticWorkload` and `RecordedWorkload` implement it.
+
+    Example:
+        workload = SyntheticWorkload((TaskProfile(name="math", turns=(2, 4)),), seed=0)
+        workload.domain(12) == "math"
+
+    """
 
     def script(self, launch: Launch) -> Script:
-        """Return the course of an attempt."""
+        """Return the script of an attempt."""
         ...
 
     def domain(self, task: int) -> str:
@@ -98,7 +110,13 @@ class Workload(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskProfile:
-    """How attempts at one kind of task behave."""
+    """How attempts at one kind of task behave.
+
+    Example:
+        TaskProfile(name="math", turns=(2, 4), opening_tokens=300, reads=300, samples=3000,
+                    reset=Latency(kind="lognormal", mean_s=15.0, spread=0.5))
+
+    """
 
     name: str
     weight: float = 1.0
@@ -126,11 +144,11 @@ class TaskProfile:
     step_spread: float = 0.0
     """How tasks differ in their steps: standard deviation of the logarithm."""
     score: Latency | None = None
-    """The reward function; None if the environment's own reward stands."""
+    """The reward function; None: the environment's own reward is used."""
     failure_rate: float = 0.0
     """Share of attempts whose environment fails at its reset."""
     failure_after: Latency | None = None
-    """How long such a reset takes until it is given up; None takes as long as any other."""
+    """How long such a reset takes before it fails; None: as long as any other."""
     max_tokens: int = 32768
     """Tokens after which an attempt is cut off."""
 
@@ -165,7 +183,7 @@ class SyntheticWorkload:
         return self._domains[task]
 
     def script(self, launch: Launch) -> Script:
-        """Return the course of an attempt."""
+        """Return the script of an attempt."""
         profile = self._profiles[self.domain(launch.task)]
         shared = Random(derive_seed(self._seed, launch.task, 2))
         own = Random(derive_seed(self._seed, launch.task, 3, launch.member, launch.attempt))

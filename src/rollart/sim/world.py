@@ -1,4 +1,8 @@
-"""World: everything a simulated run is determined by."""
+"""World: everything that determines a simulated run.
+
+Two simulations of equal worlds give equal events: every duration and every script follows from the
+world and its seeds, never from the machine.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -16,32 +20,44 @@ from rollart.types import EngineId, Version
 
 
 class WorkDurations(Protocol):
-    """How long what is neither rollout nor reward takes."""
+    """How long training and weight transfer take; `ClusterDurations` computes it from hardware.
+
+    Example:
+        durations = ClusterDurations(cluster)
+        durations.train_s(4_000_000, version=Version(3))  # seconds of one optimizer step
+
+    """
 
     def train_s(self, tokens: int, *, version: Version) -> float:
-        """Return the time of an optimizer step on so many tokens."""
+        """Return the time of an optimizer step on `tokens` tokens."""
         ...
 
     def publish_s(self, version: Version) -> float:
-        """Return the time until a new version may be loaded."""
+        """Return the time until engines may load a new version."""
         ...
 
     def update_s(self, version: Version, *, engine: EngineId) -> float:
-        """Return how long an engine stands still to load it."""
+        """Return how long an engine pauses to load it."""
         ...
 
     def lend_s(self) -> float:
-        """Return the time to make training hardware serve."""
+        """Return the time to turn training hardware into an engine."""
         ...
 
     def recall_s(self) -> float:
-        """Return the time to make it train again."""
+        """Return the time to turn it back."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """The rules, the work and what it runs on."""
+    """The rules, the workload and the hardware of one simulated run.
+
+    Example:
+        World(rules=rules, workload=SyntheticWorkload(profiles, seed=0), slots=256,
+              make_engines=cluster.make_engines, durations=ClusterDurations(cluster))
+
+    """
 
     rules: Rules
     workload: Workload
@@ -51,13 +67,13 @@ class World:
     routing: Routing = field(default_factory=Routing)
     rewards: ScoringOptions = field(default_factory=ScoringOptions)
     call_s: float = 0.0
-    """Time of a call to an environment beside its own work."""
+    """Overhead of a call to an environment, in addition to its own work."""
     outages: OutageOptions = field(default_factory=OutageOptions)
-    goes_on: bool = False
-    """The run is the beginning of a longer one and is looked at up to its last step.
+    open_ended: bool = False
+    """Simulate the run as the start of a longer one, up to its last step.
 
-    A run that ends starts nothing its remaining steps could not train: its last steps, up to
-    `alpha` + 1 of them, find ever fewer attempts under way. One that goes on never drains.
+    A run that ends starts no attempt that its remaining steps could not train, so fewer and fewer
+    attempts run during its last `alpha` + 1 steps. An open-ended run never drains.
     """
 
     def __post_init__(self) -> None:

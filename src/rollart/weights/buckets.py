@@ -1,16 +1,14 @@
-"""Weights in buckets over any place that keeps named bytes.
+"""Weights in buckets, in any store of named bytes.
 
-    publish:  head names the id ─► layout ─► bucket 0, 1, 2 … ─► manifest ─► head shows the version
-    fetch:    head ─► layout ─► buckets, as they come ─► manifest: all checksums right ─► arrays
+    publish:  index names the id ─► layout ─► bucket 0, 1 … ─► manifest ─► index shows the version
+    fetch:    index ─► layout ─► buckets, as they appear ─► manifest: checksums match ─► arrays
 
-Everything a version needs is written before the head that shows it, and nothing of it is ever
-overwritten, so a reader gets a whole version or none. A reader leaves no trace in the store: a
-dead one blocks nothing. A version whose publication fails is removed; what a dead writer left is
-named in the head and removed by the next publication. One process writes at a time.
-
-With `delta`, buckets hold the changes to the version before, see `delta`; every so many versions
-one is written whole. A version is stored for as long as a visible one is built on it, so a reader
-that lacks the base gets it first: at worst it pulls one whole version and the changes since.
+The index is the value under the key `head` (see `weights.index`). Everything of a version is
+written before the index that shows it, and none of it is overwritten, so a reader gets a complete
+version or none. Readers write nothing: a dead one blocks nobody. What a dead writer left is named
+in the index, and the next publication removes it. One process writes at a time. With `delta`,
+buckets hold the changes to the previous version, and one version in `LONGEST_CHAIN` is written in
+full; a version is stored as long as a visible one is built on it.
 """
 
 import contextlib
@@ -25,17 +23,17 @@ from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
 from rollart.types import ArraySpec, Version
 from rollart.weights.delta import encode
-from rollart.weights.download import Download, Whole, read_json
+from rollart.weights.download import Download, LoadedVersion, read_json
 from rollart.weights.index import HEAD, Stored, StoreIndex, decode_index
 from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
 
 BUCKET_BYTES = 64 * 2**20
 LONGEST_CHAIN = 8
-"""Versions from one that is whole to the last that is built on it."""
+"""Most versions in a chain: one written in full and those built on it."""
 
 
 class BucketStore:
-    """Keeps the newest versions as buckets in `blobs`."""
+    """Stores the newest versions as buckets in `blobs`."""
 
     def __init__(
         self,
@@ -54,12 +52,12 @@ class BucketStore:
         self._keep = keep
         self._bucket_bytes = bucket_bytes
         self._delta = delta
-        self._last: Whole | None = None
-        """What was published last: the base of the next."""
+        self._last: LoadedVersion | None = None
+        """The version published last: the base of the next one."""
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the store and its location, for messages."""
         return self.blobs.place
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
@@ -72,7 +70,7 @@ class BucketStore:
         specs: Mapping[str, ArraySpec],
         arrays: Iterable[tuple[str, Array]],
     ) -> None:
-        """Publish a version whose arrays come one after another: no more than a bucket is held."""
+        """Publish a version array by array, holding at most one bucket in memory."""
         layout = lay_out(specs, bucket_bytes=self._bucket_bytes)
         head = self._recovered()
         base = self._base(head, layout)
@@ -87,7 +85,9 @@ class BucketStore:
             after = self._push(stored, layout, cut(layout, in_order(specs, arrays)), head)
         except BaseException:
             self._last = None
-            with contextlib.suppress(StorageError):  # the first error says what is wrong
+            with contextlib.suppress(
+                StorageError
+            ):  # report the first error, not one of the cleanup
                 self._discard(stored)
                 self._put_head(head)
             raise
@@ -96,7 +96,7 @@ class BucketStore:
                 self._discard(old)
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a visible version; raises KeyError if it is not (or no longer) there."""
+        """Return a visible version; raise KeyError if it is not (or no longer) stored."""
         head = self.head()
         stored = head.visible(version)
         if stored is None:
@@ -109,64 +109,68 @@ class BucketStore:
         return None if latest is None else latest.version
 
     def close(self) -> None:
-        """Let go of the store; visible versions stay."""
+        """Close the store; visible versions stay in it."""
         self._last = None
         self.blobs.close()
 
     def head(self) -> StoreIndex:
-        """Return what is stored now."""
+        """Return the index: which versions are stored now."""
         try:
             return decode_index(bytes(self.blobs.get(HEAD)), place=self.blobs.place)
         except KeyError:
             return StoreIndex()
 
-    def begin(self, stored: Stored, base: Whole | None, *, spare: Array | None = None) -> Download:
-        """Begin to pull a version that may not be whole yet; KeyError without its layout.
+    def begin(
+        self, stored: Stored, base: LoadedVersion | None, *, spare: Array | None = None
+    ) -> Download:
+        """Start downloading a version that may be incomplete; KeyError if it has no layout yet.
 
-        `spare` is memory nobody uses, for the version's bytes.
+        `spare` is unused memory for the version's bytes.
         """
         layout = Layout.decoded(read_json(self.blobs, stored.layout_key))
         return Download(blobs=self.blobs, stored=stored, base=base, layout=layout, spare=spare)
 
-    def pull(self, stored: Stored, head: StoreIndex) -> Whole:
-        """Pull a stored version, and first what it is built on; KeyError if it is pruned."""
+    def pull(self, stored: Stored, head: StoreIndex) -> LoadedVersion:
+        """Download a stored version, and first its base; KeyError if it was pruned."""
         base = None if stored.base is None else self.pull_base(stored, head, held=())
         try:
             download = self.begin(stored, base)
         except KeyError as missing:
-            raise self._gone(stored, str(missing.args[0])) from missing
+            raise self._missing(stored, str(missing.args[0])) from missing
         return self.complete(download)
 
-    def pull_base(self, stored: Stored, head: StoreIndex, *, held: Iterable[Whole]) -> Whole:
-        """Return what a version is built on, pulling it unless it is held."""
+    def pull_base(
+        self, stored: Stored, head: StoreIndex, *, held: Iterable[LoadedVersion]
+    ) -> LoadedVersion:
+        """Return the base of a version, downloading it unless it is in `held`."""
         base = None if stored.base is None else head.find(stored.base)
         if base is None:
             raise KeyError(stored.version)
         return next((each for each in held if each.id == base.id), None) or self.pull(base, head)
 
-    def complete(self, download: Download) -> Whole:
-        """Pull what is missing of a version that is stored whole; KeyError if it is pruned."""
+    def complete(self, download: Download) -> LoadedVersion:
+        """Download the rest of a completely stored version; KeyError if it was pruned."""
         try:
             while not download.is_complete:
                 if not download.advance():
                     raise KeyError(download.stored.bucket_key(len(download.checksums)))
             return download.finish()
         except KeyError as missing:
-            raise self._gone(download.stored, str(missing.args[0])) from missing
+            raise self._missing(download.stored, str(missing.args[0])) from missing
 
-    def _gone(self, stored: Stored, key: str) -> KeyError | StorageError:
-        """Tell why a value of a version is not there."""
+    def _missing(self, stored: Stored, key: str) -> KeyError | StorageError:
+        """Return the error for a missing value: pruned, or deleted by someone else."""
         if self.head().find(stored.id) is None:
             return KeyError(stored.version)
         return StorageError(
-            f"{key} of the weights of version {stored.version} is gone from {self.blobs.place}: "
-            "nothing else may delete there; publish the version again"
+            f"{key} of weights version {stored.version} was deleted from {self.blobs.place}: "
+            "let no other program delete there, and publish the version again"
         )
 
     def _push(
         self, stored: Stored, layout: Layout, buckets: Iterable[Array], head: StoreIndex
     ) -> StoreIndex:
-        """Write a version's values, last the head that shows it; return that."""
+        """Write a version's values, and last the index that shows it; return that index."""
         self._put_json(stored.layout_key, layout.encoded())
         width = _number_bytes(layout)
         base = self._last if stored.base is not None else None
@@ -180,18 +184,18 @@ class BucketStore:
             if base is not None:
                 data = memoryview(encode(bucket, base.flat[layout.span(index)], width=width))
             self.blobs.put(stored.bucket_key(index), data)
-            del bucket, data  # they may be an array's own bytes, which are let go now
+            del bucket, data  # they may be views of an array: release its memory now
         self._put_json(stored.manifest_key, {**layout.encoded(), "crc32": checksums})
         after = head.with_version(stored, keep=self._keep)
         self._put_head(after)
         if copy is not None:
-            self._last = Whole(
+            self._last = LoadedVersion(
                 id=stored.id, version=stored.version, flat=copy, layout=layout, pull_s=0.0
             )
         return after
 
-    def _base(self, head: StoreIndex, layout: Layout) -> Whole | None:
-        """Return what the next version may be written as changes to."""
+    def _base(self, head: StoreIndex, layout: Layout) -> LoadedVersion | None:
+        """Return the version that the next one may be written as changes to."""
         if self._last is None or self._last.layout != layout:
             return None
         stored = head.find(self._last.id)
@@ -200,7 +204,7 @@ class BucketStore:
         return self._last
 
     def _recovered(self) -> StoreIndex:
-        """Return the head without what a dead writer left, which is removed."""
+        """Return the index after removing what a dead writer left."""
         head = self.head()
         if head.writing is None:
             return head
@@ -219,7 +223,7 @@ class BucketStore:
 
 
 def _number_bytes(layout: Layout) -> int:
-    """Return the size of a number of the largest array: where changes look alike."""
+    """Return the item size of the largest array, by which changes are sorted into planes."""
     sizes = {
         name: (int(np.prod(entry["shape"])) * np.dtype(entry["dtype"]).itemsize, entry["dtype"])
         for name, entry in layout.arrays.items()

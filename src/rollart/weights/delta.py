@@ -1,9 +1,9 @@
-"""Delta: a bucket as its changes to the bytes of the version before, exact to the bit.
+"""Delta: a bucket as its changes to the previous version, exact to the bit.
 
-Changes are the exclusive or of old and new bytes, sorted by their place in a number: an optimizer
-step leaves most signs and exponents alone, so those planes are nearly all zero, while the last
-bits of mantissas are noise. Each plane is left out if it is zero, compressed if a sample of it
-shrinks, and else sent as it is. A bucket that would not shrink is sent whole.
+Changes are the exclusive or of old and new bytes, sorted into planes by byte position in a number:
+an optimizer step rarely changes signs and exponents, so those planes are nearly all zero, while the
+last bits of mantissas are noise. A plane that is zero is omitted, one that compresses well in a
+sample is compressed, others are sent as they are. A bucket that would not shrink is sent in full.
 """
 
 import struct
@@ -14,22 +14,15 @@ import numpy as np
 from rollart.ports import Array
 
 _SAME, _WHOLE, _PLANES = b"s", b"w", b"p"
-
-
+"""First byte of a payload: no change, all bytes, or planes."""
 _ZERO, _RAW, _DEFLATED = 0, 1, 2
-
-
+"""How a plane is stored."""
 _HEADER = struct.Struct("<BQ")
-
-
+"""Mode and size in bytes of a plane."""
 _SAMPLE_BYTES = 1 << 14
-
-
 _SAMPLES = 4
-
-
 _WORTH = 0.75
-"""Compress what shrinks below this part of its size."""
+"""Compress a plane if its samples shrink below this share of their size."""
 
 
 def encode(new: Array, old: Array, *, width: int) -> bytes:
@@ -48,7 +41,7 @@ def encode(new: Array, old: Array, *, width: int) -> bytes:
 
 
 def decode(payload: memoryview, old: Array, out: Array) -> None:
-    """Write the new bytes to `out`; ValueError if the payload makes no sense."""
+    """Write the new bytes to `out`; raise ValueError if the payload is damaged."""
     kind, body = bytes(payload[:1]), payload[1:]
     if kind == _SAME:
         np.copyto(out, old)

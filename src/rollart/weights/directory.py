@@ -1,8 +1,8 @@
-"""Where shared weights lie: one directory per run, found again and removed when its run is dead.
+"""Directories for shared weights: one per run, removed when its run has died.
 
-The name carries the process id of the run and its pid namespace: a directory may be removed by
-others only if that process is known to be gone, which a process of another namespace (a container
-that shares /dev/shm) cannot know.
+The name contains the process id of the run and its pid namespace. Other processes may remove a
+directory only if that process is known to be dead, and a process of another namespace (a container
+that shares /dev/shm) cannot know that.
 """
 
 import os
@@ -16,19 +16,19 @@ _NAME = re.compile(r"rollart-.*-(?P<namespace>\d+)-(?P<pid>\d+)-[^-]+")
 
 
 def shared_directory(run_name: str) -> Path:
-    """Make a new directory of this process, in shared memory if that is writable."""
+    """Create a directory for this process, in shared memory if that is writable."""
     plain_name = re.sub(r"[^A-Za-z0-9_]+", "_", run_name)[:64]
     prefix = f"rollart-{plain_name}-{_pid_namespace()}-{os.getpid()}-"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=_base()))
 
 
 def remove_directory(directory: Path) -> None:
-    """Remove a run's directory; what is already mapped stays readable."""
+    """Remove a run's directory; files that are already mapped stay readable."""
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def remove_leftovers() -> tuple[Path, ...]:
-    """Remove the directories of dead runs of this user and return what was removed."""
+    """Remove the directories of this user's dead runs; return the removed paths."""
     removed: list[Path] = []
     for path in sorted(_base().glob("rollart-*")):
         match = _NAME.fullmatch(path.name)

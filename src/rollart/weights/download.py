@@ -1,8 +1,9 @@
-"""Download: one version on its way here, bucket by bucket, checked before anyone sees it.
+"""Download: one version fetched bucket by bucket and checked before anyone can use it.
 
-Buckets may be pulled as soon as each is there, long before the version is whole. Only `finish`
-gives arrays out, and it needs the manifest, which is written last: every bucket must have the
-checksum the manifest names. One that has not is pulled once more; then it is damaged.
+Buckets can be fetched as soon as each is stored, long before the version is complete. Only `finish`
+returns arrays, and it needs the manifest, which is written last: every bucket must have the
+checksum in the manifest. A bucket that does not match is fetched once more, then reported as
+damaged.
 """
 
 import json
@@ -22,20 +23,26 @@ from rollart.weights.index import Stored
 from rollart.weights.layout import Layout
 
 _NONE = -1
-"""No bytes have this checksum."""
+"""No data has this checksum."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Whole:
-    """A version that is here and checked."""
+class LoadedVersion:
+    """A version that is downloaded and checked.
+
+    Example:
+        loaded = download.finish()
+        loaded.version, loaded.arrays["model.norm.weight"].shape  # 3, (1024,)
+
+    """
 
     id: str
     version: Version
     flat: Array
-    """All bytes, as laid out."""
+    """All bytes, in the order of the layout."""
     layout: Layout
     pull_s: float
-    """Seconds spent pulling, waiting for what was not there yet left out."""
+    """Seconds spent downloading, without waiting for buckets that were not stored yet."""
 
     @property
     def arrays(self) -> Mapping[str, Array]:
@@ -45,15 +52,22 @@ class Whole:
 
 @dataclass(slots=True, kw_only=True)
 class Download:
-    """Pulls the buckets of one version in order."""
+    """Downloads the buckets of one version in order.
+
+    Example:
+        download = Download(blobs=blobs, stored=stored, base=None, layout=layout)
+        while not download.is_complete and download.advance():
+            pass
+
+    """
 
     blobs: Blobs
     stored: Stored
-    base: Whole | None
-    """What the buckets are changes to; None: they hold all bytes."""
+    base: LoadedVersion | None
+    """The version that the buckets are changes to; None: they hold all bytes."""
     layout: Layout
     spare: InitVar[Array | None] = None
-    """Memory to pull into if it has the size: new pages cost more than the copy."""
+    """Memory to reuse if it has the right size: new pages cost more than the copy."""
     flat: Array = field(init=False)
     checksums: list[int] = field(default_factory=list[int])
     pull_s: float = 0.0
@@ -66,11 +80,11 @@ class Download:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every bucket is here."""
+        """Whether every bucket is downloaded."""
         return len(self.checksums) == self.stored.buckets
 
     def advance(self) -> bool:
-        """Pull the next bucket; say whether there was one."""
+        """Download the next bucket; return False if it is not stored yet."""
         start_s = time.perf_counter()
         try:
             self.checksums.append(self._pull(len(self.checksums)))
@@ -79,20 +93,20 @@ class Download:
         self.pull_s += time.perf_counter() - start_s
         return True
 
-    def finish(self) -> Whole:
-        """Check every bucket against the manifest and give the version out."""
+    def finish(self) -> LoadedVersion:
+        """Check every bucket against the manifest and return the version."""
         start_s = time.perf_counter()
         manifest = read_json(self.blobs, self.stored.manifest_key)
         for index, wanted in enumerate(manifest["crc32"]):
             if self.checksums[index] != wanted and self._pull(index) != wanted:
                 raise CorruptError(
-                    f"bucket {index} of the weights of version {self.stored.version} in "
-                    f"{self.blobs.place} is damaged: its checksum is not the manifest's; "
-                    "publish the version again and check that disk or link"
+                    f"bucket {index} of weights version {self.stored.version} in "
+                    f"{self.blobs.place} is damaged: its checksum differs from the manifest; "
+                    "publish the version again and check the disk or link"
                 )
         self.flat.flags.writeable = False
         self.pull_s += time.perf_counter() - start_s
-        return Whole(
+        return LoadedVersion(
             id=self.stored.id,
             version=self.stored.version,
             flat=self.flat,
@@ -115,9 +129,9 @@ class Download:
 
 
 def read_json(blobs: Blobs, key: str, *, is_again: bool = False) -> dict[str, Any]:
-    """Return a JSON object of the store; KeyError if it is not there.
+    """Return a JSON object of the store; raise KeyError if it is missing.
 
-    The store may be removing it meanwhile, so what makes no sense is read once more.
+    The store may be removing it at this moment, so a damaged value is read a second time.
     """
     data = bytes(blobs.get(key))
     try:

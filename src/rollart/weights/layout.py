@@ -1,8 +1,8 @@
-"""Layout: where each array of a version lies in one run of bytes, and how it is cut into buckets.
+"""Layout: where each array of a version is in one block of bytes, and how that is cut into buckets.
 
-Arrays follow each other in the order given, each aligned to 64 bytes. Buckets are cuts of equal
-size through all of it, so an array may lie in several and several in one. The gaps are zero: the
-same weights give the same bytes.
+Arrays follow each other in the given order, each aligned to 64 bytes. Buckets are slices of equal
+size, so one array may span several buckets and one bucket may hold several arrays. The gaps are
+zero, so equal weights give equal bytes.
 """
 
 import math
@@ -24,7 +24,13 @@ NUMBER_KINDS = "biufc"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The places of a version's arrays."""
+    """The positions of a version's arrays.
+
+    Example:
+        layout = lay_out({"w": ArraySpec(shape=(8, 16), dtype="<f4")}, bucket_bytes=256)
+        (layout.total_bytes, layout.buckets, layout.span(1)) == (512, 2, slice(256, 512))
+
+    """
 
     arrays: Mapping[str, Mapping[str, Any]]
     """By name: shape, dtype and offset, as JSON values."""
@@ -42,7 +48,7 @@ class Layout:
         return slice(start, min(start + self.bucket_bytes, self.total_bytes))
 
     def views(self, buffer: Any) -> Mapping[str, Array]:
-        """Return the arrays in a buffer that holds all the bytes."""
+        """Return the arrays as views of a buffer that holds all the bytes."""
         return view_arrays(self.arrays, buffer)
 
     def encoded(self) -> dict[str, Any]:
@@ -55,7 +61,7 @@ class Layout:
 
     @staticmethod
     def decoded(values: Mapping[str, Any]) -> "Layout":
-        """Return what was encoded."""
+        """Return the layout of what `encoded` returned."""
         return Layout(
             arrays=values["arrays"],
             total_bytes=values["bytes"],
@@ -64,7 +70,7 @@ class Layout:
 
 
 def view_arrays(entries: Mapping[str, Mapping[str, Any]], buffer: Any) -> Mapping[str, Array]:
-    """Return the arrays that lie in a buffer, by name."""
+    """Return the arrays of a buffer, by name, as views."""
     return MappingProxyType(
         {
             name: np.ndarray(
@@ -79,7 +85,7 @@ def view_arrays(entries: Mapping[str, Mapping[str, Any]], buffer: Any) -> Mappin
 
 
 def specs_of(weights: Mapping[str, Array]) -> dict[str, ArraySpec]:
-    """Return what arrays are, without their numbers."""
+    """Return the shape and dtype of each array."""
     return {name: _spec_of(array) for name, array in weights.items()}
 
 
@@ -88,13 +94,13 @@ def _spec_of(array: Array) -> ArraySpec:
 
 
 def lay_out(specs: Mapping[str, ArraySpec], *, bucket_bytes: int) -> Layout:
-    """Give every array its place in bytes that are cut into buckets."""
+    """Return the layout of arrays in buckets of `bucket_bytes`."""
     entries, total_bytes = place_arrays(specs)
     return Layout(arrays=entries, total_bytes=total_bytes, bucket_bytes=bucket_bytes)
 
 
 def place_arrays(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, dict[str, Any]], int]:
-    """Give every array its place; refuse what bytes alone would not restore."""
+    """Return each array's position and the total size; refuse arrays that are not numbers."""
     entries: dict[str, dict[str, Any]] = {}
     offset = 0
     for name, spec in specs.items():
@@ -107,7 +113,7 @@ def place_arrays(specs: Mapping[str, ArraySpec]) -> tuple[dict[str, dict[str, An
 
 
 def _check_numeric(name: str, dtype: "np.dtype[Any]") -> None:
-    """Refuse an array whose bytes alone would not restore it."""
+    """Refuse an array that cannot be restored from its bytes alone."""
     if dtype.kind not in NUMBER_KINDS:
         raise InvariantError(
             f"weight {name!r} has dtype {dtype}: "
@@ -118,21 +124,21 @@ def _check_numeric(name: str, dtype: "np.dtype[Any]") -> None:
 def in_order(
     specs: Mapping[str, ArraySpec], arrays: Iterable[tuple[str, Array]]
 ) -> Iterator[tuple[str, Array]]:
-    """Yield arrays as they come, which must be those that were told, in that order."""
-    told = iter(specs.items())
+    """Yield the arrays, checking that they are those that `specs` announced, in that order."""
+    expected = iter(specs.items())
     for name, array in arrays:
-        wanted, spec = next(told, ("nothing more", None))
+        wanted, spec = next(expected, ("nothing more", None))
         if (name, _spec_of(array)) != (wanted, spec):
-            came = f"{name!r} {_spec_of(array)}"
-            raise InvariantError(f"weight {came} came where {wanted!r} {spec} was told")
+            received = f"{name!r} {_spec_of(array)}"
+            raise InvariantError(f"received weight {received}; expected {wanted!r} {spec}")
         yield name, array
-    missing = next(told, None)
+    missing = next(expected, None)
     if missing is not None:
-        raise InvariantError(f"weight {missing[0]!r} was told but did not come")
+        raise InvariantError(f"weight {missing[0]!r} was announced but never sent")
 
 
 def cut(layout: Layout, arrays: Iterable[tuple[str, Array]]) -> Iterator[Array]:
-    """Yield the buckets in order, from arrays in order; one within one array is not copied."""
+    """Yield the buckets in order; a bucket that lies within one array is a view, not a copy."""
     cutter = _Cutter(layout)
     for name, array in arrays:
         yield from cutter.take(int(layout.arrays[name]["offset"]), array)
@@ -148,7 +154,7 @@ class _Cutter:
         self._bucket: Array | None = None
 
     def take(self, offset: int, array: Array) -> Iterator[Array]:
-        """Put an array's bytes in their place; yield the buckets that are full."""
+        """Copy an array's bytes into buckets; yield those that are full."""
         content = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         while len(content):
             span = self._layout.span(self._index)
@@ -167,7 +173,7 @@ class _Cutter:
                 yield self._done()
 
     def rest(self) -> Iterator[Array]:
-        """Yield what no array filled to its end."""
+        """Yield the last buckets, which no array filled completely."""
         while self._index < self._layout.buckets:
             yield self._done()
 

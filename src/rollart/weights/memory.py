@@ -1,7 +1,7 @@
-"""Weights in this process: for tests and for a trainer that shares its process with the engines.
+"""MemoryStore: weights in this process, for tests and for a trainer beside its engines.
 
-A version is a copy made at publication, entered under a lock when it is whole, and never written
-again: what `fetch` returns stays as it was, whatever the trainer does to its own arrays.
+A version is a copy made at publication, added under a lock when it is complete, and never written
+again: what `fetch` returns does not change when the trainer changes its own arrays.
 """
 
 import threading
@@ -17,7 +17,7 @@ from rollart.weights.layout import in_order, place_arrays, specs_of
 
 
 class MemoryStore:
-    """Keeps the newest versions as read-only copies."""
+    """Stores the newest versions as read-only copies."""
 
     def __init__(self, keep: int = 2) -> None:
         if keep < 1:
@@ -28,7 +28,7 @@ class MemoryStore:
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the store, for messages."""
         return "this process"
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
@@ -41,8 +41,8 @@ class MemoryStore:
         specs: Mapping[str, ArraySpec],
         arrays: Iterable[tuple[str, Array]],
     ) -> None:
-        """Publish a version whose arrays come one after another."""
-        place_arrays(specs)  # what no other store would take is not taken here either
+        """Publish a version array by array."""
+        place_arrays(specs)  # refuse what other stores refuse
         copies: dict[str, Array] = {}
         for name, array in in_order(specs, arrays):
             copies[name] = np.array(array, order="C", copy=True)
@@ -53,7 +53,7 @@ class MemoryStore:
                 del self._versions[old]
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a visible version; raises KeyError if it is not (or no longer) there."""
+        """Return a visible version; raise KeyError if it is not (or no longer) stored."""
         with self._lock:
             return self._versions[version]
 
@@ -63,4 +63,4 @@ class MemoryStore:
             return max(self._versions, default=None)
 
     def close(self) -> None:
-        """Do nothing: the memory is freed when the last holder lets go of the store."""
+        """Do nothing: the memory is freed with the last reference to the store."""

@@ -1,15 +1,12 @@
-"""Pulling: weights on the side of the engines, fetched before they are asked for.
+"""Prefetch: weights on the engines' side, downloaded before the engines ask for them.
 
-A `Puller` has a thread of its own, beside the event loop and the engines' threads. It looks at
-the store's head and pulls the newest version's buckets as they appear, while the trainer still
-pushes and the engines still decode. `fetch` then waits only for what is not here yet: the unhidden
-tail. All engines of a process share one puller, so a version is pulled once per process. The two
-newest are kept: engines that change weights one after another may still want the one before.
-
-A store that fails is asked again, less and less often, and goes on where it failed: whoever waits
-learns of it only when `wait_s` have passed. Weights that are damaged are told at once.
-
-Looking at the head is the only way to learn of a bucket: a store of plain bytes calls nobody.
+A `Prefetcher` polls the store's index in a thread of its own and downloads the newest version's
+buckets as they appear, while the trainer still publishes and the engines still decode. `fetch` then
+waits only for the rest. All engines of a process share one, so a version is downloaded once per
+process. The two newest are kept, because engines that change weights one after another may need
+both. A store that fails is retried with growing pauses, and the download continues where it
+stopped; `fetch` reports the failure only after `wait_s`. Damaged weights are reported at once.
+Polling is the only way to notice a bucket: a store of plain bytes notifies nobody.
 """
 
 import contextlib
@@ -23,45 +20,52 @@ from rollart.errors import CorruptError, InvariantError, PrunedError, StorageErr
 from rollart.ports import Array, WeightStore
 from rollart.types import Version
 from rollart.weights.buckets import BucketStore
-from rollart.weights.download import Download, Whole
+from rollart.weights.download import Download, LoadedVersion
 from rollart.weights.index import Stored, StoreIndex
 
 WAIT_S = 120.0
 _LOOK_EVERY_S = 0.02
-_REST_S = 0.5
-"""Longest pause after the store failed."""
+_LONGEST_PAUSE_S = 0.5
+"""Longest pause between retries after the store failed."""
 _FINAL = (CorruptError, InvariantError)
-"""What trying again does not mend."""
+"""Errors that a retry cannot fix."""
 _KEPT = 2
-_ONLY_HERE = 2
-"""References to an array that one variable and the question itself make."""
+_UNSHARED = 2
+"""Reference count of an unshared array: one variable and the argument of getrefcount."""
 
 
 class Source(Protocol):
-    """Where engines get weights from."""
+    """Where engines get weights from.
+
+    Example:
+        source = open_source(store, wait_s=120.0)
+        weights = source.fetch(Version(3))
+        source.pulled_s(Version(3))  # seconds the download took
+
+    """
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        """Wait for a version and return it; raise StorageError if it does not arrive in time."""
         ...
 
     def pulled_s(self, version: Version) -> float:
-        """Return the seconds spent pulling a version that was fetched."""
+        """Return the seconds spent downloading a fetched version."""
         ...
 
     def close(self) -> None:
-        """End what was started."""
+        """Stop background work."""
         ...
 
 
 def open_source(store: WeightStore, *, wait_s: float = WAIT_S) -> Source:
-    """Return the source for a store: prefetching where that hides anything."""
+    """Return the source for a store: with prefetching where versions must be downloaded."""
     if isinstance(store, BucketStore):
         return Prefetcher(store, wait_s=wait_s)
     return Direct(store, wait_s=wait_s)
 
 
 class Direct:
-    """Fetches when asked: for stores whose versions are already here."""
+    """Fetches on request: for stores whose versions are already on this machine."""
 
     def __init__(self, store: WeightStore, *, wait_s: float = WAIT_S) -> None:
         self._store = store
@@ -69,7 +73,7 @@ class Direct:
         self._pulled: dict[Version, float] = {}
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        """Wait for a version and return it; raise StorageError if it does not arrive in time."""
         deadline_s = time.monotonic() + self._wait_s
         while True:
             start_s = time.perf_counter()
@@ -77,14 +81,14 @@ class Direct:
                 weights = self._store.fetch(version)
             except KeyError:
                 if time.monotonic() >= deadline_s:
-                    raise _late(version, self._store, self._wait_s) from None
+                    raise _too_late(version, self._store, self._wait_s) from None
                 time.sleep(_LOOK_EVERY_S)
             else:
                 self._pulled = {version: time.perf_counter() - start_s}
                 return weights
 
     def pulled_s(self, version: Version) -> float:
-        """Return the seconds spent pulling a version that was fetched."""
+        """Return the seconds spent downloading a fetched version."""
         return self._pulled.get(version, 0.0)
 
     def close(self) -> None:
@@ -92,27 +96,27 @@ class Direct:
 
 
 class Prefetcher:
-    """Pulls new versions from a bucket store in a thread of its own."""
+    """Downloads new versions from a bucket store in a thread of its own."""
 
     def __init__(self, store: BucketStore, *, wait_s: float = WAIT_S) -> None:
         self._store = store
         self._wait_s = wait_s
         self._changed = threading.Condition()
-        self._wholes: dict[Version, Whole] = {}
+        self._held: dict[Version, LoadedVersion] = {}
         self._download: Download | None = None
         self._spare: Array | None = None
-        """Memory of a version that is no longer kept."""
+        """Memory of a dropped version, to be reused."""
         self._wanted: dict[Version, int] = {}
-        """Versions being waited for, and by how many."""
+        """Versions that are waited for, and by how many callers."""
         self._failed: dict[Version, Exception] = {}
-        self._trouble: Exception | None = None
-        """Why the store could not be read when it was last tried."""
+        self._last_error: Exception | None = None
+        """The error of the last attempt to read the store, if it failed."""
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="weights-puller", daemon=True)
         self._thread.start()
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a version, waiting for it; StorageError if it does not arrive in time."""
+        """Wait for a version and return it; raise StorageError if it does not arrive in time."""
         until_s = time.monotonic() + self._wait_s
         head = self._head(version, until_s)
         with self._changed:
@@ -127,33 +131,33 @@ class Prefetcher:
                 self._wanted[version] -= 1
                 if not self._wanted[version]:
                     del self._wanted[version]
-            whole = self._wholes.get(version)
-            if whole is not None:
-                return whole.arrays
-            error, trouble = self._failed.pop(version, None), self._trouble
+            loaded = self._held.get(version)
+            if loaded is not None:
+                return loaded.arrays
+            error, last_error = self._failed.pop(version, None), self._last_error
         if error is not None:
             raise error
         if self._closed:
-            raise StorageError(f"version {version} was asked of a puller that is closed")
-        if trouble is not None:
-            raise _unread(version, self._store, self._wait_s, trouble) from trouble
-        raise _late(version, self._store, self._wait_s)
+            raise StorageError(f"cannot fetch weights version {version}: the prefetcher is closed")
+        if last_error is not None:
+            raise _unreadable(version, self._store, self._wait_s, last_error) from last_error
+        raise _too_late(version, self._store, self._wait_s)
 
     def pulled_s(self, version: Version) -> float:
-        """Return the seconds spent pulling a version that was fetched."""
-        whole = self._wholes.get(version)
-        return 0.0 if whole is None else whole.pull_s
+        """Return the seconds spent downloading a fetched version."""
+        loaded = self._held.get(version)
+        return 0.0 if loaded is None else loaded.pull_s
 
     def close(self) -> None:
-        """End the thread; the store stays open."""
+        """Stop the thread; the store stays open."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         self._thread.join()
 
     def _head(self, version: Version, until_s: float) -> StoreIndex:
-        """Return what is stored now, for one who waits for a version until then."""
-        rest_s = _LOOK_EVERY_S
+        """Return the index, retrying until `until_s` if the store fails."""
+        retry_s = _LOOK_EVERY_S
         while True:
             try:
                 return self._store.head()
@@ -161,40 +165,44 @@ class Prefetcher:
                 raise
             except Exception as error:
                 if self._closed or time.monotonic() >= until_s:
-                    raise _unread(version, self._store, self._wait_s, error) from error
+                    raise _unreadable(version, self._store, self._wait_s, error) from error
             with self._changed:
-                self._changed.wait(rest_s)
-            rest_s = min(2 * rest_s, _REST_S)
+                self._changed.wait(retry_s)
+            retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
 
     def _drop_replaced(self, version: Version, head: StoreIndex) -> None:
-        """Forget a version that was published again since, as by a run that went back."""
-        whole, stored, latest = self._wholes.get(version), head.visible(version), head.latest
+        """Drop a version that was published again since, as by a resumed run."""
+        loaded, stored, latest = self._held.get(version), head.visible(version), head.latest
         is_pruned = stored is None and latest is not None and latest.version > version
-        if whole is not None and not is_pruned and (stored is None or stored.id != whole.id):
-            del self._wholes[version]
+        if loaded is not None and not is_pruned and (stored is None or stored.id != loaded.id):
+            del self._held[version]
 
     def _is_settled(self, version: Version) -> bool:
-        return version in self._wholes or version in self._failed or self._closed
+        return version in self._held or version in self._failed or self._closed
 
     def _run(self) -> None:
-        pause_s = rest_s = _LOOK_EVERY_S
+        pause_s = retry_s = _LOOK_EVERY_S
         while not self._closed:
             try:
                 has_more = self._advance()
-                self._trouble, pause_s, rest_s = None, _LOOK_EVERY_S, _LOOK_EVERY_S
+                self._last_error, pause_s, retry_s = None, _LOOK_EVERY_S, _LOOK_EVERY_S
                 if has_more:
                     continue
             except _FINAL as error:
-                self._tell(error)
-                pause_s = _REST_S
-            except Exception as error:  # the thread outlives a bad moment
-                self._trouble, pause_s, rest_s = error, rest_s, min(2 * rest_s, _REST_S)
+                self._fail_waiters(error)
+                pause_s = _LONGEST_PAUSE_S
+            except Exception as error:  # keep the thread alive: the store may recover
+                self._last_error, pause_s, retry_s = (
+                    error,
+                    retry_s,
+                    min(2 * retry_s, _LONGEST_PAUSE_S),
+                )
             with self._changed:
                 if not self._closed:
                     self._changed.wait(pause_s)
 
-    def _tell(self, error: Exception) -> None:
-        """Give an error to those who wait, and begin anew."""
+    def _fail_waiters(self, error: Exception) -> None:
+        """Report an error to all waiting callers and start over."""
         self._download = None
         with self._changed:
             for version in self._wanted:
@@ -202,9 +210,9 @@ class Prefetcher:
             self._changed.notify_all()
 
     def _advance(self) -> bool:
-        """Do the next piece of work; say whether there was any."""
+        """Do the next piece of work; return whether there was any."""
         download = self._download
-        if download is None or self._is_passed_by(download.stored):
+        if download is None or self._should_switch(download.stored):
             return self._begin(self._store.head())
         if not download.is_complete and download.advance():
             return True
@@ -212,7 +220,7 @@ class Prefetcher:
         is_stored = head.find(download.stored.id) is not None
         is_written = head.writing is not None and head.writing.id == download.stored.id
         if not is_stored:
-            if not is_written:  # given up by its writer, or pruned
+            if not is_written:  # its writer gave up, or it was pruned
                 self._download = None
             return not is_written
         with contextlib.suppress(KeyError):  # pruned since
@@ -227,62 +235,64 @@ class Prefetcher:
         with contextlib.suppress(KeyError):  # not yet, or no longer, there
             base = None
             if stored.base is not None:
-                base = self._store.pull_base(stored, head, held=self._wholes.values())
+                base = self._store.pull_base(stored, head, held=self._held.values())
             self._download = self._store.begin(stored, base, spare=self._spare)
             self._spare = None
         return self._download is not None
 
-    def _is_passed_by(self, stored: Stored) -> bool:
-        """Say whether someone waits for another version that could be had."""
+    def _should_switch(self, stored: Stored) -> bool:
+        """Return whether a caller waits for another version that is available."""
         with self._changed:
-            missing = self._wanted.keys() - self._wholes.keys()
+            missing = self._wanted.keys() - self._held.keys()
         if not missing or stored.version in missing:
             return False
         head = self._store.head()
         return any(head.visible(version) is not None for version in missing)
 
     def _choose(self, head: StoreIndex) -> Stored | None:
-        """Return what to pull next: what is waited for, else the newest, if it is not here."""
+        """Return the version to download next: one that is waited for, else the newest."""
         with self._changed:
             wanted = [head.visible(version) for version in self._wanted]
-            held = {whole.id for whole in self._wholes.values()}
+            held = {loaded.id for loaded in self._held.values()}
         for stored in (*wanted, head.writing or head.latest):
             if stored is not None and stored.id not in held:
                 return stored
         return None
 
-    def _arrive(self, whole: Whole) -> None:
+    def _arrive(self, loaded: LoadedVersion) -> None:
         with self._changed:
-            self._wholes.pop(whole.version, None)
-            self._wholes[whole.version] = whole
-            for old in list(self._wholes)[:-_KEPT]:
-                self._spare = _unused(self._wholes.pop(old))
+            self._held.pop(loaded.version, None)
+            self._held[loaded.version] = loaded
+            for old in list(self._held)[:-_KEPT]:
+                self._spare = _unused(self._held.pop(old))
             self._changed.notify_all()
 
 
-def _unused(whole: Whole) -> Array | None:
-    """Return a version's memory if nobody holds an array in it any more."""
-    flat = whole.flat
-    del whole
-    return flat if sys.getrefcount(flat) == _ONLY_HERE else None
+def _unused(loaded: LoadedVersion) -> Array | None:
+    """Return a version's memory if no array in it is referenced any more."""
+    flat = loaded.flat
+    del loaded
+    return flat if sys.getrefcount(flat) == _UNSHARED else None
 
 
-def _late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
+def _too_late(version: Version, store: WeightStore, wait_s: float) -> StorageError:
     latest = store.latest()
     if latest is not None and latest > version:
         return PrunedError(
-            f"version {version} of the weights is no longer in {store.place}, which holds version "
-            f"{latest}: an engine asked too late; keep more versions with weights.keep"
+            f"weights version {version} is no longer in {store.place}, whose newest is "
+            f"{latest}: an engine asked too late; raise weights.keep to keep more versions"
         )
-    there = "holds no version" if latest is None else f"holds version {latest}"
+    newest = "it has no version" if latest is None else f"its newest version is {latest}"
     return StorageError(
-        f"version {version} of the weights did not arrive in {store.place} within {wait_s:g} s; it "
-        f"{there}: is the trainer alive and does it publish there? weights.wait_s is the patience"
+        f"weights version {version} did not arrive in {store.place} within {wait_s:g} s; "
+        f"{newest}: check that the trainer is alive and publishes there, or raise weights.wait_s"
     )
 
 
-def _unread(version: Version, store: WeightStore, wait_s: float, error: Exception) -> StorageError:
+def _unreadable(
+    version: Version, store: WeightStore, wait_s: float, error: Exception
+) -> StorageError:
     return StorageError(
-        f"version {version} of the weights could not be read from {store.place} within "
-        f"{wait_s:g} s: {error}; weights.wait_s is the patience"
+        f"weights version {version} could not be read from {store.place} within "
+        f"{wait_s:g} s: {error}; check the store, or raise weights.wait_s"
     )

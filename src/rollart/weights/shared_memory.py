@@ -3,24 +3,12 @@
     3.json               manifest of version 3: data file, names, shapes, dtypes, offsets, checksum
     3-5f0c9a1e2b7d.data  its arrays, each aligned to 64 bytes
 
-A version is visible when its manifest is, and that is renamed into place after the data is whole:
-a reader never sees half a version, and a writer that dies leaves only a data file no manifest
-names, which the next writer removes.
-
-New pages cost several times the copy itself, so the writer takes the file of a pruned version
-again. That must not happen under a reader: whoever maps a file holds a shared `flock` on it for
-as long as any array lives, and the writer takes a file again only with the exclusive lock,
-otherwise it unlinks it (mappings stay valid). The kernel drops a dead process's locks, so a dead
-reader blocks nothing. A reader looks at the manifest again once it holds its lock: the writer
-removes the manifest before it tries for its own, so a manifest still there proves the data is.
-
-One process writes to a directory at a time.
-
-Data files as arrays of bytes, kept mapped for when a later version lies in the same file.
-
-The pages of a new mapping take longer to come in than to read, so a file stays mapped until it has
-no name any more. Its lock does not stay: it is held through a descriptor of its own, for as long as
-any array of the file lives.
+A version is visible when its manifest is, and the manifest is renamed into place after the data is
+complete, so a reader never sees a partial version; a data file that a dead writer left has no
+manifest, and the next writer removes it. The file of a pruned version is reused only while no
+reader has it mapped: a reader holds a shared `flock` as long as any of its arrays lives, and the
+writer needs the exclusive lock. The kernel drops a dead process's locks, so a dead reader blocks
+nothing. One process writes to a directory at a time.
 """
 
 import contextlib
@@ -46,15 +34,20 @@ from rollart.weights.layout import in_order, place_arrays, specs_of, view_arrays
 
 
 class Mappings:
-    """The files of a directory that were read."""
+    """The data files of a directory that this process has read, kept mapped.
+
+    The pages of a new mapping take longer to load than to read, so a file stays mapped until it is
+    deleted, in case a later version reuses it. The lock is held separately, through a descriptor
+    of its own, for as long as any array of the file lives.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._mapped: dict[int, mmap.mmap] = {}
-        """By inode: a file that is written again keeps it, under another name."""
+        """By inode: a reused file keeps its inode under another name."""
 
     def read(self, name: str) -> Array | None:
-        """Return a file's bytes under a shared lock; None if it is gone or being written again."""
+        """Return a file's bytes under a shared lock; None if it is deleted or being rewritten."""
         path = self._directory / name
         try:
             lock = os.open(path, os.O_RDONLY)
@@ -77,7 +70,9 @@ class Mappings:
         self._mapped = {each: memory for each, memory in self._mapped.items() if each in named}
         memory = self._mapped.get(inode)
         if memory is None:
-            fd = os.open(path, os.O_RDONLY)  # not the lock's: the mapping keeps it
+            fd = os.open(
+                path, os.O_RDONLY
+            )  # not the lock's descriptor: the mapping outlives the lock
             try:
                 if os.fstat(fd).st_ino != inode:
                     raise FileNotFoundError(path)
@@ -88,7 +83,7 @@ class Mappings:
 
 
 class _Lease:
-    """Holds a mapping, and the lock on its file, while an array made of it lives."""
+    """Holds a mapping, and the lock on its file, while an array of it lives."""
 
     def __init__(self, memory: mmap.mmap, lock: int) -> None:
         self._whole = np.frombuffer(memory, np.uint8)
@@ -98,7 +93,13 @@ class _Lease:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A data file this process writes, mapped once and kept."""
+    """A data file this process writes, mapped once and kept.
+
+    Example:
+        segment = Segment(path=Path("/dev/shm/run/3-5f0c9a1e2b7d.data"), fd=11, memory=memory)
+        segment.is_unread()  # False while a reader has it mapped
+
+    """
 
     path: Path
     fd: int
@@ -110,7 +111,7 @@ class Segment:
         return Segment(path=path, fd=self.fd, memory=self.memory)
 
     def is_unread(self) -> bool:
-        """Take the exclusive lock if no reader maps the file."""
+        """Take the exclusive lock; return False if a reader has the file mapped."""
         try:
             fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -119,13 +120,21 @@ class Segment:
 
     def release(self) -> None:
         """Unmap and close; the file stays."""
-        with contextlib.suppress(BufferError):  # an array in a traceback: collected with it
+        with contextlib.suppress(
+            BufferError
+        ):  # a traceback may still hold an array: it is freed with it
             self.memory.close()
         os.close(self.fd)
 
 
 class SharedMemoryStore:
-    """Keeps the newest versions as files under `directory`."""
+    """Stores the newest versions as files under `directory`.
+
+    New pages cost several times the copy itself, so the writer reuses the file of a pruned version
+    if it gets the exclusive lock, and otherwise deletes it (existing mappings stay valid). The
+    writer removes the manifest before it tries for that lock, and a reader reads the manifest again
+    after it has its own lock: a manifest that is still there proves that the data is.
+    """
 
     def __init__(self, directory: str | Path, keep: int = 2, *, checksum: bool = False) -> None:
         if keep < 1:
@@ -140,12 +149,12 @@ class SharedMemoryStore:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise StorageError(
-                f"cannot make the weight directory {self._directory}: {error.strerror}"
+                f"cannot create the weight directory {self._directory}: {error.strerror}"
             ) from error
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the store and its location, for messages."""
         return f"the shared memory {self._directory}"
 
     def publish(self, version: Version, weights: Mapping[str, Array]) -> None:
@@ -158,7 +167,7 @@ class SharedMemoryStore:
         specs: Mapping[str, ArraySpec],
         arrays: Iterable[tuple[str, Array]],
     ) -> None:
-        """Publish a version whose arrays come one after another, each copied to its place."""
+        """Publish a version array by array, copying each to its position."""
         entries, total_bytes = place_arrays(specs)
         try:
             self._remove_orphans()
@@ -193,7 +202,7 @@ class SharedMemoryStore:
             ) from error
 
     def fetch(self, version: Version) -> Mapping[str, Array]:
-        """Return a visible version as read-only views of the mapped file; KeyError if not there."""
+        """Return a visible version as read-only views of the mapped file; KeyError if missing."""
         while True:
             manifest = self._read_manifest(version)
             if manifest is None:
@@ -203,7 +212,10 @@ class SharedMemoryStore:
             if self._read_manifest(version) == manifest:
                 if memory is None:
                     path = self._directory / name
-                    raise StorageError(f"the weights of version {version} are gone from {path}")
+                    raise StorageError(
+                        f"weights version {version} was deleted from {path}: let no other program "
+                        "delete there, and publish the version again"
+                    )
                 return self._views(manifest, memory)
 
     def latest(self) -> Version | None:
@@ -211,7 +223,7 @@ class SharedMemoryStore:
         return max(self._visible(), default=None)
 
     def close(self) -> None:
-        """Let go of the mappings for writing; visible versions stay for other processes."""
+        """Close the mappings for writing; visible versions stay for other processes."""
         if self._spare is not None:
             self._spare.path.unlink(missing_ok=True)
             self._spare.release()

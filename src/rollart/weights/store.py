@@ -1,8 +1,8 @@
-"""Opening a weight store by its name in the config.
+"""Opens the weight store that a config names.
 
-Actors are made from plain options, so they find a common store by kind and place: one opened
-twice for the same place is the same store, within a process for `memory`, within a machine for
-`shared_memory`, and wherever the place can be reached for the others.
+Processes are started with plain options, so they find a common store by kind and location: opening
+the same location twice gives the same store, within a process for `memory`, within a machine for
+`shared_memory`, and from everywhere the location can be reached for the others.
 """
 
 import importlib
@@ -34,7 +34,7 @@ def open_store(
 ) -> WeightStore:
     """Open the store of this kind at `directory`: a path, a URL or an address.
 
-    A kind written "module:Class" keeps buckets in that Blobs class, made with the place.
+    A kind "module:Class" stores buckets in that Blobs class, constructed with `directory`.
     """
     match kind:
         case "memory":

@@ -6,13 +6,13 @@ from studies.beyond import divided
 from studies.paper import setup
 from studies.paper.mechanisms import weight_rows
 from studies.paper.report import FULL, QUICK, compare, run
-from studies.paper.rows import Asked, Extent, Row, outcome_of, simulate_setups
+from studies.paper.rows import PaperExtent, PaperRow, SetupCollector, outcome_of, simulate_setups
 from studies.paper.schedules import MODE_NAMES, affinity_rows, orderings, scaling_over_sync
 from studies.paper.setup import SIZES, Setup
 
 
 def row(simulated, low=1.2, high=1.4):
-    return Row(name="a ratio", paper_low=low, paper_high=high, simulated=simulated)
+    return PaperRow(name="a ratio", paper_low=low, paper_high=high, simulated=simulated)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def small(**changes):
     return replace(Setup(groups=4, compute=8, train=8), **changes)
 
 
-TINY = Extent(steps=3, seeds=2, rollouts=3)
+TINY = PaperExtent(steps=3, seeds=2, rollouts=3)
 
 
-class Given(Asked):
+class Given(SetupCollector):
     """Runs whose every figure is a function of the set-up."""
 
     def __init__(self, figure):
@@ -84,7 +84,7 @@ def test_set_ups_are_simulated_once_with_every_seed_and_figures_are_means():
 
 def test_two_processes_give_what_one_does():
     told: list[str] = []
-    extent = Extent(steps=2, seeds=2, rollouts=1)
+    extent = PaperExtent(steps=2, seeds=2, rollouts=1)
     one, two = (simulate_setups([small()], extent, jobs=n, progress=told.append) for n in (1, 2))
     assert one.known == two.known
     assert told[-1].startswith("2 of 2 runs, last Qwen3-8B rollart on 16 GPUs, seed ")
@@ -99,7 +99,7 @@ def test_affinity_rows_name_the_clusters_of_equal_cost():
 
 
 def test_the_report_has_every_figure_of_the_paper_once():
-    report = compare(Asked())
+    report = compare(SetupCollector())
     rows = report["rows"]
     assert isinstance(rows, list)
     assert len({row["name"] for row in rows}) == len(rows) == 66
@@ -112,7 +112,7 @@ def test_the_report_has_every_figure_of_the_paper_once():
 
 
 def test_every_set_up_has_at_least_five_seeds():
-    asked = Asked()
+    asked = SetupCollector()
     compare(asked)
     assert min(len(FULL.seeded(setup)) for setup in asked.setups) == 5
     assert {len(QUICK.seeded(setup)) for setup in asked.setups} == {1}
@@ -123,7 +123,7 @@ def test_orderings_say_for_each_size_whether_the_schedules_are_as_published():
     assert orderings(Given(lambda setup: rates[setup.mode])) == dict.fromkeys(SIZES, True)
     rates["areal"] = 2.9
     assert orderings(Given(lambda setup: rates[setup.mode])) == dict.fromkeys(SIZES, False)
-    assert orderings(Asked()) == dict.fromkeys(SIZES, False)
+    assert orderings(SetupCollector()) == dict.fromkeys(SIZES, False)
 
 
 def test_scaling_over_sync_is_told_by_gpus():
@@ -146,7 +146,7 @@ def test_the_report_is_made_of_what_was_simulated(monkeypatch):
     def pretend(setups, extent, *, jobs, progress):
         del progress
         assert (len(setups), extent, jobs) == (71, QUICK, 1)
-        return Asked()
+        return SetupCollector()
 
     monkeypatch.setattr("studies.paper.report.simulate_setups", pretend)
-    assert run(quick=True, jobs=1, progress=print) == compare(Asked())
+    assert run(quick=True, jobs=1, progress=print) == compare(SetupCollector())

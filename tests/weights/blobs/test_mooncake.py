@@ -54,7 +54,7 @@ def test_a_lender_that_is_killed_is_one_clear_error(tmp_path):
 
 
 def test_no_master_is_one_clear_error():
-    with pytest.raises(StorageError, match="is no address of a mooncake_master: wanted host:port"):
+    with pytest.raises(StorageError, match="is not an address of a mooncake_master: use host:port"):
         open_at("nowhere")
     with pytest.raises(StorageError, match=r"mooncake_master at .* does not answer"):
         open_at(f"127.0.0.1:{free_port()}")

@@ -1,7 +1,8 @@
-"""Bytes as files of a directory: a local disk, shared memory, or anything mounted on both sides.
+"""FileBlobs: bytes as files of a directory on a local disk, in shared memory or on a shared mount.
 
-A file is written under another name and renamed when whole. Reading maps it, so bytes come
-straight from the page cache; a mapped file that is deleted stays readable.
+A file is written under a temporary name and renamed when complete, so a reader never sees part of
+one. Reading maps the file, so bytes come from the page cache; a mapped file that is deleted stays
+readable.
 """
 
 import mmap
@@ -18,14 +19,14 @@ _PART = ".part-"
 
 
 def check_key(key: str) -> str:
-    """Return a key that is safe as a file name, or refuse it."""
+    """Return a key that is safe as a file name; raise InvariantError for others."""
     if _KEY.fullmatch(key) is None:
-        raise InvariantError(f"{key!r} is no key: wanted letters, digits, '.', '-' and '_'")
+        raise InvariantError(f"{key!r} is not a valid key: use letters, digits, '.', '-' and '_'")
     return key
 
 
 class FileBlobs:
-    """Keeps every value as a file of `directory`."""
+    """Stores every value as a file of `directory`."""
 
     def __init__(self, directory: str | Path) -> None:
         self._directory = Path(directory)
@@ -39,11 +40,11 @@ class FileBlobs:
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the store and its location, for messages."""
         return f"the directory {self._directory}"
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store bytes under a key in place of what was there."""
+        """Store bytes under a key, replacing the old value."""
         path = self._directory / check_key(key)
         part = self._directory / f"{_PART}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
@@ -55,7 +56,7 @@ class FileBlobs:
             ) from error
 
     def get(self, key: str) -> bytes | memoryview:
-        """Return the bytes under a key; raises KeyError if there are none."""
+        """Return the bytes under a key; raise KeyError if there are none."""
         path = self._directory / check_key(key)
         try:
             with path.open("rb") as file:
@@ -68,7 +69,7 @@ class FileBlobs:
             raise StorageError(f"cannot read {path}: {error.strerror}") from error
 
     def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         path = self._directory / check_key(key)
         try:
             path.unlink(missing_ok=True)
@@ -79,7 +80,7 @@ class FileBlobs:
         """Do nothing: no file is held open."""
 
     def _remove_parts(self) -> None:
-        """Remove what processes left that died while they wrote and are known to be dead."""
+        """Remove the temporary files of writers that are known to be dead."""
         prefix = f"{_PART}{_machine()}-"
         for part in self._directory.glob(f"{prefix}*"):
             pid = part.name.removeprefix(prefix).partition("-")[0]
@@ -88,7 +89,7 @@ class FileBlobs:
 
 
 def _machine() -> str:
-    """Name this machine and pid namespace: only here does a process id mean a process."""
+    """Return a name of this machine and pid namespace: process ids are unique only within it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
         return f"{boot}{Path('/proc/self/ns/pid').stat().st_ino}"

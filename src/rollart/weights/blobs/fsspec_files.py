@@ -1,7 +1,8 @@
-"""Bytes as files of anything fsspec reaches: object stores, ssh, a mounted or a local path.
+"""FsspecBlobs: bytes as files of anything fsspec can reach: object stores, ssh, a local path.
 
-A place is an fsspec URL such as `s3://bucket/run` or `sftp://host/dir`. What its file system does
-not make visible whole in one act (a local path, ssh) is written under another name and moved.
+The location is an fsspec URL such as `s3://bucket/run` or `sftp://host/dir`. On file systems that
+do not make a file visible atomically (a local path, ssh), it is written under a temporary name and
+moved, so a reader never sees part of one.
 """
 
 import contextlib
@@ -13,11 +14,11 @@ from rollart.errors import StorageError
 from rollart.weights.blobs.files import check_key
 
 _ATOMIC = ("memory", "s3", "s3a", "gs", "gcs", "abfs", "az", "oss", "http", "https")
-"""Protocols whose files appear whole or not at all."""
+"""Protocols that make a file visible only when it is complete."""
 
 
 class FsspecBlobs:
-    """Keeps every value as a file below an fsspec URL."""
+    """Stores every value as a file under an fsspec URL."""
 
     def __init__(self, url: str) -> None:
         self._url = url.rstrip("/")
@@ -34,11 +35,11 @@ class FsspecBlobs:
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """The URL, for messages."""
         return self._url
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store bytes under a key in place of what was there."""
+        """Store bytes under a key, replacing the old value."""
         path = f"{self._root}/{check_key(key)}"
         target = path if self._is_atomic else f"{path}.{secrets.token_hex(4)}.part"
         try:
@@ -52,11 +53,11 @@ class FsspecBlobs:
                     self._files.rm_file(target)
             raise StorageError(
                 f"cannot write {len(data)} bytes of weights to {self._url}: {error}; "
-                "free space there or choose another place"
+                "free space there or choose another location"
             ) from error
 
     def get(self, key: str) -> bytes | memoryview:
-        """Return the bytes under a key; raises KeyError if there are none."""
+        """Return the bytes under a key; raise KeyError if there are none."""
         path = f"{self._root}/{check_key(key)}"
         try:
             return self._files.cat_file(path)
@@ -66,7 +67,7 @@ class FsspecBlobs:
             raise StorageError(f"cannot read {path} at {self._url}: {error}") from error
 
     def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         try:
             self._files.rm_file(f"{self._root}/{check_key(key)}")
         except FileNotFoundError:

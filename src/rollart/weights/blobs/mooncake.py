@@ -1,10 +1,10 @@
-"""Bytes in Mooncake's distributed store: memory of the machines that lend it, over TCP or RDMA.
+"""MooncakeBlobs: bytes in Mooncake's distributed store: memory of several machines, by TCP or RDMA.
 
-A place is the address of a `mooncake_master`, host:port, or host:port/name for one of several
-stores there. The memory is lent by `mooncake_client` processes,
-to be started beside the engines; trainer and engines lend none, so whatever of them dies takes no
-weights along. Objects appear when their transfer is complete. They are pinned: unpinned ones
-Mooncake evicts when memory runs short, and a full store must refuse instead.
+The location is the address of a `mooncake_master`, host:port, or host:port/name for one of several
+stores there. `mooncake_client` processes beside the engines provide the memory; the trainer and the
+engines provide none, so no weights are lost when one of them dies. Objects appear when their
+transfer is complete. They are pinned, because Mooncake evicts unpinned ones when memory runs short,
+and a full store must refuse instead.
 
 `MOONCAKE_PROTOCOL` and `MOONCAKE_DEVICE` choose another transport than TCP, as in Mooncake itself.
 """
@@ -27,22 +27,22 @@ _HANDSHAKE = "P2PHANDSHAKE"
 """Clients find each other without a metadata server."""
 _BUFFER_BYTES = 2**28
 _PIECE_BYTES = _BUFFER_BYTES // 4
-"""Larger values would not fit beside others in the buffer they are copied through."""
+"""Larger values would not fit beside others in the transfer buffer."""
 _CONNECT_S = 10.0
 _PATIENCE_S = 1.0
-"""How long the head may be unreadable: Mooncake replaces an object by taking the old one away."""
+"""How long the index may be unreadable: Mooncake removes an object before replacing it."""
 _PAUSE_S = 0.002
 _MISSING = -704
 _REASONS = {-200: "its memory is full", -600: "the value does not fit the client's buffer"}
 
 
 class Client:
-    """The process's connection to a master, shared by its stores and ended with the last."""
+    """The process's connection to a master, shared by its stores and closed with the last one."""
 
     def __init__(self, master: str) -> None:
         host, _, port = master.rpartition(":")
         if not host or not port.isdecimal():
-            raise StorageError(f"{master!r} is no address of a mooncake_master: wanted host:port")
+            raise StorageError(f"{master!r} is not an address of a mooncake_master: use host:port")
         self.store: Any = _mooncake.MooncakeDistributedStore()
         code = self.store.setup(
             _own_address(host, int(port)),
@@ -73,7 +73,7 @@ def open_client(master: str) -> Client:
 
 
 class MooncakeBlobs:
-    """Keeps every value as objects of a Mooncake store."""
+    """Stores every value as an object of a Mooncake store."""
 
     def __init__(self, place: str) -> None:
         self._master, _, name = place.partition("/")
@@ -85,23 +85,23 @@ class MooncakeBlobs:
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the store and its location, for messages."""
         return f"the Mooncake store of {self._master}"
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store bytes under a key in place of what was there."""
+        """Store bytes under a key, replacing the old value."""
         view = memoryview(data)
         self._check_size(view)
         code = self._store.upsert(self._prefix + key, view, self._pinned)
         if code:
-            reason = _REASONS.get(code, "it refuses")
+            reason = _REASONS.get(code, "it refused the value")
             raise StorageError(
                 f"cannot store {len(view)} bytes of weights in {self.place}: {reason} "
-                f"(code {code}); lend it more memory (mooncake_client --global_segment_size)"
+                f"(code {code}); add memory (mooncake_client --global_segment_size)"
             )
 
     def get(self, key: str) -> bytes | memoryview:
-        """Return the bytes under a key; raises KeyError if there are none."""
+        """Return the bytes under a key; raise KeyError if there are none."""
         deadline_s = time.monotonic() + _PATIENCE_S
         while True:
             found = self._store.get_buffer(self._prefix + key)
@@ -116,10 +116,12 @@ class MooncakeBlobs:
             time.sleep(_PAUSE_S)
         if not is_there:
             raise KeyError(key)
-        raise StorageError(f"cannot read {key} from {self.place}: is its memory still lent?")
+        raise StorageError(
+            f"cannot read {key} from {self.place}: is its mooncake_client still running?"
+        )
 
     def delete(self, key: str) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key, if it exists."""
         code = self._store.remove(self._prefix + key, True)
         if code not in (0, _MISSING):
             raise StorageError(f"cannot delete {key} from {self.place} (code {code})")
@@ -143,7 +145,7 @@ class MooncakeBlobs:
     def _check_size(self, view: memoryview) -> None:
         if view.nbytes > _PIECE_BYTES:
             raise StorageError(
-                f"{view.nbytes} bytes are too much for one object of {self.place}: "
+                f"{view.nbytes} bytes are too many for one object of {self.place}: "
                 f"set weights.bucket_bytes to at most {_PIECE_BYTES}"
             )
 
@@ -151,7 +153,8 @@ class MooncakeBlobs:
 def _own_address(host: str, port: int) -> str:
     """Return the address of this machine that the master sees.
 
-    Mooncake itself would look for a master that is not there for a minute and a half.
+    Also checks that the master answers, because Mooncake itself would wait 90 s for one that does
+    not.
     """
     try:
         with socket.create_connection((host, port), timeout=_CONNECT_S) as probe:
