@@ -366,7 +366,7 @@ def test_a_disk_too_small_for_any_checkpoint_costs_neither_the_summary_nor_the_r
     assert message.startswith(f"cannot write the checkpoint {place}/r/checkpoints/step-000002: ")
     assert message.endswith("; there is no checkpoint")
     assert "untouched" not in said
-    assert "warning: there is no learning curve: tiny_disk/r/learning_curve.png: " in said
+    assert "warning: the learning curve was not written: tiny_disk/r/learning_curve.png: " in said
     assert "summary.json" in left
     assert not {"learning_curve.png", ".lock"} & left
 

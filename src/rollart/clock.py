@@ -14,9 +14,9 @@ class Clock(Protocol):
     """Reads the time and waits, in seconds since the clock was created.
 
     Example:
-        clock: Clock = SystemClock()
-        await clock.sleep(0.5)
-        clock.now()  # about 0.5
+        >>> clock: Clock = SystemClock()
+        >>> await clock.sleep(0.5)
+        >>> clock.now()  # about 0.5
 
     """
 

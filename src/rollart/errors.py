@@ -45,7 +45,8 @@ class ConfigError(UserError):
     """A config field with a wrong value, or a missing one if `value` is None.
 
     Example:
-        ConfigError("run.steps", 0, "must be at least 1")  # run.steps = 0: must be at least 1
+        >>> str(ConfigError("run.steps", 0, "must be at least 1"))
+        'run.steps = 0: must be at least 1'
 
     """
 
@@ -104,7 +105,7 @@ class ScoreError(RollartError):
     that runs it still works.
 
     Example:
-        ScoreError("math: KeyError: 'answer'", is_final=True, is_own=True)
+        >>> ScoreError("math: KeyError: 'answer'", is_final=True, is_own=True)
 
     """
 

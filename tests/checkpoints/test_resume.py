@@ -126,7 +126,7 @@ def test_an_engine_that_breaks_ends_the_run_with_what_was_trained_saved(small, r
     with pytest.raises(UserError) as caught:
         train(small("broken", "run.steps=4"))
     said = str(caught.value)
-    assert "engine torch-0 broke in a step: RuntimeError: can't allocate memory (" in said
+    assert "engine torch-0 failed in a step: RuntimeError: can't allocate memory (" in said
     assert f"go on with: rollart train --resume {runs / 'broken'}" in said
     monkeypatch.setattr(TorchEngine, "step", step)
     assert train(small("broken", "run.steps=2"), resume=runs / "broken") == 0

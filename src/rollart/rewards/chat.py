@@ -48,11 +48,11 @@ class Judge:
     """Where and how a judge is asked; set either `base_url` or `engine`.
 
     Example:
-        Judge(
-            base_url="https://api.openai.com/v1",
-            model="gpt-4o-mini",
-            api_key_variable="OPENAI_API_KEY",
-        )
+        >>> Judge(
+        ...     base_url="https://api.openai.com/v1",
+        ...     model="gpt-4o-mini",
+        ...     api_key_variable="OPENAI_API_KEY",
+        ... )
 
     """
 

@@ -16,9 +16,9 @@ class CrossLoopSemaphore:
     """Limits how many tasks are inside `async with` at once, in all event loops together.
 
     Example:
-        semaphore = CrossLoopSemaphore(8)
-        async with semaphore:
-            ...
+        >>> semaphore = CrossLoopSemaphore(8)
+        >>> async with semaphore:
+        ...     ...
 
     """
 

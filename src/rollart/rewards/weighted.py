@@ -62,7 +62,7 @@ class Term:
     """One function of several.
 
     Example:
-        Term(name="style", function="well_formed", weight=0.2, options={"tags": ["answer"]})
+        >>> Term(name="style", function="well_formed", weight=0.2, options={"tags": ["answer"]})
 
     """
 

@@ -32,7 +32,7 @@ class CpuUsage:
     """Processor time the processes of a group have used so far.
 
     Example:
-        usage = CpuUsage(cpu_s=0.42, waits_s={4711: 0.05})
+        >>> usage = CpuUsage(cpu_s=0.42, waits_s={4711: 0.05})
 
     """
 

@@ -28,7 +28,7 @@ class ProgramStatus:
     """What is known about a program while it runs.
 
     Example:
-        status = ProgramStatus(started_at=12.5, report={"code": "0", "is_full": "0"})
+        >>> status = ProgramStatus(started_at=12.5, report={"code": "0", "is_full": "0"})
 
     """
 

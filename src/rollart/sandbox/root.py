@@ -33,14 +33,14 @@ class Root:
     """The directories and links a sandbox's file system consists of.
 
     Example:
-        Root(
-            python="/usr/bin/python3.11",
-            binds=(("/usr", "/usr"),),
-            links=(("usr/bin", "/bin"),),
-            hidden=("/usr/lib/python3.11/site-packages",),
-            has_etc=False,
-            has_packages=False,
-        )
+        >>> Root(
+        ...     python="/usr/bin/python3.11",
+        ...     binds=(("/usr", "/usr"),),
+        ...     links=(("usr/bin", "/bin"),),
+        ...     hidden=("/usr/lib/python3.11/site-packages",),
+        ...     has_etc=False,
+        ...     has_packages=False,
+        ... )
 
     """
 

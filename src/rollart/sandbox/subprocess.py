@@ -37,7 +37,8 @@ class OutputBuffer:
     """The first `limit` bytes of one output, and how many there were in all.
 
     Example:
-        OutputBuffer(limit=4, data=bytearray(b"hell"), total=5).is_cut  # True
+        >>> OutputBuffer(limit=4, data=bytearray(b"hell"), total=5).is_cut
+        True
 
     """
 
