@@ -121,7 +121,8 @@ class Status:
 
     Example:
         >>> Status(
-        ...     step=12, running=60, slots=64, waiting=8, engines=2, suspended=0, training_since_s=None
+        ...     step=12, running=60, slots=64, waiting=8,
+        ...     engines=2, suspended=0, training_since_s=None,
         ... )
 
     """

@@ -104,7 +104,7 @@ class CircuitOpen:
     """Why a call may not be delivered now.
 
     Example:
-        >>> CircuitOpen(reason="its circuit is open since: timed out", rest_s=4.2, is_given_up=False)
+        >>> CircuitOpen(reason="open since: timed out", rest_s=4.2, is_given_up=False)
 
     """
 

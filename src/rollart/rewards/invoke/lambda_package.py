@@ -29,7 +29,9 @@ class Package:
     """A written package.
 
     Example:
-        >>> Package(path=Path("rewards.zip"), files=212, zipped_bytes=410_000, unzipped_bytes=1_600_000)
+        >>> Package(
+        ...     path=Path("rewards.zip"), files=212, zipped_bytes=410_000, unzipped_bytes=1_600_000
+        ... )
 
     """
 
