@@ -283,7 +283,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays_whole(rollart, home,
     tokenizer = load_tokenizer(checkpoints(built / "checkpoints")[-1])
     build_tiny("0.3M", directory=home / "larger", seed=0, tokenizer=tokenizer)
     for path, message in (
-        ("tiny:0.3M", "model.path = 'tiny:0.3M': the checkpoint is of tiny:0.2M: go on with that"),
+        ("tiny:0.3M", "model.path = 'tiny:0.3M': the checkpoint is of tiny:0.2M: use that"),
         ("./larger", "is of another model: its model.embed_tokens.weight is "),
     ):
         more = ["run.steps=2", f"model.path={path}"]
@@ -365,7 +365,7 @@ def test_a_disk_too_small_for_any_checkpoint_costs_neither_the_summary_nor_the_r
     assert message.startswith(f"cannot write the checkpoint {place}/r/checkpoints/step-000002: ")
     assert message.endswith("; there is no checkpoint")
     assert "untouched" not in said
-    assert "warning: there is no learning curve: tiny_disk/r/learning_curve.png: " in said
+    assert "warning: the learning curve was not written: tiny_disk/r/learning_curve.png: " in said
     assert "summary.json" in left
     assert not {"learning_curve.png", ".lock"} & left
 
@@ -384,8 +384,7 @@ def test_work_sampled_at_one_temperature_is_not_trained_as_if_at_another(rollart
     code, said = rollart("train", "--resume", "hot", "run.steps=2", "sampling.temperature=0.5")
     assert (code, only_error(said)) == (
         2,
-        "sampling.temperature = 0.5: the checkpoint holds 1 trajectories sampled at 1.0: go on "
-        "with that",
+        "sampling.temperature = 0.5: the checkpoint holds 1 trajectories sampled at 1.0: use that",
     )
 
 

@@ -4,31 +4,31 @@
     ├── UserError            the user can fix it: printed as one message, no traceback, exit 2
     │   ├── ConfigError      a config field: names the field, the value and the fix
     │   ├── ModelError       a model, tokenizer or checkpoint that cannot be used
-    │   │   └── DamagedError     a checkpoint that is not whole: another one may be
-    │   ├── PlacementError   a worker that no pool can take
-    │   ├── ClusterError     the cluster under a run is gone, and with it all that is not on disk
-    │   ├── EngineError      an engine that broke, out of memory for one; the trainer is well
-    │   ├── GroupError       one of several workers that need each other failed, and all were ended
+    │   │   └── DamagedError     an incomplete checkpoint; an older one may be complete
+    │   ├── PlacementError   a worker that no pool has room for
+    │   ├── ClusterError     the cluster was lost, with everything that was not saved to disk
+    │   ├── EngineError      an engine failed (e.g. out of memory); the trainer still works
+    │   ├── GroupError       one worker of a group failed, so the whole group was stopped
     │   ├── ActorDiedError   the process of an actor ended by itself (an ActorError too)
-    │   └── StorageError     a disk or directory that refuses
-    │       ├── PrunedError      weights that were asked for too late: newer ones are there
-    │       └── CorruptError     weights that are not what was stored: no use to read them again
+    │   └── StorageError     a disk or directory that cannot be read or written
+    │       ├── PrunedError      weights that were deleted because newer ones exist
+    │       └── CorruptError     weights whose checksum is wrong; reading again cannot help
     ├── ActorError           an actor raised an error of another kind, or was closed before the call
     ├── EnvError             an environment broke its contract or died; becomes data on a trajectory
-    ├── AttemptError         an attempt that cannot go on (`runtime.attempt_error`); becomes data
-    ├── ScoreError           a reward function or what runs it failed; never a score
-    ├── SandboxError         a sandbox could not be had; says nothing about the program
-    └── InvariantError       the program is wrong: a crash
+    ├── AttemptError         an attempt that cannot continue; becomes data on a trajectory
+    ├── ScoreError           a reward function, or the process that runs it, failed; never a score
+    ├── SandboxError         a sandbox failed; says nothing about the program
+    └── InvariantError       a bug in this project: a crash
 
 A failed trajectory is data (`types.Failure`), not an exception that travels.
 """
 
-_TOLD = 300
-"""Most characters that are told of an exception that is not ours."""
+_MOST_CHARACTERS = 300
+"""Longest description of an exception that is not ours."""
 
 
 class RollartError(Exception):
-    """The root of the tree.
+    """The base of all errors of this project.
 
     Example:
         try:
@@ -44,10 +44,11 @@ class UserError(RollartError):
 
 
 class ConfigError(UserError):
-    """A config field with a wrong value, or, where that is None, with none.
+    """A config field with a wrong value, or a missing one if `value` is None.
 
     Example:
-        ConfigError("run.steps", 0, "must be at least 1")  # run.steps = 0: must be at least 1
+        >>> str(ConfigError("run.steps", 0, "must be at least 1"))
+        'run.steps = 0: must be at least 1'
 
     """
 
@@ -64,23 +65,23 @@ class ModelError(UserError):
 
 
 class DamagedError(ModelError):
-    """A checkpoint that is not whole: a run may go on from another."""
+    """An incomplete or damaged checkpoint; a run may resume from another one."""
 
 
 class PlacementError(UserError):
-    """A worker that no pool can take: the message says what it needs and what there is."""
+    """A worker that fits no pool: the message says what it needs and what is available."""
 
 
 class ClusterError(UserError):
-    """The cluster under a run is gone: nothing can be saved any more."""
+    """The cluster of a run was lost: nothing more can be saved."""
 
 
 class EngineError(UserError):
-    """An engine broke while it computed: the run cannot go on, what was trained can be saved."""
+    """An engine failed while computing: the run ends, but the trained weights can be saved."""
 
 
 class GroupError(UserError):
-    """Workers that need each other were ended because one failed: made again, they may go on."""
+    """A group of workers was stopped because one failed: a restart may fix it."""
 
 
 class ActorError(RollartError):
@@ -92,24 +93,30 @@ class ActorDiedError(ActorError, UserError):
 
 
 class StorageError(UserError):
-    """A disk or directory that refuses what a run needs of it."""
+    """A disk or directory that a run cannot read or write."""
 
 
 class PrunedError(StorageError):
-    """Weights that are stored no longer because newer ones are: those can be had."""
+    """Weights that were deleted because newer ones are stored: read those instead."""
 
 
 class CorruptError(StorageError):
-    """Weights whose checksum is not the one they were stored with, each time they are read."""
+    """Weights whose checksum is wrong each time they are read."""
 
 
 class EnvError(RollartError):
-    """An environment broke its contract: the message says what it returned and what is wanted."""
+    """An environment broke its contract: the message says what it returned and what it should."""
 
 
 class ScoreError(RollartError):
-    """A reward could not be had: the message says why, `is_final` whether asking again is vain,
-    `is_own` whether the function itself raised, so that what runs it is well.
+    """Scoring failed.
+
+    `is_final`: retrying cannot help. `is_own`: the reward function itself raised, so the process
+    that runs it still works.
+
+    Example:
+        >>> ScoreError("math: KeyError: 'answer'", is_final=True, is_own=True)
+
     """
 
     def __init__(self, message: str, *, is_final: bool = False, is_own: bool = False) -> None:
@@ -119,18 +126,19 @@ class ScoreError(RollartError):
 
 
 class SandboxError(RollartError):
-    """A sandbox could not start or was lost: the message says why; the program is not to blame."""
+    """A sandbox did not start or died: the message says why; it is not the program's fault."""
 
 
 class InvariantError(RollartError):
-    """A broken invariant: the program, not the user, is wrong."""
+    """A broken invariant: a bug in this project, not a mistake of the user."""
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an exception's name and text as one line of a length that can be read."""
+    """Return an exception's name and text as one line of at most 300 characters."""
     try:
         text = " ".join(str(error).split())
     except Exception:
-        text = "its text cannot be had"
-    told = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return told if len(told) <= _TOLD else told[: _TOLD - 1] + "…"
+        # `__str__` of a user's exception may itself raise; that must not hide the first error.
+        text = "its text cannot be read"
+    line = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…"

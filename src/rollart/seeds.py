@@ -1,6 +1,6 @@
-"""Seeds: many derived from one, as those of tasks, attempts and evaluations from `run.seed`.
+"""Seeds: those of tasks, attempts and evaluations are derived from `run.seed`.
 
-`model.seed`, `training.seed` and `rewards.reliability.seed` are not derived: each stands by itself.
+`model.seed`, `training.seed` and `rewards.reliability.seed` are not derived; each is independent.
 A derived seed depends only on the numbers it is derived from, never on the order of draws, so a
 trajectory samples the same tokens whenever and wherever it runs.
 """
@@ -9,7 +9,10 @@ _MASK = (1 << 64) - 1
 
 
 def derive_seed(seed: int, *parts: int) -> int:
-    """Return a 63-bit seed determined by `seed` and `parts` (splitmix64 over each in turn)."""
+    """Return a 63-bit seed determined by `seed` and `parts` (splitmix64 over each in turn).
+
+    63 bits, so that the seed fits a signed 64-bit integer.
+    """
     state = seed & _MASK
     for part in parts:
         state = _mix(state ^ _mix(part & _MASK))

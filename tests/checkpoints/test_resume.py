@@ -46,7 +46,7 @@ def test_a_tiny_model_that_is_gone_is_built_again_only_if_it_would_be_the_same(s
     cache = f"model.cache={str(runs / 'passing')!r}"
     assert train(small("gone", cache)) == 0
     shutil.rmtree(runs / "passing")
-    with pytest.raises(ConfigError, match="which is gone, and what it was built of"):
+    with pytest.raises(ConfigError, match="which no longer exists, and what it was built from"):
         train(small("gone", cache, OTHER_TASK, "run.steps=3"), resume=runs / "gone")
     assert not (runs / "passing").exists()
     assert train(small("gone", cache, "run.steps=3"), resume=runs / "gone") == 0
@@ -59,7 +59,7 @@ def test_a_model_with_another_tokenizer_is_refused(small, runs):
     path = runs / "translated" / "tokenizer.json"
     path.write_text(path.read_text() + "\n")
     config = small("spoken", f"model.path={str(runs / 'translated')!r}", "run.steps=3")
-    with pytest.raises(ConfigError, match=r"is not that of .*step-000002: go on with the model"):
+    with pytest.raises(ConfigError, match=r"differs from that of .*step-000002: use the model"):
         train(config, resume=saved)
 
 
@@ -126,7 +126,7 @@ def test_an_engine_that_breaks_ends_the_run_with_what_was_trained_saved(small, r
     with pytest.raises(UserError) as caught:
         train(small("broken", "run.steps=4"))
     said = str(caught.value)
-    assert "engine torch-0 broke in a step: RuntimeError: can't allocate memory (" in said
+    assert "engine torch-0 failed in a step: RuntimeError: can't allocate memory (" in said
     assert f"go on with: rollart train --resume {runs / 'broken'}" in said
     monkeypatch.setattr(TorchEngine, "step", step)
     assert train(small("broken", "run.steps=2"), resume=runs / "broken") == 0

@@ -216,7 +216,7 @@ def test_a_run_that_cannot_go_on_is_told_before_torch_is_loaded(lines, tmp_path,
     assert err.startswith("error: run.steps = 2: the checkpoint is of step 5: give a larger")
     code, _, err = lines(*resume, "model.path=tiny:1M")
     assert code == 2
-    assert err == "error: model.path = 'tiny:1M': the checkpoint is of tiny:0.3M: go on with that\n"
+    assert err == "error: model.path = 'tiny:1M': the checkpoint is of tiny:0.3M: use that\n"
 
 
 def test_a_run_is_headed_by_what_it_does():

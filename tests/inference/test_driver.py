@@ -238,7 +238,7 @@ def test_what_a_step_raises_is_told_with_where_and_what_to_do():
             return str(caught.value)
 
     said = asyncio.run(run())
-    assert "broke in a step: RuntimeError: not enough memory (test_driver.py:" in said
+    assert "failed in a step: RuntimeError: not enough memory (test_driver.py:" in said
     assert "lower engine.torch.rows" in said
 
 

@@ -58,5 +58,5 @@ def test_what_a_reward_is_made_of_is_part_of_the_text():
         reward=1.1,
     )
     text = render_trajectory(trajectory, {"right": 1.0, "right/short": 0.1})
-    assert "\nreward made of right 1  right/short 0.1\n" in text
+    assert "\nreward parts: right 1  right/short 0.1\n" in text
     assert "made of" not in render_trajectory(trajectory)

@@ -194,7 +194,7 @@ def test_steps_that_teach_nothing_because_most_succeed_are_no_warning(
         recorder.record(step + 0.5, StepFinished(version=step + 1, metrics=metrics), [])
     recorder.close()
     said = " ".join(shown.getvalue().split())
-    assert "nearly all succeed: there is little to learn" in said
+    assert "most succeed, so little is left to learn" in said
     assert "warning" not in said
 
 
@@ -209,7 +209,7 @@ def test_failures_are_told_once_of_a_kind_and_again_while_nothing_else_comes(tmp
         recorder.record(0.0, failed, [])
     recorder.close()
     said = " ".join(shown.getvalue().split())
-    assert said.count("an attempt failed and is made again: env_timeout: step took long") == 1
+    assert said.count("an attempt failed and is retried: env_timeout: step took long") == 1
     told = re.findall(r"(\d+) attempts in a row failed, the last: env_timeout", said)
     assert told == ["16", "32"]
 
@@ -224,8 +224,8 @@ def test_the_first_updates_that_are_left_out_are_told(tmp_path: Path):
         recorder.record(step + 0.5, StepFinished(version=step + 1, metrics=metrics), [])
     recorder.close()
     said = " ".join(shown.getvalue().split())
-    assert said.count("updates were left out") == 1
-    assert "step 2: 1 updates were left out because their loss or gradient" in said
+    assert said.count("updates were skipped") == 1
+    assert "step 2: 1 updates were skipped because their loss or gradient" in said
 
 
 class Terminal(io.StringIO):
@@ -395,7 +395,7 @@ def test_a_line_tells_the_time_left_what_was_waited_for_and_why_tokens_were_wast
         shown.getvalue()
         .splitlines()[2]
         .endswith(
-            "step 0.00 s (train 0.00 s, wait 0.25 s)  slots 50% busy  engines stood 0.10 s  "
+            "step 0.00 s (train 0.00 s, wait 0.25 s)  slots 50% busy  engines paused 0.10 s  "
             "wasted 100 tokens (stale 80, env 20)  1:10 left"
         )
     )

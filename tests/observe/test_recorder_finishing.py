@@ -20,6 +20,6 @@ def test_a_picture_or_a_row_that_cannot_be_kept_does_not_cost_the_summary(tmp_pa
     recorder.close()
     assert json.loads((tmp_path / "summary.json").read_text()) == {"success_after": 0.75}
     said = " ".join(shown.getvalue().split())
-    assert "warning: the evaluation at step 1 is told, not kept: /dev/full: metrics" in said
+    assert "warning: the evaluation at step 1 was not saved: /dev/full: metrics" in said
     assert "evaluation at step 1: success_rate 0.750" in said
-    assert "warning: there is no learning curve: " in said
+    assert "warning: the learning curve was not written: " in said

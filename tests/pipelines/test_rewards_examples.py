@@ -53,7 +53,7 @@ def check_run(directory: Path, rows: list[dict[str, float]], parts: set[str]) ->
     assert summary["scored"] >= 16
     assert summary["failures"] == {}
     sample = next((directory / "samples").iterdir()).read_text()
-    assert "reward made of" in sample
+    assert "reward parts:" in sample
     calls = [json.loads(line) for line in (directory / "rewards.jsonl").read_text().splitlines()]
     assert {call["pool"] for call in calls} == {"local"}
 

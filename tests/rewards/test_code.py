@@ -252,7 +252,7 @@ def test_a_sandbox_that_fails_is_an_error_and_no_score(function: str, payload):
 def test_without_a_sandbox_nothing_runs():
     use_sandbox(None)
     with pytest.raises(
-        ScoreError, match="scoring code needs a sandbox and there is none"
+        ScoreError, match="scoring code needs a sandbox, but this process has none"
     ) as caught:
         scored("unit_tests", ADD, {"tests": "a"})
     assert caught.value.is_final

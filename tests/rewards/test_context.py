@@ -107,7 +107,9 @@ def test_setting_up_that_failed_is_tried_again(monkeypatch):
 
 
 def test_what_is_not_offered_is_told_with_how_to():
-    with pytest.raises(ScoreError, match=r"no model is called 'echo' in this process: none"):
+    with pytest.raises(
+        ScoreError, match=r"this process has no model called 'echo'; its models: none"
+    ):
         get_model("echo")
 
     async def one() -> object:

@@ -174,14 +174,14 @@ def test_a_comparison_that_stays_malformed_fails_the_group():
         ("judge", {"judge": {"engine": "a", "base_url": "http://b"}}, "give one: base_url"),
         ("judge", {"judge": {"base_url": "ftp://b"}}, "'ftp://b': must begin with http"),
         ("judge", {"judge": {"engine": "a", "api_key_variable": "HOME"}}, "end with _API_KEY"),
-        ("judge", {"judge": {"engine": "nowhere"}}, "no model is called 'nowhere'"),
+        ("judge", {"judge": {"engine": "nowhere"}}, "this process has no model called 'nowhere'"),
         ("judge", {"judge": {"engin": "here"}}, "judge.engin = 'here': a judge has base_url (str)"),
         ("judge", {"judge": {"engine": "a", "concurrency": 0}}, "concurrency = 0: must be above 0"),
         ("judge", {"judge": {"engine": "a", "max_tokens": 1.5}}, "max_tokens = 1.5: a judge has"),
         ("judge", {"judge": HERE, "highest": 0}, "highest = 0: must be above lowest = 0.0"),
         ("judge", {"judge": HERE, "reference_key": "gold"}, "task.payload has no key 'gold'"),
         ("judge", {"judge": HERE, "reference_key": "n"}, "is 3; wanted a reference answer as text"),
-        ("pairwise", {"judge": HERE}, "one attempt alone cannot be compared"),
+        ("pairwise", {"judge": HERE}, "a single attempt cannot be compared"),
     ],
 )
 def test_wrong_options_are_final_errors(function: str, options, message: str):

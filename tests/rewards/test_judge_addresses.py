@@ -31,7 +31,7 @@ def pinned() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("judge", "message"),
     [
-        ({"base_url": "https://mine.test/v1"}, "is not asked from here: the server's ROLLART_JUD"),
+        ({"base_url": "https://mine.test/v1"}, "is not allowed here: add it to ROLLART_JUD"),
         (
             {"base_url": "https://a.test/v1", "api_key_variable": "OTHER_API_KEY"},
             "must say https://a.test/v1=OTHER_API_KEY",
@@ -63,7 +63,7 @@ def test_a_served_judge_shows_a_key_to_the_address_it_stands_beside(
 def test_a_key_is_not_sent_in_the_clear():
     judge: Json = {"base_url": "http://a.test/v1", "api_key_variable": "A_API_KEY"}
     error = refused(call("judge", attempt("4"), judge=judge))
-    assert "would carry A_API_KEY in the clear: use https" in str(error)
+    assert "would send A_API_KEY unencrypted: use https" in str(error)
 
 
 @pytest.mark.parametrize(

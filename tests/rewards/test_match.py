@@ -61,7 +61,9 @@ def test_an_expectation_of_no_use_is_an_error(expected):
 def test_wrong_options_are_named():
     with pytest.raises(ConfigError, match=r"reward.options.source = 'first': use last or all"):
         exact(attempt("4", payload={"answer": "4"}), source="first")
-    with pytest.raises(ConfigError, match=r"reward.options.pattern = '\(': is no pattern"):
+    with pytest.raises(
+        ConfigError, match=r"reward.options.pattern = '\(': is not a valid regular expression"
+    ):
         exact(attempt("4", payload={"answer": "4"}), pattern="(")
     with pytest.raises(ConfigError, match=r"reward.options.choices = 'AAB': must be letters, each"):
         multiple_choice(attempt("A", payload={"answer": "A"}), choices="AAB")

@@ -253,6 +253,6 @@ def test_a_wrong_name_or_option_is_final():
 
 
 def test_the_shape_of_a_call_is_checked():
-    assert str(refused(call("f"))) == "f: a call without a trajectory"
+    assert str(refused(call("f"))) == "f: the call has no trajectory"
     error = refused(call(f"{HERE}:length", attempt("a"), attempt("b")))
     assert str(error) == f"{HERE}:length scores one trajectory, 2 were given"

@@ -72,8 +72,8 @@ def test_a_failed_function_fails_the_whole():
         ([{"function": "a:f", "weight": "1"}], "weight = '1': must be a finite number"),
         ([{"function": "a:f", "name": "a/b"}], "name = 'a/b': must be a name without /"),
         ([{"function": "a:f", "options": []}], "options = []: must be an object"),
-        ([{"function": "a:f"}, {"function": "b:f"}], "name = 'f': is given twice"),
-        ([RANK], "it compares attempts: name it in weighted_group"),
+        ([{"function": "a:f"}, {"function": "b:f"}], "name = 'f': is used twice"),
+        ([RANK], "it compares attempts: use it in weighted_group"),
     ],
 )
 def test_wrong_terms_are_named(terms: list[object], message: str):

@@ -477,7 +477,7 @@ def test_an_error_whose_text_cannot_be_had_is_a_failure_like_others():
 
     failure = failure_of(lambda _slot: Failing())
     assert failure.kind == "env_error"
-    assert failure.message.startswith("game: step raised MuteError: its text cannot be had (")
+    assert failure.message.startswith("game: step raised MuteError: its text cannot be read (")
 
 
 def test_an_asynchronous_close_waits_for_the_thread_of_its_environment():

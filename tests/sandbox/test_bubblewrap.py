@@ -15,10 +15,10 @@ import pytest
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.sandbox import open_sandbox
-from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
-from rollart.sandbox.cell import Cell
+from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.cgroups import open_groups, own_groups
 from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.process import SandboxProcess
 from rollart.sandbox.root import build_root
 from rollart.sandbox.seccomp import ARCHITECTURES, DENIED, build_filter
 from rollart.sandbox.subprocess import PlainSandbox
@@ -54,10 +54,10 @@ def test_a_filter_is_whole_steps_and_none_is_made_for_an_unknown_machine() -> No
     assert build_filter("vax") is None
 
 
-class NeverWarm(CellBuilder):
-    """A builder whose warm sandboxes do not start."""
+class NeverWarm(SandboxLauncher):
+    """A launcher whose warm sandboxes do not start."""
 
-    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> Cell:
+    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> SandboxProcess:
         if preload:
             raise SandboxError("a sandbox did not start within 30 s")
         return await super().start(files_bytes=files_bytes)
@@ -110,8 +110,8 @@ def test_a_missing_bubblewrap_is_said_with_its_fix(monkeypatch: pytest.MonkeyPat
 
 @needs_bubblewrap
 def test_a_sandbox_that_does_not_start_says_why(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is not there"):
-        CellBuilder(SandboxOptions(python=str(tmp_path / "python3")))
+    with pytest.raises(ConfigError, match="does not exist"):
+        SandboxLauncher(SandboxOptions(python=str(tmp_path / "python3")))
 
 
 @needs_bubblewrap
@@ -157,7 +157,7 @@ def test_packages_that_cannot_be_had_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: pip could not install"):
         open_sandbox(SandboxOptions(packages=missing, cache=str(tmp_path / "store")))
     assert list((tmp_path / "store").iterdir()) == []
-    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: want kind = "):
+    with pytest.raises(ConfigError, match=r"^sandbox\.packages = .*: need kind = "):
         SandboxOptions(packages=("a",), root=str(tmp_path))
 
 

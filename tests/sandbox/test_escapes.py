@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
+from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.subprocess import PlainSandbox
 from rollart.types import ProgramLimits, ProgramResult
@@ -44,7 +44,7 @@ def launch(
         python = "" if as_user is None else SYSTEM_PYTHON
         options = SandboxOptions(warm=warm, limits=attack.limits, python=python)
         async with Trap() as trap:
-            sandbox = BubblewrapSandbox(options, CellBuilder(options, as_user=as_user))
+            sandbox = BubblewrapSandbox(options, SandboxLauncher(options, as_user=as_user))
             try:
                 await sandbox.warm_up()
                 result = await sandbox.run(attack.program(trap.target, way))

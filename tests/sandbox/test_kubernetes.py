@@ -277,7 +277,7 @@ def test_a_cluster_that_cannot_be_reached_safely_is_refused(
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match="must be https"):
         KubernetesOptions(url="http://10.0.0.1")
-    with pytest.raises(ConfigError, match="runs in no cluster"):
+    with pytest.raises(ConfigError, match="does not run inside a cluster"):
         KubernetesSandbox(SandboxOptions(kind="kubernetes"))
     missing = KubernetesOptions(url="https://10.0.0.1", ca_file=str(tmp_path / "none"))
     with pytest.raises(ConfigError, match="ca_file"):

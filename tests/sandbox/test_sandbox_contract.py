@@ -10,7 +10,7 @@ import pytest
 from rollart.errors import ConfigError, SandboxError
 from rollart.ports import Sandbox
 from rollart.sandbox import open_sandbox
-from rollart.sandbox.bubblewrap import BubblewrapSandbox, CellBuilder
+from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Program, ProgramLimits, ProgramResult
 from studies.attacks.trap import contained_processes
@@ -22,7 +22,7 @@ def mapped_user_with_rlimits() -> Sandbox:
     if os.geteuid() != 0:
         return BubblewrapSandbox(SandboxOptions(warm=0))
     options = SandboxOptions(warm=0, python="/usr/bin/python3")
-    return BubblewrapSandbox(options, CellBuilder(options, as_user=65534, with_groups=False))
+    return BubblewrapSandbox(options, SandboxLauncher(options, as_user=65534, with_groups=False))
 
 
 ISOLATED: dict[str, Open] = {

@@ -1,12 +1,13 @@
-"""LLMProxy: owns one step-driven engine and makes it a Generator.
+"""The engine driver (the paper's LLMProxy): runs one step-driven engine and is its Generator.
 
-One loop per engine: between two engine steps it takes in new requests and aborts, then runs one
-prefill or decode step in the engine's own thread and completes each finished request at once; no
-request waits for another's end. While suspended it takes no step and keeps everything; after an
-update, requests in flight go on under the new weights with the tokens they have; evicted, each is
-given back with the tokens it has, to go on elsewhere. An engine that
-breaks fails every request, those to come included: none waits for an engine that is gone. One that
-hangs keeps its thread and nothing else: the thread ends with the process.
+One loop per engine: between two steps it adds new requests and aborts, then runs one prefill or
+decode step in the engine's own thread. A finished request is completed at once, so none waits for
+another. While suspended the driver takes no step and keeps all requests. After a weight update they
+continue with the tokens they have; after an eviction each is returned with its tokens, to continue
+on another engine.
+
+A failed engine fails every present and later request, so none waits for ever. A hanging engine
+blocks only its own thread, which ends with the process.
 """
 
 import asyncio
@@ -22,26 +23,26 @@ from rollart.types import Completion, EngineId, Request, TrajectoryId, Version
 
 
 class RequestError(RollartError):
-    """The engine refuses one request; the others are not concerned."""
+    """The engine refuses one request; other requests are not affected."""
 
 
 class Pending:
-    """A request that is waited for."""
+    """A request whose caller waits for its completion."""
 
     def __init__(self, request: Request) -> None:
         self.request = request
         self.future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
         self.answer: Completion | None = None
-        """What came, also when whoever waits for it was cancelled a moment before."""
+        """The completion, kept even if the caller was cancelled just before it arrived."""
 
     def settle(self, completion: Completion) -> None:
-        """Take the answer."""
+        """Set the completion."""
         self.answer = completion
         if not self.future.done():
             self.future.set_result(completion)
 
     def refuse(self, error: RequestError) -> None:
-        """Take that there will be no answer."""
+        """Set the error of a request that gets no completion."""
         if not self.future.done():
             self.future.set_exception(error)
 
@@ -58,7 +59,10 @@ class EngineDriver:
         pulled_s: Callable[[Version], float] | None = None,
         keep_kv: bool = False,
     ) -> None:
-        """Own `engine`; `pulled_s` tells what pulling a version took, if not all during `fetch`."""
+        """Own `engine`; load weights with `fetch`.
+
+        `pulled_s` returns how long pulling a version took, if part of it happened before `fetch`.
+        """
         self.id = id
         self._engine = engine
         self._fetch = fetch
@@ -70,7 +74,7 @@ class EngineDriver:
         self._ended: list[tuple[TrajectoryId, bool]] = []
         self._waiting: dict[TrajectoryId, Pending] = {}
         self._cut: dict[TrajectoryId, OnCut] = {}
-        """Whom to tell of requests that are to be aborted."""
+        """Callbacks of requests that will be aborted in the next step."""
         self._work = asyncio.Event()
         self._running = asyncio.Event()
         self._running.set()
@@ -92,7 +96,10 @@ class EngineDriver:
         return self._engine.stats()
 
     async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
-        """Complete one request; cancelling the await aborts it, and `on_cut` is told its tokens."""
+        """Complete one request.
+
+        Cancelling the await aborts it; `on_cut` then gets the number of tokens sampled so far.
+        """
         if self._broken is not None:
             raise self._broken
         self._waiting[request.session] = pending = Pending(request)
@@ -109,20 +116,21 @@ class EngineDriver:
             del self._waiting[request.session]
 
     def forget(self, session: TrajectoryId) -> None:
-        """Drop what is cached for a session that ended."""
+        """Drop the cache of a session that ended."""
         self._ended.append((session, False))
         self._work.set()
 
     async def suspend(self) -> None:
-        """Finish the step under way and take no further one."""
+        """Finish the current step and take no further one."""
         self._running.clear()
         async with self._stepping:
             pass
 
     async def update(self, version: Version) -> Mapping[str, float]:
-        """Fetch and load published weights while suspended, unless they are held already.
+        """Fetch and load published weights while suspended, unless the engine has them already.
 
-        Return what it took: `pull_s`, of it `exposed_s` while the engine stood, and `load_s`.
+        Return the seconds it took: `pull_s`, of which `exposed_s` while the engine was paused, and
+        `load_s`.
         """
         async with self._stepping:
             if self._broken is not None:
@@ -132,11 +140,11 @@ class EngineDriver:
             return await self._thread.submit(lambda: self._load(version))
 
     async def resume(self) -> None:
-        """Go on."""
+        """Take steps again."""
         self._running.set()
 
     async def evict(self) -> None:
-        """Suspend, and give every request back with what it has."""
+        """Suspend and return every request with the tokens it has."""
         await self.suspend()
         async with self._stepping:
             if self._broken is not None:
@@ -146,7 +154,7 @@ class EngineDriver:
             running = self._waiting.keys() - {request.session for request in added}
             partial, cut = await self._thread.submit(lambda: self._abandon(sorted(running), ended))
         self._complete([*partial, *map(untouched, added)])
-        self._tell(cut)
+        self._report_cut(cut)
 
     async def run(self) -> None:
         """Drive the engine until cancelled."""
@@ -154,7 +162,7 @@ class EngineDriver:
             while True:
                 await self._work.wait()
                 await self._running.wait()
-                # One pass of the loop, so that requests released together join the same step.
+                # Yield once, so that requests released together join the same step.
                 await asyncio.sleep(0)
                 async with self._stepping:
                     if self._running.is_set():
@@ -174,7 +182,7 @@ class EngineDriver:
         ended, self._ended = self._ended, []
         done, refused, cut = await self._thread.submit(lambda: self._advance(added, ended))
         self._complete(done)
-        self._tell(cut)
+        self._report_cut(cut)
         for session, error in refused:
             pending = self._waiting.get(session)
             if pending is not None:
@@ -188,9 +196,9 @@ class EngineDriver:
             if pending is not None:
                 pending.settle(completion)
             else:
-                self._tell([completion])
+                self._report_cut([completion])
 
-    def _tell(self, cut: list[Completion]) -> None:
+    def _report_cut(self, cut: list[Completion]) -> None:
         for completion in cut:
             on_cut = self._cut.pop(completion.session, None)
             if on_cut is not None:
@@ -227,13 +235,13 @@ class EngineDriver:
         return cut
 
     def _explain(self, error: Exception) -> Exception:
-        """Return what a run ends with when a step of the engine raised."""
+        """Return the error a run ends with when a step of the engine raised."""
         if isinstance(error, (UserError, InvariantError)):
             return error
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
         return EngineError(
-            f"engine {self.id} broke in a step: {type(error).__name__}: {error} ({where}); if it "
+            f"engine {self.id} failed in a step: {type(error).__name__}: {error} ({where}); if it "
             "ran out of memory, lower engine.torch.rows, cached_sessions or max_length"
         )
 
@@ -250,9 +258,9 @@ class EngineDriver:
 
 
 def note_cut(pending: Pending, on_cut: OnCut | None, cut: dict[TrajectoryId, OnCut]) -> None:
-    """Have `on_cut` told of a request that is not waited for any more, now or when it is aborted.
+    """Call `on_cut` for a cancelled request, soon or when the engine has aborted it.
 
-    Not before its attempt has ended: that is told first.
+    Never at once: the end of its attempt must be reported first.
     """
     if on_cut is None:
         return
@@ -263,7 +271,7 @@ def note_cut(pending: Pending, on_cut: OnCut | None, cut: dict[TrajectoryId, OnC
 
 
 def untouched(request: Request) -> Completion:
-    """Return the completion of a request of which nothing was sampled."""
+    """Return the completion of a request without any sampled token."""
     return Completion(
         session=request.session,
         turn=request.turn,

@@ -1,7 +1,7 @@
-"""Scripted: an engine without a model, for tests and measurements of everything around one.
+"""The scripted engine: an engine without a model, for tests and benchmarks of everything else.
 
-What it samples is a function of the request alone; it obeys the port in everything else: queue,
-steps, versions across updates, abort with partial output, counters.
+Its tokens depend on the request alone. In all other respects it follows the port: queue, steps,
+versions across updates, aborts with partial output, counters.
 """
 
 import math
@@ -17,12 +17,17 @@ from rollart.seeds import derive_seed
 from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
 
 Script = Callable[[Request], Sequence[int]]
-"""Says which tokens a request samples; cut at its first stop token and its token budget."""
+"""Returns a request's tokens, which are then cut at its first stop token and token budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomScript:
-    """Draws every token evenly from `tokens`, by the request's seed."""
+    """Draws every token uniformly from `tokens`, using the request's seed.
+
+    Example:
+        >>> RandomScript(tokens=(5, 6, 7))
+
+    """
 
     tokens: tuple[int, ...]
 
@@ -125,7 +130,7 @@ class ScriptedEngine:
 
     @property
     def version(self) -> Version:
-        """The version of the weights it pretends to hold."""
+        """The version of the weights it was last given."""
         return self._version
 
     @property
@@ -134,7 +139,7 @@ class ScriptedEngine:
         return bool(self._requests)
 
     def add(self, request: Request) -> None:
-        """Queue a request and decide what it will sample."""
+        """Queue a request and choose its tokens."""
         if request.session in self._requests:
             raise InvariantError(f"session {request.session} already has a request in the engine")
         if request.sampling.max_tokens < 1:
@@ -150,7 +155,7 @@ class ScriptedEngine:
         self._requests[request.session] = _Running(request=request, script=script, finish=finish)
 
     def abort(self, session: TrajectoryId) -> Completion | None:
-        """Stop the session's request and return what it has; None if it has no request."""
+        """Stop the session's request and return its tokens so far; None if it has no request."""
         if session not in self._requests:
             return None
         return self._finish(self._requests[session], "abort")
@@ -160,7 +165,7 @@ class ScriptedEngine:
         self._held.pop(session, None)
 
     def step(self) -> list[Completion]:
-        """Sample `tokens_per_step` tokens for each request; return the completed."""
+        """Sample `tokens_per_step` tokens for each request; return completed requests."""
         if not self._requests:
             return []
         self._counters["steps"] += 1
@@ -177,7 +182,7 @@ class ScriptedEngine:
         return done
 
     def update(self, version: Version, weights: Mapping[str, Array], *, keep_kv: bool) -> None:
-        """Take a version; the weights are not looked at."""
+        """Set the version; the weights are ignored."""
         self._version = version
         if not keep_kv:
             self._counters["recomputed_tokens"] += sum(
@@ -188,7 +193,7 @@ class ScriptedEngine:
             self._held.clear()
 
     def stats(self) -> Mapping[str, float]:
-        """Return the counters since the engine was made."""
+        """Return the counters since the engine was created."""
         return dict(self._counters)
 
     def _read(self, request: Request) -> None:

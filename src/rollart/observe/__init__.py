@@ -1,1 +1,1 @@
-"""What a person sees of a run: log, metrics, plots, progress."""
+"""Observation of a run: event log, metrics, plots, samples, progress display."""

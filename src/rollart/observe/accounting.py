@@ -1,7 +1,7 @@
-"""Spending: the seconds and tokens of a run, those before a resume included.
+"""Accounting: the seconds and tokens a run has spent, including those before a resume.
 
-A second is counted once: while an evaluation is under way, beside rollout or not, it is the
-evaluation's and not training's. So the parts never come to more than the run took.
+Each second is counted once. While an evaluation runs, even next to rollout, its seconds count as
+evaluation and not as training, so the parts never add up to more than the run took.
 """
 
 from collections import Counter, defaultdict
@@ -15,44 +15,44 @@ from rollart.types import Json
 
 
 class Accounting:
-    """What a run has spent, by what it was spent on."""
+    """Counts what a run has spent, by purpose."""
 
     def __init__(self, ledger: Ledger, clock: Clock | None = None) -> None:
         self._ledger = ledger
         self._clock = SystemClock() if clock is None else clock
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._counted_s = 0.0
-        """Until when the time was counted."""
+        """The time up to which seconds have been counted."""
         self._is_training = False
         self._evaluations = 0
-        """Those under way."""
+        """Evaluations running now."""
         self._trained = 0
         self._wasted: Counter[str] = Counter()
 
     def go_on(self, before: Mapping[str, Any]) -> None:
-        """Count on from what `total` returned in the part of the run before."""
+        """Add what `total` returned before the run was resumed."""
         for what, seconds in before["seconds"].items():
             self.note(what, seconds)
         self._trained += before["tokens"]["trained"]
         self._wasted.update(before["tokens"]["wasted"])
 
     def note(self, what: str, seconds: float) -> None:
-        """Add what something took."""
+        """Add the seconds that something took."""
         self._seconds[what] += seconds
 
     def begin_training(self) -> None:
-        """Note that training begins, which is counted as it goes."""
+        """Count the time from now on as training."""
         self._count()
         self._is_training = True
 
     def end_training(self) -> None:
-        """Note that training ended, if it had begun."""
+        """Stop counting time as training."""
         self._count()
         self._is_training = False
 
     @contextmanager
     def evaluating(self) -> Generator[None]:
-        """Count the time of the block as an evaluation's; that of several at once counts once."""
+        """Count the time of the block as evaluation; concurrent evaluations count once."""
         self._count()
         self._evaluations += 1
         try:
@@ -62,7 +62,7 @@ class Accounting:
             self._evaluations -= 1
 
     def total(self) -> dict[str, Json]:
-        """Return what was spent until now."""
+        """Return what has been spent so far."""
         self._count()
         wasted = self._wasted + self._ledger.wasted
         return {
@@ -71,7 +71,7 @@ class Accounting:
         }
 
     def _count(self) -> None:
-        """Add the time since the last count to what went on in it."""
+        """Add the time since the last count to its purpose."""
         now_s = self._clock.now()
         if self._evaluations:
             self.note("evaluation", now_s - self._counted_s)

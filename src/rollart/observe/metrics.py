@@ -1,13 +1,11 @@
-"""Metrics: events and commands folded into one row per optimizer step, and into the state of now.
+"""Metrics: turn events and commands into one row per optimizer step and the current status.
 
-A row is flat: names and numbers. Counts are since the step before; rates are over the last few
-steps, because steps may end in pairs. The fold reads no clock: the same log gives the same rows,
-live and afterwards. Where there are several tasks, a row also has figures of each.
+A row is flat: names and numbers. Counts cover the time since the previous step. Rates cover the
+last few steps, because steps may end in pairs. With several tasks a row also has figures for each.
+No clock is read, so the same log gives the same rows, live and afterwards.
 
-Scores: what reward functions took and gave, folded from events and commands.
-
-A latency runs from the `Score` that asked to the answer. The parts of a reward are kept until its
-trajectory leaves the buffer.
+`ScoreMetrics` does the same for reward functions: a latency runs from the `Score` command to the
+answer, and the parts of a reward are kept until its trajectory leaves the buffer.
 """
 
 from collections import Counter, deque
@@ -44,7 +42,7 @@ _NOTHING: Mapping[str, float] = {}
 
 
 class ScoreMetrics:
-    """Counts scores since the last row."""
+    """Counts scores and their latencies since the last row."""
 
     def __init__(self) -> None:
         self.failures: Counter[str] = Counter()
@@ -56,7 +54,7 @@ class ScoreMetrics:
         self._is_used = False
 
     def add(self, now: float, event: Event, commands: Sequence[Command]) -> None:
-        """Fold one record in."""
+        """Add one record."""
         match event:
             case TrajectoryScored(id=id_, parts=parts):
                 self._answer(now, id_, "scored")
@@ -78,7 +76,7 @@ class ScoreMetrics:
                     pass
 
     def take(self, ids: Iterable[TrajectoryId]) -> dict[TrajectoryId, Mapping[str, float]]:
-        """Hand over the parts of trajectories that leave the buffer."""
+        """Remove and return the reward parts of trajectories that leave the buffer."""
         return {id_: self._parts.pop(id_, _NOTHING) for id_ in ids}
 
     def row(self, batch: Iterable[Mapping[str, float]]) -> dict[str, float]:
@@ -112,27 +110,35 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 Row = dict[str, float]
 TaskName = Callable[[int], str]
-"""Returns what the task at an index of the stream is called."""
+"""Returns the name of the task at an index of the stream."""
 _RATED_STEPS = 8
-"""Steps that rates are over."""
+"""Number of steps that rates are averaged over."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """What is going on at a moment."""
+    """The state of a run at one moment.
+
+    Example:
+        >>> Status(
+        ...     step=12, running=60, slots=64, waiting=8,
+        ...     engines=2, suspended=0, training_since_s=None,
+        ... )
+
+    """
 
     step: int
     running: int
-    """Attempts in flight."""
+    """Attempts in progress."""
     slots: int
     waiting: int
     """Finished attempts in the buffer."""
     engines: int
     """Engines that always serve."""
     suspended: int
-    """Engines that take no step because their weights change."""
+    """Engines that do not generate because their weights are being updated."""
     training_since_s: float | None
-    """When the step in progress began; None: the trainer waits."""
+    """When the current step began; None while the trainer waits."""
 
 
 @dataclass(slots=True)
@@ -144,12 +150,12 @@ class _Window:
     busy_slot_s: float = 0.0
     suspended_s: float = 0.0
     weights: list[Mapping[str, float]] = field(default_factory=list[Mapping[str, float]])
-    """What it took to move weights, push by push and engine by engine."""
+    """Times of each weight transfer: pushes and engine updates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Training:
-    """The step in progress."""
+    """The current step."""
 
     start_s: float
     version: Version
@@ -157,20 +163,20 @@ class _Training:
     batch: tuple[tuple[TrajectoryInfo, float], ...]
     """The trajectories, with their rewards."""
     parts: Mapping[TrajectoryId, Mapping[str, float]]
-    """What the rewards are made of."""
+    """Named parts of each reward."""
     tasks: Mapping[TrajectoryId, str]
-    """What they are attempts at, where that differs."""
+    """Task name of each trajectory, if there are several tasks."""
 
 
 class Metrics:
-    """Folds a run into rows."""
+    """Turns a run's events into rows."""
 
     def __init__(self, task_name: TaskName | None = None) -> None:
-        """Take what tasks are called, if there are several."""
+        """Report tasks by `task_name`, if there are several."""
         self._task_name = task_name
         self._tasks: dict[TrajectoryId, str] = {}
         self._rated: deque[tuple[float, int, float]] = deque(maxlen=_RATED_STEPS)
-        """When each of the last steps began, its trajectories and tokens."""
+        """Start, trajectories and tokens of each of the last steps."""
         self.ledger = Ledger()
         self.scores = ScoreMetrics()
         self._infos: dict[TrajectoryId, TrajectoryInfo] = {}
@@ -178,7 +184,7 @@ class Metrics:
         self._running = 0
         self._slots = 0
         self._engines: set[EngineId] = set()
-        """Those that always serve."""
+        """Engines that always serve."""
         self._suspended: dict[EngineId, float] = {}
         self._training: _Training | None = None
         self._window = _Window()
@@ -191,7 +197,7 @@ class Metrics:
     def take_over(
         self, trajectories: Iterable[Trajectory], rewards: Mapping[TrajectoryId, float]
     ) -> None:
-        """Take note of what is in the buffer of a run that goes on."""
+        """Add the trajectories in the buffer of a resumed run."""
         for each in trajectories:
             self._infos[each.id] = TrajectoryInfo(
                 id=each.id,
@@ -208,24 +214,25 @@ class Metrics:
         self._sampled = self.ledger.sampled
 
     def add(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
-        """Fold one record in; return a row when it ends a step."""
+        """Add one record; return a row if it ends a step."""
         self._window.busy_slot_s += self._running * (now - self._now)
         self._now = now
         self.ledger.note(event)
         self.scores.add(now, event, commands)
         row = self._note_event(now, event)
-        self.ledger.book(commands)  # what follows from the end of a step is the next one's
+        # After the row: commands that follow from the end of a step belong to the next step.
+        self.ledger.book(commands)
         for command in commands:
             self._note_command(now, command)
         return row
 
     def parts(self, id_: TrajectoryId) -> Mapping[str, float]:
-        """Return what the reward of a trajectory in training is made of."""
+        """Return the reward parts of a trajectory in the current step."""
         return {} if self._training is None else self._training.parts.get(id_, {})
 
     @property
     def status(self) -> Status:
-        """What is going on since the last record."""
+        """The run's state after the last record."""
         return Status(
             step=self._step,
             running=self._running,
@@ -238,7 +245,7 @@ class Metrics:
 
     @property
     def serving(self) -> frozenset[EngineId]:
-        """The engines that always serve and do not change weights now."""
+        """Engines that always serve and are not updating their weights."""
         return frozenset(self._engines.difference(self._suspended))
 
     def _note_event(self, now: float, event: Event) -> Row | None:
@@ -341,7 +348,7 @@ class Metrics:
         return row
 
     def _rates(self, now: float, training: _Training, tokens: float) -> Row:
-        """Return trajectories and tokens a second over the last steps."""
+        """Return trajectories and tokens per second over the last steps."""
         self._rated.append((self._window.start_s, len(training.batch), tokens))
         seconds = now - self._rated[0][0]
         return {
@@ -350,7 +357,7 @@ class Metrics:
         }
 
     def _token_row(self) -> Row:
-        """Return the tokens since the last step: sampled, and wasted by cause."""
+        """Return the tokens sampled since the last step, and those wasted by cause."""
         tokens = self.ledger.sampled - self._sampled
         wasted = self.ledger.wasted - self._wasted
         self._sampled, self._wasted = self.ledger.sampled, Counter(self.ledger.wasted)
@@ -360,7 +367,7 @@ class Metrics:
 
 
 def _tasks_row(training: _Training) -> Row:
-    """Return what the trajectories of each task were like."""
+    """Return the size, reward and success of each task's trajectories."""
     row: Row = {}
     for name in sorted(set(training.tasks.values())):
         mine = [each for each in training.batch if training.tasks[each[0].id] == name]
@@ -371,7 +378,7 @@ def _tasks_row(training: _Training) -> Row:
 
 
 def _weights_row(taken: Sequence[Mapping[str, float]]) -> Row:
-    """Return what a push and what an engine's update took, on average since the last step."""
+    """Return the mean times of weight pushes and engine updates since the last step."""
     row: Row = {}
     for name in ("push_s", "pull_s", "exposed_s", "load_s"):
         values = [each[name] for each in taken if name in each]
@@ -381,7 +388,7 @@ def _weights_row(taken: Sequence[Mapping[str, float]]) -> Row:
 
 
 def _batch_row(training: _Training) -> Row:
-    """Return what the trained batch was like."""
+    """Return the figures of the trained batch."""
     infos = [info for info, _ in training.batch]
     rewards = [reward for _, reward in training.batch]
     ages = [training.version - info.born for info in infos]

@@ -1,4 +1,7 @@
-"""Plots: the learning curve of a run, and the use of its parts over time, as PNGs."""
+"""Plots: a run's learning curve and the utilisation of its parts over time, as PNG files.
+
+A plot that cannot be written completely is removed, so a file that exists is a whole picture.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,11 +15,14 @@ from rollart.observe.metrics import Row
 
 _MINUTE_S = 60
 _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1}
-"""What keeps a label legible where lines cross it."""
+"""Background that keeps a label readable where lines cross it."""
 
 
 def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
-    """Draw success and reward (one curve if they are one), staleness, speed; mark evaluations."""
+    """Draw success, reward, staleness, speed and evaluations.
+
+    Success and reward are one curve if they are equal at every step.
+    """
     steps = [row for row in rows if "reward_mean" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
     figure: Any = Figure(figsize=(8, 8), layout="constrained")
@@ -73,7 +79,7 @@ def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
     if not rows:
         return
     steps, rates = [row["step"] for row in rows], [row["eval/success_rate"] for row in rows]
-    line = "k--o" if len(rows) > 2 else "ko"  # two points are no course
+    line = "k--o" if len(rows) > 2 else "ko"  # two points show no trend
     axes.plot(steps, rates, line, label="success (held-out)")
     for step, rate in zip(steps, rates, strict=True):
         axes.annotate(
@@ -89,7 +95,7 @@ def _draw_evaluations(axes: Any, rows: Sequence[Row]) -> None:
 def plot_utilisation(
     path: Path, series: Mapping[str, tuple[float, Sequence[float]]], *, title: str
 ) -> None:
-    """Draw how busy each part was over time; a part is its bins' width and their busy shares."""
+    """Draw how busy each part was over time; a part has a bin width and a busy share per bin."""
     figure: Any = Figure(figsize=(9, 1.2 + 1.4 * len(series)), layout="constrained")
     panels = figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(title)
@@ -108,6 +114,6 @@ def _save(figure: Any, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120)
     except OSError as error:
-        with suppress(OSError):  # half a picture is none
+        with suppress(OSError):  # remove the incomplete picture
             path.unlink()
         raise StorageError(f"{path}: the plot cannot be written: {error}") from error

@@ -1,8 +1,9 @@
-"""Progress: what a person sees while a run goes on.
+"""The progress display: what a person sees while a run is in progress.
 
-On a terminal one live panel: step, reward, success, speed, staleness, what each part waits for,
-where tokens were wasted, time left. Elsewhere one line per step, of what it was and waited for.
-Messages appear above the panel and stay.
+On a terminal a live panel shows step, reward, success, speed, staleness, what each part waits for,
+where tokens were wasted and the time left. Elsewhere each step prints one line. Messages stay on
+screen above the panel. The panel is drawn in a thread of its own that only reads, so it cannot
+disturb the run.
 """
 
 from collections import Counter
@@ -26,16 +27,21 @@ _MOST_CAUSES = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """What engines are asked at a moment."""
+    """The load of the engines at one moment.
+
+    Example:
+        >>> Traffic(requests=48, idle=1)
+
+    """
 
     requests: int
-    """Requests that wait for their completion, at engines that change weights too."""
+    """Requests without a completion yet, including those at engines that change weights."""
     idle: int
-    """Engines that could take a step and have no request."""
+    """Engines that could generate but have no request."""
 
 
 class Progress:
-    """Shows a run; silent parts of the program report through it."""
+    """Shows a run's progress, messages and warnings."""
 
     def __init__(self, metrics: Metrics, *, steps: int, title: str, file: IO[str]) -> None:
         self._metrics = metrics
@@ -43,11 +49,11 @@ class Progress:
         self._title = title
         self._console = Console(file=file, highlight=False)
         self.waiting_for: Callable[[], str] = lambda: "groups"
-        """What the next optimizer step lacks; the driver puts its own answer here."""
+        """Returns what the next optimizer step waits for; set by the driver."""
         self.in_flight: Callable[[], Mapping[EngineId, int]] = lambda: {}
-        """Requests at each engine of this process; the driver puts its own answer here.
+        """Returns the requests at each engine of this process; set by the driver.
 
-        Asked by the display alone, twice a second. Nothing: it is not known, as on a cluster.
+        Called by the display, twice a second. Empty if unknown, as on a cluster.
         """
         self._live: Live | None = None
         self._row: Mapping[str, float] = {}
@@ -55,7 +61,7 @@ class Progress:
         self._clock = SystemClock()
 
     def start(self) -> None:
-        """Begin to show; on a terminal the live panel appears."""
+        """Start the display; on a terminal the live panel appears."""
         if self._console.is_terminal:
             self._live = Live(
                 get_renderable=self._panel,
@@ -66,7 +72,7 @@ class Progress:
             self._live.start()
 
     def tick(self, now: float) -> None:
-        """Set the run's time; the panel goes on from there by itself, events or not."""
+        """Set the run's time; the panel's clock runs on from there between events."""
         self._clock = SystemClock(now)
 
     def step(self, row: Mapping[str, float]) -> None:
@@ -106,7 +112,7 @@ class Progress:
             f"slots {row['slots_busy']:.0%} busy",
         ]
         if stood := row["engines_suspended_s"]:
-            words.append(f"engines stood {stood:.2f} s")
+            words.append(f"engines paused {stood:.2f} s")
         words += self._tasks(row)
         if wasted := row["wasted_tokens"]:
             words.append(f"wasted {wasted:,.0f} tokens ({_short_causes(row)})")
@@ -115,7 +121,7 @@ class Progress:
         return "  ".join(words)
 
     def _tasks(self, row: Mapping[str, float]) -> list[str]:
-        """Say how each task went, where there are several."""
+        """Return each task's success rate, if there are several tasks."""
         ends = "/success_rate"
         return [
             f"{name.removeprefix('tasks/').removesuffix(ends)} {value:.0%}"
@@ -130,7 +136,7 @@ class Progress:
         return per_step * (self._steps - row["step"]) or None
 
     def _panel(self) -> RenderableType:
-        """Draw the panel; runs in the display's thread and only reads."""
+        """Draw the panel; called in the display's thread, which only reads."""
         now, row, status = self._clock.now(), self._row, self._metrics.status
         head = Table.grid(padding=(0, 2))
         left = self._left_s(row) if row else None
@@ -187,9 +193,9 @@ class Progress:
 def waits(
     status: Status, now: float, *, wanted: str, traffic: Traffic | None = None
 ) -> list[tuple[str, str]]:
-    """Say what each part does or waits for; `wanted` is what the next step lacks.
+    """Return what each part does or waits for; `wanted` is what the next step waits for.
 
-    `traffic` tells who waits for engines from who is in its environment; None: it is not known.
+    `traffic` tells slots that wait for engines from slots in their environment; None if unknown.
     """
     since = status.training_since_s
     trainer = (
@@ -222,14 +228,14 @@ def _engine_waits(status: Status, traffic: Traffic | None) -> list[str]:
 def _slot_waits(status: Status, traffic: Traffic | None) -> list[str]:
     busy = f"{status.running} of {status.slots} busy"
     if traffic is not None and status.running:
-        asking = min(traffic.requests, status.running)  # an evaluation asks too
+        asking = min(traffic.requests, status.running)  # requests of an evaluation count too
         busy += f" ({asking} wait for engines, {status.running - asking} in environments)"
     idle = status.slots - status.running
     return [busy, *([f"{idle} wait for work to be admitted"] if idle else [])]
 
 
 def _short_causes(row: Mapping[str, float]) -> str:
-    """Return why a step's tokens were wasted: the last word of each cause, the largest first."""
+    """Return why a step's tokens were wasted, largest first, each cause by its last word."""
     causes: Counter[str] = Counter()
     for name, count in row.items():
         if name.startswith("wasted/"):

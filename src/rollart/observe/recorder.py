@@ -1,7 +1,7 @@
-"""The recorder: the one place a driver reports to; everything in a run's directory follows.
+"""The recorder: the one object a driver reports to; it writes all files of a run's directory.
 
-`record` is called once per event, in the order of events, by the driver alone. Until `open`, no
-file of the directory is touched: a run that cannot go on stays as it is.
+The driver calls `record` once per event, in order, so the log, the metrics and the display agree.
+Before `open` no file is touched, so a run that cannot resume leaves its directory unchanged.
 """
 
 import sys
@@ -23,11 +23,11 @@ from rollart.types import Failure, Json, Trajectory
 
 CURVE = "learning_curve.png"
 _IDLE_STEPS = 10
-"""Steps in a row without a signal that are told of: a few are usual when most attempts succeed."""
+"""Steps in a row without a signal before a warning; a few are normal when most attempts succeed."""
 _SOLVED = 0.8
-"""Mean success of those steps from which it is no cause for worry."""
-_TOLD_EVERY = 16
-"""Failures in a row from one word of them to the next."""
+"""Mean success of those steps above which the lack of a signal is no problem."""
+_WARNED_EVERY = 16
+"""Failures in a row between two warnings."""
 
 
 class Recorder:
@@ -42,17 +42,17 @@ class Recorder:
         task_name: TaskName | None = None,
         file: IO[str] | None = None,
     ) -> None:
-        """Make the progress ready; `task_name` says what tasks are called, if several."""
+        """Prepare the display; `task_name` returns the names of tasks, if there are several."""
         self._directory = directory
         self._name = name
         self.metrics = Metrics(task_name)
         self.gauges: Callable[[], Mapping[str, float]] = lambda: {}
-        """What else a step's row is to hold, asked when it ends; the driver puts its own here."""
+        """Returns further values for a step's row, called when it ends; set by the driver."""
         self._failures: set[str] = set()
-        """The kinds of failures that were told."""
+        """Kinds of failures that were already reported."""
         self._failed_in_a_row = 0
         self._idle: list[float] = []
-        """The success of the steps in a row that could teach nothing."""
+        """Success rates of the latest steps in a row that had no signal."""
         self._has_skipped = False
         self._log: EventLog | None = None
         self._trackers: tuple[Tracker, ...] = ()
@@ -61,15 +61,15 @@ class Recorder:
         )
 
     def open(self, header: LogHeader, *, resume_step: int | None = None) -> None:
-        """Open the directory's files; a resumed run drops rows of steps it will make again."""
+        """Open the directory's files; a resumed run drops rows of steps it will repeat."""
         self._log = EventLog(self._directory / LOG, header)
         rows = JsonlTracker(self._directory / METRICS, resume_step=resume_step)
         self._trackers = (rows, TensorBoardTracker(self._directory / "tensorboard"))
 
     def record(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
-        """Note an event and what followed from it; return the row of a step that ended."""
+        """Record an event and its commands; return the row of a step that ended."""
         if self._log is None:
-            raise InvariantError("an event was to be recorded before the recorder was opened")
+            raise InvariantError("record was called before open")
         self._log.append(now, event, commands)
         row = self.metrics.add(now, event, commands)
         if row is not None:
@@ -78,73 +78,74 @@ class Recorder:
             self.progress.step(row)
             self._watch_signal(row)
         if isinstance(event, TrajectoryFailed):
-            self._tell_failure(event.failure)
+            self._report_failure(event.failure)
         elif isinstance(event, TrajectoryFinished):
             self._failed_in_a_row = 0
         self.progress.tick(now)
         return row
 
     def evaluation(self, step: int, figures: Mapping[str, float]) -> None:
-        """Note what an evaluation measured, `success_rate` among it."""
+        """Record an evaluation's figures, which include `success_rate`."""
         try:
             self._track({"step": step, **{f"eval/{name}": each for name, each in figures.items()}})
-        except StorageError as error:  # the last one is not to cost a run its summary
-            self.progress.warn(f"the evaluation at step {step} is told, not kept: {error}")
+        except StorageError as error:  # a full disk must not cost the run its summary
+            self.progress.warn(f"the evaluation at step {step} was not saved: {error}")
         shown = {name: value for name, value in figures.items() if name != "failed"}
         words = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
 
     def has_evaluation(self, step: int) -> bool:
-        """Say whether an evaluation of a step was noted, by this run or the one it goes on from."""
+        """Return whether this step was evaluated, now or before a resume."""
         rows = read_rows(self._directory / METRICS)
         return any(row["step"] == step and "eval/success_rate" in row for row in rows)
 
     def samples(self, steps_done: int, trajectories: Iterable[Trajectory]) -> None:
-        """Keep trajectories of the step that begins as readable text, under its number."""
+        """Write trajectories of the step that starts now as readable text."""
         directory, parts_of = self._directory / "samples", self.metrics.parts
         write_samples(directory, trajectories, step=steps_done + 1, parts_of=parts_of)
 
     def finish(self, summary: Mapping[str, Json]) -> None:
-        """Write the summary and, if the disk takes it, the learning curve."""
+        """Write the summary and, if possible, the learning curve."""
         write_summary(self._directory / SUMMARY, summary)
         try:
             rows = read_rows(self._directory / METRICS)
             plot_learning_curve(self._directory / CURVE, rows, title=self._name)
         except UserError as error:
-            self.progress.warn(f"there is no learning curve: {error}")
+            self.progress.warn(f"the learning curve was not written: {error}")
 
     def close(self) -> None:
-        """Write what is left and close every file."""
+        """Stop the display, write buffered data and close all files."""
         self.progress.stop()
         if self._log is not None:
             self._log.close()
         for tracker in self._trackers:
             tracker.close()
 
-    def _tell_failure(self, failure: Failure) -> None:
-        """Tell of the first failure of a kind, and of every so many with none that finished."""
-        is_counted = failure.kind != "worker"  # as the scheduler counts
+    def _report_failure(self, failure: Failure) -> None:
+        """Warn of the first failure of each kind and of many failures in a row."""
+        # The scheduler does not count lost workers either when it decides to give up.
+        is_counted = failure.kind != "worker"
         self._failed_in_a_row += is_counted
         if failure.kind not in self._failures:
             self._failures.add(failure.kind)
             self.progress.warn(
-                f"an attempt failed and is made again: {failure.kind}: {failure.message} "
-                "(others of this kind are counted, not told)"
+                f"an attempt failed and is retried: {failure.kind}: {failure.message} "
+                "(further failures of this kind are only counted)"
             )
-        elif is_counted and self._failed_in_a_row % _TOLD_EVERY == 0:
+        elif is_counted and self._failed_in_a_row % _WARNED_EVERY == 0:
             self.progress.warn(
                 f"{self._failed_in_a_row} attempts in a row failed, the last: {failure.kind}: "
-                f"{failure.message} (retry.give_up_after says when the run gives up)"
+                f"{failure.message} (retry.give_up_after sets when the run gives up)"
             )
 
     def _watch_signal(self, row: Row) -> None:
-        """Say once that nothing can be learned, and once that updates are left out."""
+        """Warn once when updates are skipped and once when nothing can be learned."""
         if row.get("trainer/skipped") and not self._has_skipped:
             self._has_skipped = True
             self.progress.warn(
-                f"step {row['step']:g}: {row['trainer/skipped']:g} updates were left out because "
-                "their loss or gradient was not a finite number (others are counted as "
-                "trainer/skipped, not told). If that goes on, lower training.learning_rate"
+                f"step {row['step']:g}: {row['trainer/skipped']:g} updates were skipped because "
+                "their loss or gradient was not finite (further ones are only counted, as "
+                "trainer/skipped). If this continues, lower training.learning_rate"
             )
         success = row.get("success_rate", 0.0)
         self._idle = [*self._idle, success] if row.get("trainer/no_signal") else []
@@ -154,11 +155,11 @@ class Recorder:
                 f"same reward (the last mean is {row['reward_mean']:.3f})"
             )
             if sum(self._idle) / _IDLE_STEPS >= _SOLVED:
-                self.progress.message(f"{nothing}; nearly all succeed: there is little to learn")
+                self.progress.message(f"{nothing}; most succeed, so little is left to learn")
             else:
                 self.progress.warn(
-                    f"{nothing}. If that goes on, look at samples/, then at the task's difficulty, "
-                    "the model's start (model.warm_start) or batching.group_size"
+                    f"{nothing}. If this continues, look at samples/, then at the task's "
+                    "difficulty, the start model (model.warm_start) or batching.group_size"
                 )
 
     def _track(self, row: Row) -> None:

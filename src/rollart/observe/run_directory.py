@@ -1,13 +1,12 @@
-"""A run's directory: claimed before anything is written, and never overwritten.
+"""The run directory: claimed and locked before a run writes, and never overwritten.
 
-An earlier run found there is moved aside under a number, whole; a resumed run goes on in its own.
+An earlier run in the same directory is renamed with a number; a resumed run keeps its own
+directory. Two runs never write to one directory: each holds a kernel lock (`flock`) on a file in
+it that names the process. The lock ends with its process, however that ends, so no stale lock has
+to be cleared.
 
-The hold on a run's directory: two runs never write into one.
-
-A lock of the kernel's on a file in the directory, which says who holds it. It ends with the process
-that took it, however that ends, so there is none to be cleared away. The lock is on a file, not on
-a name: one got on a file that has been moved or removed meanwhile is given up and sought again.
-Where a file system has no locks a run goes on without.
+A lock belongs to a file, not to its path. If the file was moved or removed before it was locked,
+the lock is dropped and taken again. On a file system without locks a run continues without one.
 """
 
 import fcntl
@@ -20,17 +19,17 @@ from tempfile import TemporaryFile
 from rollart.errors import StorageError
 
 CONFIG = "config.toml"
-"""What tells that a directory is a run's."""
+"""The file that marks a directory as a run's."""
 LOG, METRICS, SUMMARY = "events.jsonl", "metrics.jsonl", "summary.json"
-"""What a run writes as it goes, and at its end."""
+"""Files a run writes while it runs, and at its end."""
 
 
 def claim_directory(
     directory: Path, *, mark: str = CONFIG, resumed: Path | None = None
 ) -> Path | None:
-    """Make the directory; return where an earlier run found there was moved to.
+    """Create the directory; if an earlier run is there, rename it and return its new path.
 
-    A directory is a run's if it holds a file of the name `mark`.
+    A directory is a run's if it has a file named `mark`.
     """
     moved = None
     try:
@@ -47,7 +46,7 @@ def claim_directory(
 
 
 def check_writable(directory: Path) -> None:
-    """Refuse a directory that cannot be made or written in, by trying; leave nothing there."""
+    """Raise a StorageError if the directory cannot be created or written; leave no trace."""
     place = directory.absolute()
     missing = [each for each in (place, *place.parents) if not os.path.lexists(each)]
     try:
@@ -59,7 +58,7 @@ def check_writable(directory: Path) -> None:
             f"{directory}: cannot be used as the run's directory (run.directory): {error.strerror}"
         ) from error
     finally:
-        with suppress(OSError):  # another run has begun there
+        with suppress(OSError):  # not empty: another run has started there
             for each in missing:
                 each.rmdir()
 
@@ -72,38 +71,38 @@ def _free_name(directory: Path) -> Path:
 
 
 LOCK = ".lock"
-"""The file that is locked; it holds the process id of who did."""
+"""The file that is locked; it contains the process id of its holder."""
 _TRIES = 10
-"""How often a file that is gone when it is locked is sought again."""
+"""How often to try again when the file was removed before it could be locked."""
 
 
-_held: set[int] = set()
-"""Files this process has locked. A child made by fork shares them, and would hold them on."""
+_locked: set[int] = set()
+"""Files this process has locked. A forked child inherits them and would keep them locked."""
 
 
 class DirectoryLock:
-    """A directory that this process alone writes into."""
+    """A lock on a directory that only this process may write to."""
 
     def __init__(self, directory: Path) -> None:
-        """Take the directory, or say who has it."""
+        """Lock the directory, or raise a StorageError that names the holder."""
         self._directory = directory
         self._file = _lock(directory)
 
-    def move_on(self, moved: Path) -> None:
-        """Take the directory anew after the one held was moved aside, and let go of that."""
-        held, self._file = self._file, None
-        _release(moved, held)
+    def relock(self, moved: Path) -> None:
+        """Lock the new directory after the locked one was renamed to `moved`; unlock that."""
+        old, self._file = self._file, None
+        _release(moved, old)
         self._file = _lock(self._directory)
 
     def release(self) -> None:
-        """Let go of the directory."""
-        held, self._file = self._file, None
-        _release(self._directory, held)
+        """Unlock the directory."""
+        file, self._file = self._file, None
+        _release(self._directory, file)
 
 
 @contextmanager
 def lock_directory(directory: Path) -> Generator[DirectoryLock]:
-    """Hold a directory, made if it is not there; leave none behind that nothing came into."""
+    """Lock the run directory, creating it; remove it again if it stays empty."""
     place = directory.absolute()
     missing = [each for each in (place, *place.parents) if not os.path.lexists(each)]
     try:
@@ -112,25 +111,25 @@ def lock_directory(directory: Path) -> Generator[DirectoryLock]:
         raise StorageError(
             f"{directory}: cannot be used as the run's directory (run.directory): {error.strerror}"
         ) from error
-    hold = DirectoryLock(directory)
+    lock = DirectoryLock(directory)
     try:
-        yield hold
+        yield lock
     finally:
-        hold.release()
-        with suppress(OSError):  # the run is in it
+        lock.release()
+        with suppress(OSError):  # not empty: the run is in it
             for each in missing:
                 each.rmdir()
 
 
 def check_free(directory: Path) -> None:
-    """Refuse a directory that a run is writing into, without changing anything."""
+    """Raise a StorageError if a run holds the directory; change nothing."""
     holder = find_holder(directory)
     if holder is not None:
         raise _refusal(directory, holder)
 
 
 def find_holder(directory: Path) -> str | None:
-    """Name the process that holds a directory; None if none does."""
+    """Return the process that holds a directory, or None."""
     try:
         file = os.open(directory / LOCK, os.O_RDONLY)
     except OSError:
@@ -147,13 +146,13 @@ def find_holder(directory: Path) -> str | None:
 
 
 def _lock(directory: Path) -> int | None:
-    """Return the locked file; None where there are no locks."""
+    """Return the locked file, or None if the file system has no locks."""
     path = directory / LOCK
     for _ in range(_TRIES):
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         except FileNotFoundError:
-            with suppress(OSError):  # another run that ended took its empty directory along
+            with suppress(OSError):  # another run has ended and removed its empty directory
                 directory.mkdir(parents=True, exist_ok=True)
             continue
         except OSError:
@@ -168,38 +167,41 @@ def _lock(directory: Path) -> int | None:
             _release(directory, file)
             return None
         if _is_at(path, file):
-            with suppress(OSError):  # a full disk: the lock holds without a name
+            with suppress(OSError):  # on a full disk the lock still works, only without a name
                 os.truncate(file, 0)
                 os.pwrite(file, str(os.getpid()).encode(), 0)
-            _held.add(file)
+            _locked.add(file)
             return file
         os.close(file)
     return None
 
 
 def _release(directory: Path, file: int | None) -> None:
-    """Remove the file while no other can have locked it, and let go."""
+    """Remove and unlock the file.
+
+    Removed while still locked: afterwards it might be the file another run has locked.
+    """
     if file is None:
         return
     with suppress(OSError):
         if _is_at(directory / LOCK, file):
             (directory / LOCK).unlink()
-    _held.discard(file)
+    _locked.discard(file)
     os.close(file)
 
 
-def _let_go_in_child() -> None:
-    for file in _held:
+def _close_in_child() -> None:
+    for file in _locked:
         with suppress(OSError):
             os.close(file)
-    _held.clear()
+    _locked.clear()
 
 
-os.register_at_fork(after_in_child=_let_go_in_child)
+os.register_at_fork(after_in_child=_close_in_child)
 
 
 def _is_at(path: Path, file: int) -> bool:
-    """Say whether an open file is the one of this name."""
+    """Return whether an open file is the one at this path."""
     try:
         return os.path.samestat(path.stat(), os.fstat(file))
     except OSError:

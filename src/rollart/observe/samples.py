@@ -1,4 +1,4 @@
-"""Samples: trajectories as text a person can read."""
+"""Samples: trajectories written as readable text files, one file per trajectory."""
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ Parts = Mapping[str, float]
 
 
 def render_trajectory(trajectory: Trajectory, parts: Parts | None = None) -> str:
-    """Return a trajectory as text: what the agent saw, did and got, turn by turn."""
+    """Return a trajectory as text: observation, action and reward of each turn."""
     task = trajectory.task
     unit = "tokens" if isinstance(trajectory.payload, TokenTurns) else "steps"
     outcome = "succeeded" if trajectory.success else "did not succeed"
@@ -24,7 +24,7 @@ def render_trajectory(trajectory: Trajectory, parts: Parts | None = None) -> str
         f"{trajectory.cost} {unit}  {_versions(trajectory)}"
     )
     if parts:
-        head += "\nreward made of " + "  ".join(f"{name} {each:g}" for name, each in parts.items())
+        head += "\nreward parts: " + "  ".join(f"{name} {each:g}" for name, each in parts.items())
     return "\n\n".join([head, *_turns(trajectory.payload)]) + "\n"
 
 

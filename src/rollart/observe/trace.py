@@ -1,7 +1,8 @@
 """The trace: an event log as a timeline for Perfetto or chrome://tracing.
 
-One process per kind of part (slots, engines, trainer), one track per part. An attempt is a bar on
-its slot's track, a weight change or a lend on its engine's, an optimizer step on the trainer's.
+Slots, engines and the trainer are each a process of the trace, with one track per part. An attempt
+is a bar on its slot's track, a weight update or a loan on its engine's, an optimizer step on the
+trainer's. A bar is written when it ends, so a log that stops early gives a shorter, valid trace.
 """
 
 import json
@@ -36,7 +37,7 @@ _STEP_TRACK, _PUBLISH_TRACK = 1, 2
 
 
 class Trace:
-    """Collects bars from records in time order."""
+    """Collects the bars of a timeline from log records in time order."""
 
     def __init__(self) -> None:
         self._bars: list[dict[str, Any]] = [
@@ -49,7 +50,7 @@ class Trace:
 
     @property
     def events(self) -> list[dict[str, Any]]:
-        """The trace events collected so far."""
+        """Trace events collected so far."""
         return self._bars
 
     def add(self, record: Record) -> None:
@@ -148,7 +149,7 @@ def write_trace(path: Path, records: Iterable[Record]) -> None:
 
 
 def save_trace(path: Path, trace: Trace) -> None:
-    """Write a timeline."""
+    """Write a trace as JSON."""
     try:
         path.write_text(json.dumps({"traceEvents": trace.events}), encoding="utf-8")
     except OSError as error:

@@ -1,6 +1,7 @@
-"""Trackers: where rows of metrics go: `metrics.jsonl` and TensorBoard files.
+"""Trackers: write rows of metrics to `metrics.jsonl` and to TensorBoard files.
 
-A row of training has a `step`; a row of evaluation has one too and names starting with `eval/`.
+Each row has a `step`; the other names of an evaluation's row start with `eval/`. A row is on disk
+when `add` returns, so a killed run loses none.
 """
 
 import contextlib
@@ -17,22 +18,29 @@ from rollart.observe.metrics import Row
 
 
 class Tracker(Protocol):
-    """Keeps rows."""
+    """Stores rows of metrics.
+
+    Example:
+        >>> tracker: Tracker = JsonlTracker(Path("runs/lake/metrics.jsonl"))
+        >>> tracker.add({"step": 1, "reward_mean": 0.25})
+        >>> tracker.close()
+
+    """
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Keep one row."""
+        """Store one row."""
         ...
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write buffered data and close."""
         ...
 
 
 class JsonlTracker:
-    """Appends rows to a file, one JSON object a line, each on disk at once."""
+    """Appends rows to a file, one JSON object per line, and flushes each."""
 
     def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
-        """Open the file; a resumed run drops rows of steps it will make again."""
+        """Open the file; a resumed run drops rows of steps it will repeat."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             kept: list[Row] = []
@@ -44,7 +52,7 @@ class JsonlTracker:
             raise StorageError(f"{path}: metrics cannot be written: {error}") from error
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Keep one row."""
+        """Store one row."""
         try:
             self._file.write(json.dumps(dict(row)) + "\n")
             self._file.flush()
@@ -54,16 +62,16 @@ class JsonlTracker:
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # what was not written was told
+        with contextlib.suppress(OSError):  # `add` has already reported the failed write
             self._file.close()
 
 
 class TensorBoardTracker:
-    """Writes rows as TensorBoard scalars, each on disk at once.
+    """Writes rows as TensorBoard scalars and flushes each.
 
-    Without the library's own thread: what that cannot write it prints as a traceback, and a
-    caller that fills its queue then waits for ever. The library is loaded by the first tracker,
-    so that rows can be read without it.
+    It does not use the library's writer thread: that one prints a traceback when it cannot write,
+    and a caller that fills its queue afterwards waits for ever. The library is imported by the
+    first tracker, so that rows can be read without it.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -80,7 +88,7 @@ class TensorBoardTracker:
         self._writer = writer
 
     def add(self, row: Mapping[str, float]) -> None:
-        """Keep one row, as one record."""
+        """Store one row as one record."""
         values: list[Any] = [
             self._summary.Value(tag=name if "/" in name else f"run/{name}", simple_value=value)
             for name, value in row.items()
@@ -97,15 +105,15 @@ class TensorBoardTracker:
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # what was not written was told
+        with contextlib.suppress(OSError):  # `add` has already reported the failed write
             self._writer.close()
 
     def _refused(self, error: OSError) -> StorageError:
-        return StorageError(f"{self._directory}: TensorBoard's file cannot be written: {error}")
+        return StorageError(f"{self._directory}: the TensorBoard file cannot be written: {error}")
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a `metrics.jsonl`; a torn last line is left out."""
+    """Read the rows of a `metrics.jsonl`; ignore an incomplete last line."""
     rows: list[Row] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)

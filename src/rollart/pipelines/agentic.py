@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.checkpoints.resume import check_going_on
+from rollart.checkpoints.resume import check_fits_checkpoint
 from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_raise, told_first
 from rollart.checkpoints.validate import blame, load_newest
 from rollart.clock import SystemClock
@@ -330,7 +330,7 @@ def _train(
     saved = None if resume is None else load_newest(resume)
     # What cannot run is said before anything is made, and before an earlier run is moved aside.
     if saved is not None:
-        check_going_on(config, saved)
+        check_fits_checkpoint(config, saved)
         make_scheduler(config, saved)
     check_places(config)
     if config.ray.address:

@@ -83,7 +83,7 @@ def make_recorder(config: Config, saved: Saved | None, *, hold: DirectoryLock) -
     before = None if saved is None else _config_beside(saved)
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
     if moved is not None:
-        hold.move_on(moved)
+        hold.relock(moved)
     stream = task_streams(config)[0]
     recorder = Recorder(
         directory,

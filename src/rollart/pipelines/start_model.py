@@ -190,32 +190,37 @@ def _played(
 
 
 START = "start"
-"""The note that names the directory of the model a run began with."""
+"""Key of the checkpoint note that names the directory of the run's start model."""
 _TOKENIZER = "tokenizer.json"
 
 
 def find_model(config: Config, saved: Saved, say: Say) -> Path:
-    """Return the directory of the model a run began with."""
+    """Return the directory of the run's start model.
+
+    It is looked up rather than built again: its tokenizer belongs to the checkpoint's weights, and
+    its own weights are the KL reference and the base of LoRA adapters.
+    """
     model = _find_tiny(config, saved)
     if model is None:
         model = prepare_model(config, say)
     held, wanted = model / _TOKENIZER, saved.directory / _TOKENIZER
     if held.is_file() and wanted.is_file() and held.read_bytes() != wanted.read_bytes():
-        fix = f"the tokenizer of {model} is not that of {saved.directory}"
-        fix += ": go on with the model and tasks that the run began with"
+        fix = f"the tokenizer of {model} differs from that of {saved.directory}"
+        fix += ": use the model and tasks that the run started with"
         raise ConfigError("model.path", config.model.path, fix)
     return model
 
 
 def _find_tiny(config: Config, saved: Saved) -> Path | None:
-    """Return a tiny model that is still there; None if it is to be built or is no tiny one."""
+    """Return the tiny start model if it still exists; None if it must be built or is not tiny."""
     start = saved.notes.get(START)
     if config.model.tiny_size is None or not isinstance(start, str):
         return None
     if Path(start).is_dir():
         return Path(start)
     if tiny_directory(config).name != Path(start).name:
-        fix = f"the run began with {start}, which is gone, and what it was built of ([model], "
-        fix += "[tasks] or the files of environments) has changed: undo that or put it back"
+        fix = f"the run started with {start}, which no longer exists, and what it was built from "
+        fix += "([model], [tasks] or the environments' files) has changed: undo the change or "
+        fix += "restore the directory"
         raise ConfigError("model.path", config.model.path, fix)
     return None

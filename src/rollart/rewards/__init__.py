@@ -1,1 +1,1 @@
-"""Reward functions: what scores a trajectory, and under `serverless/` where it runs."""
+"""Reward functions, which score trajectories; `invoke/` decides where they run."""

@@ -1,11 +1,11 @@
-"""Addresses that secrets may be sent to: encrypted ones, and this machine's own."""
+"""Which URLs secrets may be sent to: https, and this machine itself."""
 
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 
 def may_carry_secrets(url: str) -> bool:
-    """Say whether what is sent to a URL is hidden on its way, or never leaves this machine."""
+    """Return whether data sent to a URL is encrypted or never leaves this machine."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -1,8 +1,8 @@
-"""What an attempt answered and what its task expects: read the same way by every function.
+"""The answer of an attempt and what its task expects, read the same way by every function.
 
-The answer is the last turn's action, or all actions joined by line breaks; a pattern narrows it to
-its last match, of which the first group counts if there is one. An answer that is not there is
-None: a wrong answer. An expectation that is not there is an error: nobody can be right.
+The answer is the last turn's action, or all actions joined by line breaks. A pattern narrows it to
+its last match, or to that match's first group if it has one. A missing answer is None and scores as
+wrong. A missing expected value is an error, because no answer could be right.
 """
 
 import re
@@ -23,7 +23,7 @@ _FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+#.-]*)[^\n]*\n(.*?)^[ \t]*```", re.M 
 def find_answer(
     trajectory: Trajectory, *, source: Source = "last", pattern: str | None = None
 ) -> str | None:
-    """Return the answer of an attempt, or None if the pattern is not in it."""
+    """Return the answer of an attempt, or None if the pattern does not match."""
     if source not in ("last", "all"):
         raise ConfigError("reward.options.source", source, "use last or all")
     actions = [turn.action for turn in trajectory.turns]
@@ -46,7 +46,7 @@ def get_expected(trajectory: Trajectory, key: str) -> Json:
 
 
 def get_texts(trajectory: Trajectory, key: str) -> tuple[str, ...]:
-    """Return the expected answer as texts: one, or each of several that are right."""
+    """Return the accepted answers as texts: one or several."""
     value = get_expected(trajectory, key)
     several = value if isinstance(value, list) else [value]
     if not several or not all(_is_scalar(each) for each in several):
@@ -55,7 +55,7 @@ def get_texts(trajectory: Trajectory, key: str) -> tuple[str, ...]:
 
 
 def wrong_payload(key: str, value: Json, wanted: str) -> ScoreError:
-    """Return the error of a task whose payload holds something unusable."""
+    """Return the error for a task whose payload has an unusable value."""
     shown = repr(value)
     shown = shown if len(shown) <= _SHOWN else shown[: _SHOWN - 1] + "…"
     return ScoreError(f"task.payload[{key!r}] is {shown}; wanted {wanted}", is_final=True)
@@ -63,15 +63,16 @@ def wrong_payload(key: str, value: Json, wanted: str) -> ScoreError:
 
 @lru_cache(maxsize=256)
 def compile_pattern(pattern: str, flags: int = 0) -> re.Pattern[str]:
-    """Return a compiled regular expression in which a dot matches line breaks too."""
+    """Return a compiled regular expression whose dot also matches line breaks."""
     try:
         return re.compile(pattern, re.S | flags)
     except re.error as error:
-        raise ConfigError("reward.options.pattern", pattern, f"is no pattern: {error}") from error
+        fix = f"is not a valid regular expression: {error}"
+        raise ConfigError("reward.options.pattern", pattern, fix) from error
 
 
 def normalise(text: str, *, ignore_case: bool, ignore_space: bool) -> str:
-    """Return a text in the one form that equal texts share."""
+    """Return a text in a form in which equal texts compare equal."""
     text = unicodedata.normalize("NFC", text)
     if ignore_case:
         text = unicodedata.normalize("NFC", text.casefold())
@@ -79,7 +80,7 @@ def normalise(text: str, *, ignore_case: bool, ignore_space: bool) -> str:
 
 
 def find_code(text: str, *, language: str) -> str:
-    """Return the last fenced block of a language, else the last without one, else the text."""
+    """Return the last fenced block of a language, else the last untagged one, else the text."""
     blocks = [(tag.lower(), code) for tag, code in _FENCE.findall(text)]
     wanted = {language.lower(), *_ALIASES.get(language.lower(), ())}
     for tags in (wanted, {""}):

@@ -1,11 +1,11 @@
-"""What a reward function prints: kept apart per call, and bounded.
+"""What a reward function prints: captured separately for each call, up to a limit.
 
-While a call is captured, what it and the tasks it starts write to `sys.stdout` and `sys.stderr`
-goes to a buffer of its own, told apart by a context variable, so calls that overlap do not mix and
-the rest of the process prints as ever. The streams are exchanged under a lock by the first call
-that finds them as they were, and given back by the last to end; a call's own threads write under
-its lock. Beyond the limit a write raises; a function that catches that is found out afterwards.
-What bypasses Python's streams is the invoker's to bound.
+While a call runs, what it and its tasks write to `sys.stdout` and `sys.stderr` goes to the call's
+own buffer. A context variable names that buffer, so overlapping calls do not mix and the rest of
+the process prints as usual. The first call replaces the streams, the last one to end restores
+them, both under a lock. A write beyond the limit raises; if the function catches that error, the
+check after the call still finds it. Output that bypasses Python's streams is limited by the
+invoker instead.
 """
 
 import io
@@ -24,7 +24,7 @@ _SHOWN_BYTES = 400
 
 
 class Output(io.RawIOBase):
-    """The bytes one call printed: counted, and the last of them kept."""
+    """Counts the bytes one call printed and keeps the last of them."""
 
     def __init__(self, limit_bytes: int) -> None:
         super().__init__()
@@ -38,11 +38,11 @@ class Output(io.RawIOBase):
         )
 
     def writable(self) -> bool:
-        """Say that it can be written to."""
+        """Return True: it can be written to."""
         return True
 
     def write(self, data: Any, /) -> int:
-        """Count what is written, keep its end, refuse what is too much."""
+        """Count the bytes, keep the last of them and raise beyond the limit."""
         view = memoryview(data).cast("B")
         with self.lock:
             self.count_bytes += len(view)
@@ -52,7 +52,7 @@ class Output(io.RawIOBase):
         return len(view)
 
     def check(self) -> None:
-        """Raise if more was printed than allowed."""
+        """Raise a ScoreError if more was printed than allowed."""
         if self.count_bytes > self.limit_bytes:
             raise ScoreError(
                 f"it printed more than {self.limit_bytes} bytes: print less", is_final=True
@@ -64,7 +64,7 @@ class Output(io.RawIOBase):
 
 
 class _Stream(io.TextIOBase):
-    """Stands for a standard stream: hands each write to the call it comes from."""
+    """Replaces a standard stream and sends each write to the call it comes from."""
 
     def __init__(self, outer: TextIO) -> None:
         self.outer = outer
@@ -81,11 +81,11 @@ class _Stream(io.TextIOBase):
         output = self._output()
         if output is None:
             return self.outer.write(text)
-        with output.lock:  # a text layer takes one writer at a time
+        with output.lock:  # TextIOWrapper is not thread-safe
             return output.text.write(text)
 
     def flush(self) -> None:
-        if self._output() is None:  # what is captured is written through
+        if self._output() is None:  # captured text is written through and needs no flush
             self.outer.flush()
 
     def fileno(self) -> int:
@@ -108,7 +108,7 @@ _lock = threading.Lock()
 
 @contextmanager
 def captured(*, limit_bytes: int = LIMIT_BYTES) -> Generator[Output]:
-    """Capture what is printed within, up to a limit."""
+    """Capture what is printed inside the `with` block, up to a limit."""
     output = Output(limit_bytes)
     _enter()
     token = _current.set(output)
@@ -121,7 +121,7 @@ def captured(*, limit_bytes: int = LIMIT_BYTES) -> Generator[Output]:
 
 
 def _enter() -> None:
-    """Take the standard streams, unless they are taken already."""
+    """Replace the standard streams, unless an earlier call has done so."""
     global _open_calls  # noqa: PLW0603
     with _lock:
         _open_calls += 1
@@ -132,7 +132,7 @@ def _enter() -> None:
 
 
 def _leave() -> None:
-    """Give the standard streams back when the last call has ended, unless someone took them."""
+    """Restore the standard streams when the last call ends, unless other code replaced them."""
     global _open_calls  # noqa: PLW0603
     with _lock:
         _open_calls -= 1

@@ -1,14 +1,14 @@
-"""Asking a chat model: behind an OpenAI-compatible URL, or an engine this process offers.
+"""Chat models for judges: an OpenAI-compatible URL, or an engine of this process.
 
-A judge has its own place to ask and its own limit on how many questions are open at once, apart
-from rollout's, so that neither starves the other. Whatever keeps an answer from coming is a
-ScoreError; it is final only if asking again is vain. Nothing is asked twice here: retries are the
-invoker's. In a process that answers a network, whoever calls may name only the addresses and keys
-it was started with (`ROLLART_JUDGES`): no key goes where its owner did not send it.
+A judge has its own limit on open questions, separate from rollout's, so neither starves the other.
+Every failure to get an answer is a ScoreError, final only if retrying cannot help. Questions are
+not repeated here; the invoker retries.
 
-An engine as a chat model for judges: text to token ids and back.
+A process that serves rewards to a network accepts only the addresses and keys it was started with
+(`ROLLART_JUDGES`), so a caller cannot make it send a key elsewhere.
 
-Its sessions are negative, so they meet no trajectory's, and are forgotten at once.
+`chat_through` uses an engine as a chat model. Its session ids are negative, so they never equal a
+trajectory's, and each session is dropped after its answer.
 """
 
 import asyncio
@@ -33,28 +33,37 @@ from rollart.types import Json, Request, Sampling, TrajectoryId, open_chat
 T = TypeVar("T")
 
 JUDGES_VARIABLE = "ROLLART_JUDGES"
-"""The environment variable that names what a served function may ask: URL or URL=KEY_VARIABLE,
-with spaces between."""
+"""The environment variable that lists the judges a served function may ask, separated by spaces:
+URL or URL=KEY_VARIABLE."""
 _FIELD = "reward.options.judge"
 _ANSWER_BYTES = 2**20
 _SHOWN = 200
 _TRY_AGAIN = (408, 409, 425, 429)
-_seats: dict["Judge", CrossLoopSemaphore] = {}
+_semaphores: dict["Judge", CrossLoopSemaphore] = {}
 _lock = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """Where a judge is asked, and how; one of `base_url` and `engine` says where."""
+    """Where and how a judge is asked; set either `base_url` or `engine`.
+
+    Example:
+        >>> Judge(
+        ...     base_url="https://api.openai.com/v1",
+        ...     model="gpt-4o-mini",
+        ...     api_key_variable="OPENAI_API_KEY",
+        ... )
+
+    """
 
     base_url: str = ""
-    """An OpenAI-compatible server, up to and with /v1."""
+    """URL of an OpenAI-compatible server, up to and including /v1."""
     engine: str = ""
-    """The name under which this process offers an engine (`context.use_model`)."""
+    """Name under which this process offers an engine (`context.use_model`)."""
     model: str = "judge"
-    """The model's name at the server."""
+    """Name of the model at the server."""
     api_key_variable: str = ""
-    """The environment variable that holds the server's key, named …_API_KEY; empty: no key."""
+    """Environment variable that holds the server's key, named …_API_KEY; empty: no key."""
     temperature: float = 0.0
     """Divides the logits; 0 takes the likeliest token."""
     max_tokens: int = 1024
@@ -62,7 +71,7 @@ class Judge:
     timeout_s: float = 60.0
     """Seconds an answer may take."""
     concurrency: int = 8
-    """Questions that are open at once in this process; others wait."""
+    """Most open questions of this process at once; others wait."""
 
     def __post_init__(self) -> None:
         if bool(self.base_url) == bool(self.engine):
@@ -71,12 +80,12 @@ class Judge:
         if self.base_url and not self.base_url.startswith(("http://", "https://")):
             raise ConfigError(f"{_FIELD}.base_url", self.base_url, "must begin with http")
         if self.api_key_variable and not self.api_key_variable.endswith("_API_KEY"):
-            # Options may come over the network: no other secret of this process can be asked for.
+            # Options may come over the network: they must not reach other secrets of this process.
             fix = "must end with _API_KEY"
             raise ConfigError(f"{_FIELD}.api_key_variable", self.api_key_variable, fix)
         is_shown = bool(self.api_key_variable and self.base_url)
         if is_shown and not may_carry_secrets(self.base_url):
-            fix = f"would carry {self.api_key_variable} in the clear: use https"
+            fix = f"would send {self.api_key_variable} unencrypted: use https"
             raise ConfigError(f"{_FIELD}.base_url", self.base_url, fix)
         for name in ("max_tokens", "timeout_s", "concurrency"):
             if getattr(self, name) <= 0:
@@ -84,27 +93,29 @@ class Judge:
 
     @property
     def pool(self) -> str:
-        """The pool it is asked in, as reasons name it."""
+        """The judge's name in error messages."""
         return f"judge {self.engine or self.base_url}"
 
     async def ask(self, messages: Sequence[Mapping[str, str]]) -> str:
         """Return the model's answer to a conversation."""
-        async with self._seats():
+        async with self._semaphore():
             try:
                 async with asyncio.timeout(self.timeout_s):
-                    answer = await (self._say(messages) if self.engine else self._post(messages))
+                    answer = await (
+                        self._generate(messages) if self.engine else self._post(messages)
+                    )
             except TimeoutError:
                 raise ScoreError(f"{self.pool}: no answer within {self.timeout_s:g} s") from None
         if not isinstance(answer, str):
             raise ScoreError(f"{self.pool}: the answer is {answer!r}, wanted a text")
         return answer
 
-    def _seats(self) -> CrossLoopSemaphore:
-        """Return what bounds the open questions of this judge in this process."""
+    def _semaphore(self) -> CrossLoopSemaphore:
+        """Return the semaphore that limits this judge's open questions in this process."""
         with _lock:
-            return _seats.setdefault(self, CrossLoopSemaphore(self.concurrency))
+            return _semaphores.setdefault(self, CrossLoopSemaphore(self.concurrency))
 
-    async def _say(self, messages: Sequence[Mapping[str, str]]) -> object:
+    async def _generate(self, messages: Sequence[Mapping[str, str]]) -> object:
         return await get_model(self.engine)(messages)
 
     async def _post(self, messages: Sequence[Mapping[str, str]]) -> object:
@@ -145,20 +156,22 @@ class Judge:
     def _content(self, status: int, body: bytes) -> object:
         said = body[:_SHOWN].decode(errors="replace")
         if status != 200:
-            # Busy and broken servers may recover; what they refuse they will refuse again.
+            # A busy or broken server may recover; a refused request will be refused again.
             is_final = status < 500 and status not in _TRY_AGAIN
             raise ScoreError(f"{self.pool}: answered {status}: {said}", is_final=is_final)
         try:
             choice = json.loads(body)["choices"][0]
             if choice.get("finish_reason") == "length":
-                raise ScoreError(f"{self.pool}: cut short by max_tokens = {self.max_tokens}")
+                raise ScoreError(
+                    f"{self.pool}: the answer was cut short by max_tokens = {self.max_tokens}"
+                )
             return choice["message"]["content"]
         except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError):
             raise ScoreError(f"{self.pool}: no chat completion in {said!r}") from None
 
 
 def read_judge(options: Mapping[str, Json]) -> Judge:
-    """Return the judge that an option describes."""
+    """Return the judge described by a reward's option `judge`."""
     kinds = {field.name: type(field.default) for field in fields(Judge)}
     for name, value in options.items():
         kind = kinds.get(name)
@@ -178,15 +191,15 @@ def _check_allowed(judge: Judge) -> None:
     entries = [entry.partition("=") for entry in os.environ.get(JUDGES_VARIABLE, "").split()]
     keys = {key for address, _, key in entries if address.rstrip("/") == url}
     if not keys:
-        fix = f"is not asked from here: the server's {JUDGES_VARIABLE} must name it"
+        fix = f"is not allowed here: add it to {JUDGES_VARIABLE} of the server"
         raise ConfigError(f"{_FIELD}.base_url", judge.base_url, fix)
     if wanted and wanted not in keys:
-        fix = f"is not for {url}: the server's {JUDGES_VARIABLE} must say {url}={wanted}"
+        fix = f"is not allowed for {url}: add {url}={wanted} to {JUDGES_VARIABLE} of the server"
         raise ConfigError(f"{_FIELD}.api_key_variable", wanted, fix)
 
 
 async def ask_all(questions: Iterable[Coroutine[None, None, T]]) -> list[T]:
-    """Return the answers to questions asked together; the first that fails ends the others."""
+    """Ask questions concurrently and return their answers; the first failure cancels the rest."""
     try:
         async with asyncio.TaskGroup() as tasks:
             asked = [tasks.create_task(question) for question in questions]
@@ -196,11 +209,11 @@ async def ask_all(questions: Iterable[Coroutine[None, None, T]]) -> list[T]:
 
 
 DOMAIN = "judge"
-"""The domain its requests are of: routing can give it engines of its own."""
+"""Domain of a judge's requests, so that routing can give it its own engines."""
 
 
 def chat_through(generator: Generator, *, renderer: Renderer, sampling: Sampling) -> Ask:
-    """Return a chat model that answers through an engine."""
+    """Return a chat model that generates its answers with an engine."""
     numbers = count(1)
 
     async def ask(messages: Sequence[Mapping[str, str]]) -> str:

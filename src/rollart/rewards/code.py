@@ -1,14 +1,12 @@
-"""Code: how many tests a program passes, run in the sandbox this process offers.
+"""Code rewards: how many tests a program passes, run in the sandbox of this process.
 
-What the model wrote never runs anywhere else. A program that fails, crashes or reaches a limit
-passes no test; a sandbox that fails, or has no processor for a program, is an error, never a 0. The
-value is the share of tests passed
-(`mode = "fraction"`), or 1 if all are and else 0 (`mode = "all"`).
+Code written by the model runs nowhere else. A program that fails, crashes or reaches a limit passes
+no test. A sandbox that fails, or gives a program no processor time, is an error, never a 0. The
+value is the share of tests passed (`mode = "fraction"`), or 1 if all passed, else 0
+(`mode = "all"`).
 
-Comparing what a program wrote with what it was to write.
-
-`exact` wants every byte; `lines` forgives space at the ends of lines and empty lines at the end;
-`words` forgives all white space and compares numbers as numbers, to a relative 1e-6.
+Outputs are compared as `exact` (every byte), `lines` (ignores spaces at line ends and empty lines
+at the end) or `words` (ignores all white space; numbers are equal within a relative 1e-6).
 """
 
 import asyncio
@@ -29,7 +27,7 @@ Compare: TypeAlias = Literal["exact", "lines", "words"]
 
 
 def are_same(written: bytes, wanted: str, *, compare: Compare) -> bool:
-    """Say whether an output is the one wanted."""
+    """Return whether an output equals the expected one."""
     if compare == "exact":
         return written == wanted.encode(errors="replace")
     text = written.decode(errors="replace")
@@ -56,12 +54,12 @@ def _are_same_words(left: str, right: str) -> bool:
 
 Mode: TypeAlias = Literal["all", "fraction"]
 Case: TypeAlias = tuple[str, str]
-"""What a program reads and what it is to write."""
+"""A program's input and its expected output."""
 
 _RUNNER = Path(__file__).with_name("code_runner.py")
 _SECRET_BYTES = 16
 ENTRY_POINT = "entry_point"
-"""The payload's key for the function that a test file's `check(candidate)` is given."""
+"""Payload key that names the function passed to a test file's `check(candidate)`."""
 _TESTS = (
     f"a test: a function test…, a class Test…, a TestCase, a statement, or check with {ENTRY_POINT}"
 )
@@ -76,12 +74,12 @@ async def unit_tests(
     python: str = "python3",
     limits: Mapping[str, Json] | None = None,
 ) -> Reward:
-    """Score a Python program by the tests of its task: a test file, or a list of statements.
+    """Score a Python program by its task's tests: a test file or a list of statements.
 
-    A file's tests are its functions `test…`, its TestCases and the methods of its classes `Test…`;
-    without any, its `check(candidate)` if the task names an `entry_point`, else its statements.
-    Tests see the solution's names as their own and may also import `solution`. A file without a
-    test fails the score.
+    A file's tests are its functions `test…`, its TestCases and the methods of its classes `Test…`.
+    If it has none, its `check(candidate)` is used when the task names an `entry_point`, else its
+    statements. Tests can use the solution's names directly or import `solution`. A file without
+    any test is an error.
     """
     _check_mode(mode)
     tests = get_expected(trajectory, key)
@@ -121,10 +119,10 @@ async def stdin_stdout(
     command: Sequence[str] = ("python3", "solution.py"),
     limits: Mapping[str, Json] | None = None,
 ) -> Reward:
-    """Score a program by what it writes for what it reads, case by case.
+    """Score a program by its output for each case's input.
 
-    The last word of `command` names the file the program is written to, its ending the language.
-    What a case expects stays here: the program cannot look it up.
+    The last word of `command` is the file the program is saved as; its suffix gives the language.
+    Expected outputs stay in this process, so the program cannot read them.
     """
     _check_mode(mode)
     cases = _read_cases(get_expected(trajectory, key), key)
@@ -138,6 +136,7 @@ async def stdin_stdout(
 
     async def passes(case: Case) -> bool:
         read, wanted = case
+        # Room for twice the expected output: a longer one is wrong in any case.
         room = replace(allowed, output_bytes=max(allowed.output_bytes, 2 * len(_encode(wanted))))
         result = await _run(
             Program(argv=tuple(command), files=files, stdin=_encode(read), limits=room)
@@ -165,16 +164,17 @@ async def _run(program: Program) -> ProgramResult:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
     if _was_starved(result, program.limits):
         had = f"{result.cpu_s:.1f} of {result.wall_s:.1f} s"
-        fix = "raise sandbox.cpu_shares, or run fewer at once"
+        fix = "raise sandbox.cpu_shares or lower sandbox.concurrency"
         raise ScoreError(f"the host was too busy: the program had a processor for {had}; {fix}")
     return result
 
 
 def _was_starved(result: ProgramResult, limits: ProgramLimits) -> bool:
-    """Say whether a program met its wall limit for want of a processor, where that is known.
+    """Return whether a program reached its wall limit because it got too little processor time.
 
-    It had less than half of one, all its processes together, and waited for it most of the time:
-    one that sleeps waits for none, one whose processes crowd each other has more.
+    True if all its processes together had less than half a processor and one waited for it more
+    than half of the time. A program that sleeps does not wait; one whose own processes compete
+    uses more. False if the sandbox did not measure it.
     """
     if result.end != "wall" or result.cpu_s is None or result.waited_s is None:
         return False
@@ -182,7 +182,10 @@ def _was_starved(result: ProgramResult, limits: ProgramLimits) -> bool:
 
 
 def _said(result: ProgramResult, secret: str) -> list[list[str]]:
-    """Return what the runner wrote, line by line."""
+    """Return the words of each line that starts with the secret.
+
+    Only the test runner knows it, so a solution cannot claim passed tests by printing.
+    """
     lines = result.stdout.decode(errors="replace").splitlines()
     return [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
 
@@ -211,7 +214,7 @@ def _are_tests(value: Json) -> bool:
 
 
 def _read_cases(value: Json, key: str) -> list[Case]:
-    """Read cases: objects of input and output, or one object of two lists."""
+    """Read cases: a list of {"input", "output"}, or one object with lists `inputs`, `outputs`."""
     cases: list[object] = []
     if isinstance(value, list):
         cases = [
@@ -234,7 +237,7 @@ def _is_case(value: object) -> bool:
 
 
 def _read_limits(limits: Mapping[str, Json] | None) -> ProgramLimits:
-    """Return the sandbox's own limits with what the options say instead."""
+    """Return the sandbox's limits, replaced where the options set others."""
     known = {field.name for field in fields(ProgramLimits)}
     for name, value in (limits or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
@@ -245,5 +248,5 @@ def _read_limits(limits: Mapping[str, Json] | None) -> ProgramLimits:
 
 
 def _encode(text: str) -> bytes:
-    """Return a text as bytes; what is no text in UTF-8 becomes a question mark."""
+    """Encode a text as UTF-8; characters that cannot be encoded become question marks."""
     return text.encode(errors="replace")

@@ -1,12 +1,11 @@
-"""Runs tests against a solution, inside a sandbox: a program there, never imported here.
+"""The test runner: a program that runs tests against a solution inside a sandbox.
 
-In its directory lie `solution.py` and `tests.json`. Everything it finds out is written as lines
-that begin with a secret read from its input, on an output the solution has no name for: leaving
-early, printing or replacing the exit code passes no test. It is no wall: a solution that searches
-its own process for the secret would find it. Tests that must withstand that compare outputs
-instead (`stdin_stdout`), where what is expected never enters the sandbox.
-
-Standard library only: the sandbox may have nothing else.
+Never imported by this project; it uses the standard library only, because a sandbox may have
+nothing else. Its directory holds `solution.py` and `tests.json`. It reports in lines that start
+with a secret read from standard input, on a descriptor the solution does not know. So a solution
+passes no test by exiting early, printing or changing the exit code. This is no security boundary:
+a solution that searches its own process can find the secret. Where that matters, use
+`stdin_stdout`, whose expected outputs never enter the sandbox.
 """
 
 import ast
@@ -27,12 +26,13 @@ _DEFINITIONS = (
 
 
 class _UnfitError(Exception):
-    """A test that cannot be called by itself."""
+    """A test that needs arguments."""
 
 
 def main() -> None:
-    """Run the tests, one line of report for each."""
+    """Run the tests and report one line for each."""
     secret = sys.stdin.readline().strip()
+    # The solution gets /dev/null for its streams; only this copy still reaches the host.
     report = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _can_test(tests: str | list[str], entry_point: str) -> bool:
-    """Say whether there may be a test at all, whatever the solution is."""
+    """Return whether the tests can contain any test, whatever the solution is."""
     is_file = isinstance(tests, str)
     try:
         trees = [ast.parse(text) for text in ([tests] if is_file else tests)]
@@ -80,7 +80,7 @@ def _can_test(tests: str | list[str], entry_point: str) -> bool:
 
 
 def _has_statements(tree: ast.Module) -> bool:
-    """Say whether a file does anything by itself but define."""
+    """Return whether a file has top-level statements other than definitions."""
     return not all(
         isinstance(node, _DEFINITIONS)
         or (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
@@ -90,7 +90,7 @@ def _has_statements(tree: ast.Module) -> bool:
 
 
 def _collect(tests: str | list[str], names: dict[str, object], entry_point: str) -> list[_Check]:
-    """Return the tests: each text of a list, or what a file defines, or the file itself."""
+    """Return the tests: each statement of a list, a file's test functions, or the whole file."""
     if isinstance(tests, list):
         return [lambda text=text: _execute(text, names) for text in tests]
     try:
@@ -112,7 +112,7 @@ def _collect(tests: str | list[str], names: dict[str, object], entry_point: str)
 
 
 def _methods(kind: type) -> list[_Check]:
-    """Return the tests of a class that is no TestCase, each on an object of its own."""
+    """Return the test methods of a plain class, each run on a new instance."""
 
     def run(name: str) -> object:
         suite = kind()
@@ -129,7 +129,7 @@ def _methods(kind: type) -> list[_Check]:
 
 
 def _alone(function: Callable[..., object], name: str, *, given: int = 0) -> Callable[..., object]:
-    """Return a function if it wants no argument but those given."""
+    """Return a function if it needs no arguments besides the first `given`; else raise."""
     parameters = list(inspect.signature(function).parameters.values())[given:]
     if any(each.default is each.empty and each.kind in _WANTED for each in parameters):
         raise _UnfitError(name)
@@ -143,7 +143,7 @@ _WANTED = (
 
 
 def _execute(text: str, names: dict[str, object]) -> dict[str, object]:
-    # Code of a task, run where nothing can be harmed.
+    # Runs a task's code, which is safe only because this is a sandbox.
     space = {**names, "__name__": "tests"}
     exec(compile(text, "tests.py", "exec"), space)  # noqa: S102
     return {name: value for name, value in space.items() if names.get(name) is not value}
@@ -166,11 +166,11 @@ def _fail() -> None:
 
 
 def _pass() -> None:
-    """Say that the file, which has run to its end, is the test."""
+    """Pass: the file itself is the test, and it has run to its end."""
 
 
 def _finish(returned: object) -> None:
-    """Run what a test returned to its end if it is a coroutine."""
+    """Run what a test returned if it is a coroutine."""
     if inspect.iscoroutine(returned):
         asyncio.run(returned)
 

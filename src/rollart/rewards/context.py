@@ -1,10 +1,10 @@
-"""What the process offers reward functions: a sandbox, and models that answer a judge.
+"""What a process offers its reward functions: a sandbox, and chat models for judges.
 
-A reward function cannot carry such things in its options, which are JSON, and may not import the
-packages that make them. So the process that runs functions says once how they are opened, and a
-function that needs one takes it from here. A process that something else started says so in a
-function that its environment names: `ROLLART_REWARD_SETUP=module:function`. A sandbox is opened at
-the first need and belongs to the event loop it was opened on: what it runs is awaited there.
+A function's options are JSON and cannot hold such objects, and reward modules may not import the
+packages that create them. So the process registers once how to open them, and functions get them
+here. A process started by something else runs a setup function first, named by the environment:
+`ROLLART_REWARD_SETUP=module:function`. A sandbox is opened on first use, one for each event loop,
+because its awaits belong to that loop.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ from rollart.plugins import load_module
 from rollart.ports import Sandbox
 
 Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
-"""Answers a conversation (objects of `role` and `content`): a chat model, wherever it is."""
+"""A chat model: takes messages with `role` and `content`, returns the answer's text."""
 
 SET_UP_VARIABLE = "ROLLART_REWARD_SETUP"
-"""The environment variable that names the function a process calls at the first need."""
+"""The environment variable that names the setup function, called on first use."""
 
 _lock = threading.RLock()
-"""Held while the process is set up: calls in other threads wait until it is."""
+"""Held during setup, so that calls in other threads wait for its end."""
 _done: set[str] = set()
 _opening: list[Callable[[], Sandbox]] = []
 _open: WeakKeyDictionary[asyncio.AbstractEventLoop, Sandbox] = WeakKeyDictionary()
@@ -33,19 +33,19 @@ _models: dict[str, Ask] = {}
 
 
 def use_sandbox(opening: Callable[[], Sandbox] | None) -> None:
-    """Say how this process opens a sandbox for reward functions; None takes it back."""
+    """Register how this process opens a sandbox for reward functions; None removes it."""
     _opening[:] = [] if opening is None else [opening]
 
 
 def get_sandbox() -> Sandbox:
-    """Return the sandbox of the running event loop, opened if it is the first need."""
+    """Return the sandbox of the running event loop, opening it on first use."""
     loop = asyncio.get_running_loop()
     if loop not in _open:
         _set_up(lambda: bool(_opening))
         if not _opening:
-            fix = f"name in {SET_UP_VARIABLE} a module:function that calls use_sandbox"
+            fix = f"set {SET_UP_VARIABLE} to a module:function that calls use_sandbox"
             raise ScoreError(
-                f"scoring code needs a sandbox and there is none: {fix}", is_final=True
+                f"scoring code needs a sandbox, but this process has none: {fix}", is_final=True
             )
         try:
             _open[loop] = _opening[0]()
@@ -63,7 +63,7 @@ async def close_sandbox() -> None:
 
 
 def use_model(name: str, ask: Ask | None) -> None:
-    """Offer judges a chat model under a name; None takes it back."""
+    """Register a chat model for judges under a name; None removes it."""
     if ask is None:
         _models.pop(name, None)
     else:
@@ -71,19 +71,17 @@ def use_model(name: str, ask: Ask | None) -> None:
 
 
 def get_model(name: str) -> Ask:
-    """Return the chat model offered under a name."""
+    """Return the chat model registered under a name."""
     _set_up(lambda: name in _models)
     if name not in _models:
         known = ", ".join(sorted(_models)) or "none"
-        raise ScoreError(f"no model is called {name!r} in this process: {known}", is_final=True)
+        message = f"this process has no model called {name!r}; its models: {known}"
+        raise ScoreError(message, is_final=True)
     return _models[name]
 
 
 def _set_up(is_offered: Callable[[], bool]) -> None:
-    """Call the function the environment names, once: how a process started elsewhere is told.
-
-    One that fails is called again at the next need.
-    """
+    """Call the setup function named by the environment, once; after an error, try again later."""
     target = os.environ.get(SET_UP_VARIABLE, "")
     with _lock:
         if is_offered() or not target or target in _done:

@@ -1,14 +1,13 @@
-"""Instruction following: how many of a task's verifiable instructions an answer keeps.
+"""Instruction following: how many of a task's verifiable instructions an answer follows.
 
-A task's payload holds a list of objects: `check` names one of the counts or claims of
-`instruction_checks`, the other fields are its arguments. The value is 1 if all are kept and else 0
-(`mode = "strict"`), or the share that is kept (`mode = "fraction"`). The parts tell each check, by
-name and place.
+A task's payload holds a list of objects: `check` names one of `COUNTS` or `CLAIMS`, the other
+fields are its arguments. The value is 1 if all are followed, else 0 (`mode = "strict"`), or the
+share followed (`mode = "fraction"`). Each part of the reward is one check, named by position and
+name.
 
-Checks of verifiable instructions: what can be counted in a text, and what can be claimed of it.
-
-A count is bounded by the instruction: `at_least`, `at_most`, `exactly`. None knows a language: a
-word is a run of letters and digits in any script, a sentence ends with a full stop of any kind.
+A count is bounded by `at_least`, `at_most` or `exactly`; a claim is true or false. Checks work for
+every language: a word is a run of letters and digits in any script, and a sentence ends with any
+kind of full stop.
 """
 
 import json
@@ -36,13 +35,13 @@ def words(text: str) -> int:
 
 
 def sentences(text: str) -> int:
-    """Count sentences; a last one without a full stop counts."""
+    """Count sentences; a last one without a full stop counts too."""
     pieces = [each for each in _SENTENCE_END.split(text) if _WORD.search(each)]
     return len(pieces)
 
 
 def paragraphs(text: str) -> int:
-    """Count paragraphs: what empty lines, or lines of three or more asterisks, set apart."""
+    """Count paragraphs, separated by empty lines or lines of three or more asterisks."""
     pieces = [
         each for each in re.split(r"\n\s*\n|^\s*\*{3,}\s*$", text, flags=re.M) if each.strip()
     ]
@@ -50,29 +49,29 @@ def paragraphs(text: str) -> int:
 
 
 def keywords(text: str, *, all_of: Sequence[str]) -> bool:
-    """Want every one of these, whatever its case."""
+    """Require every one of these words, ignoring case."""
     return all(_occurrences(text, word) > 0 for word in _some(all_of))
 
 
 def forbidden(text: str, *, none_of: Sequence[str]) -> bool:
-    """Want none of these, whatever its case."""
+    """Require that none of these words occurs, ignoring case."""
     return not any(_occurrences(text, word) for word in _some(none_of))
 
 
 def keyword(text: str, *, word: str) -> int:
-    """Count a keyword, whatever its case."""
+    """Count a keyword, ignoring case."""
     return _occurrences(text, word)
 
 
 def letter(text: str, *, letter: str) -> int:
-    """Count a letter, whatever its case."""
+    """Count a letter, ignoring case."""
     if len(letter) != 1:
         raise ValueError(f"letter = {letter!r} must be one character")
     return text.casefold().count(letter.casefold())
 
 
 def json_only(text: str) -> bool:
-    """Want nothing but JSON, which may be fenced."""
+    """Require that the text is only JSON, which may be fenced."""
     stripped = text.strip()
     fenced = _FENCED.match(stripped)
     try:
@@ -88,18 +87,18 @@ def bullets(text: str) -> int:
 
 
 def numbered(text: str) -> int:
-    """Count points of a numbered list."""
+    """Count items of a numbered list."""
     return len(_NUMBERED.findall(text))
 
 
 def sections(text: str, *, marker: str = "Section") -> int:
-    """Count sections: lines that begin with a marker and a number."""
+    """Count sections: lines that start with a marker and a number."""
     found = re.findall(rf"^[ \t#*]*{re.escape(marker)}[ \t]+\d+", text, re.M | re.I)
     return len(found)
 
 
 def highlights(text: str) -> int:
-    """Count parts set between asterisks."""
+    """Count parts between asterisks."""
     return len(_HIGHLIGHT.findall(text))
 
 
@@ -115,48 +114,48 @@ def capitals(text: str) -> int:
 
 
 def lowercase(text: str) -> bool:
-    """Want no capital letter."""
+    """Require that the text has no capital letter."""
     return text == text.lower()
 
 
 def uppercase(text: str) -> bool:
-    """Want no small letter."""
+    """Require that the text has no small letter."""
     return text == text.upper()
 
 
 def starts_with(text: str, *, phrase: str) -> bool:
-    """Want a phrase at the beginning."""
+    """Require a phrase at the beginning."""
     return text.lstrip().startswith(phrase)
 
 
 def ends_with(text: str, *, phrase: str) -> bool:
-    """Want a phrase at the end."""
+    """Require a phrase at the end."""
     return text.rstrip().endswith(phrase)
 
 
 def no_commas(text: str) -> bool:
-    """Want no comma of any script."""
+    """Require that the text has no comma of any script."""
     return not any(comma in text for comma in ",，、،")
 
 
 def quoted(text: str) -> bool:
-    """Want the whole in double quotes."""
+    """Require double quotes around the whole text."""
     stripped = text.strip()
     return len(stripped) > 1 and stripped[0] in '"“„' and stripped[-1] in '"”“'
 
 
 def title(text: str) -> bool:
-    """Want a title in double angular brackets, such as <<title>>."""
+    """Require a title in double angle brackets, such as <<title>>."""
     return re.search(r"<<[^<>\n]*[^<>\s][^<>\n]*>>", text) is not None
 
 
 def postscript(text: str, *, marker: str = "P.S.") -> bool:
-    """Want a last paragraph that begins with a marker."""
+    """Require a line that starts with a marker, such as P.S."""
     return re.search(rf"^[ \t]*{re.escape(marker)}", text, re.M | re.I) is not None
 
 
 def one_of(text: str, *, options: Sequence[str]) -> bool:
-    """Want one of these and nothing else, but for space and a full stop."""
+    """Require exactly one of these options, ignoring outer space and a final full stop."""
     return text.strip().rstrip(".") in {each.rstrip(".") for each in _some(options)}
 
 
@@ -176,7 +175,7 @@ COUNTS: dict[str, Callable[..., int]] = {
         words,
     )
 }
-"""What can be counted, by name; an instruction bounds it."""
+"""Checks that count something, by name; the instruction gives the bounds."""
 CLAIMS: dict[str, Callable[..., bool]] = {
     claim.__name__: claim
     for claim in (
@@ -194,11 +193,11 @@ CLAIMS: dict[str, Callable[..., bool]] = {
         uppercase,
     )
 }
-"""What holds or does not, by name."""
+"""Checks that are true or false, by name."""
 
 
 def keeps(text: str, check: str, arguments: Mapping[str, Json]) -> bool:
-    """Say whether a text keeps an instruction; arguments of no use raise TypeError, ValueError."""
+    """Return whether a text follows an instruction; bad arguments raise TypeError or ValueError."""
     if check in CLAIMS:
         return CLAIMS[check](text, **arguments)
     bounds = {name: arguments[name] for name in _BOUNDS if name in arguments}
@@ -217,7 +216,10 @@ _BOUNDS: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def _occurrences(text: str, word: str) -> int:
-    """Count a word that stands by itself; in scripts without spaces, wherever it stands."""
+    """Count whole words; a word with non-ASCII letters is also counted inside other words.
+
+    Many scripts write no spaces, so word boundaries cannot be required there.
+    """
     if not word.strip():
         raise ValueError("a keyword is empty")
     edge = r"(?<!\w)%s(?!\w)" if word.isascii() else "%s"
@@ -245,7 +247,7 @@ def instructions(
     pattern: str | None = None,
     checks: Sequence[Json] | None = None,
 ) -> Reward:
-    """Score an answer by the instructions of its task, or by `checks` for every task alike."""
+    """Score an answer by its task's instructions, or by the same `checks` for every task."""
     if mode not in ("strict", "fraction"):
         raise ConfigError("reward.options.mode", mode, "use strict or fraction")
     wanted = get_expected(trajectory, key) if checks is None else list(checks)
@@ -269,7 +271,7 @@ def _name(instruction: Json) -> str:
 
 
 def _is_kept(text: str, instruction: Json) -> bool:
-    """Say whether a text keeps an instruction; an empty text keeps none, as nothing was said."""
+    """Return whether a text follows an instruction; an empty text follows none."""
     name = _name(instruction)
     given = cast("Mapping[str, Json]", instruction)
     arguments = {option: value for option, value in given.items() if option != "check"}

@@ -1,7 +1,7 @@
-"""Matching: whether the answer is the expected text, fits a pattern, or names the right choice.
+"""Match rewards: whether the answer equals a text, matches a pattern or names the right choice.
 
-All three return 1 or 0. Options common to all: `source` ("last" action or "all"), `pattern` (what
-of it counts), `key` (where the task's payload holds what is right).
+All three return 1 or 0. Their common options are `source` (the "last" action or "all"), `pattern`
+(which part of the answer counts) and `key` (where the task's payload holds the right answer).
 """
 
 import re
@@ -28,7 +28,7 @@ def exact(
     ignore_case: bool = False,
     ignore_space: bool = True,
 ) -> float:
-    """Return 1 if the answer is the expected text, or one of several."""
+    """Return 1 if the answer equals the expected text or one of several."""
     expected = get_texts(trajectory, key)
     answer = find_answer(trajectory, source=source, pattern=pattern)
     if answer is None:
@@ -49,7 +49,7 @@ def regex(
     whole: bool = False,
     ignore_case: bool = False,
 ) -> float:
-    """Return 1 if a pattern, given or the task's, is in the answer, or is all of it."""
+    """Return 1 if a pattern, given or the task's, matches in the answer or all of it (`whole`)."""
     wanted = get_expected(trajectory, key) if pattern is None else pattern
     if not isinstance(wanted, str):
         raise wrong_payload(key, wanted, "a regular expression")
@@ -68,7 +68,7 @@ def multiple_choice(
     source: Source = "last",
     pattern: str | None = None,
 ) -> float:
-    """Return 1 if the answer settles on the right letter; one that settles on none is wrong."""
+    """Return 1 if the answer names the right letter; an answer that names none is wrong."""
     if not choices.isalpha() or not choices.isascii() or len(set(choices.upper())) != len(choices):
         raise ConfigError("reward.options.choices", choices, "must be letters, each once")
     expected = get_expected(trajectory, key)
@@ -80,11 +80,11 @@ def multiple_choice(
 
 
 def find_choice(text: str, *, choices: str) -> str | None:
-    """Return the letter a text settles on, or None if there is none or more than one.
+    """Return the letter a text chooses, or None if it chooses none or several.
 
-    The clearest way of saying it that occurs decides: the text is nothing but a choice; a letter
-    in a box or in tags; after "answer is" and the like; at the head of a line; in brackets;
-    standing alone as a capital. Different letters said equally clearly settle nothing.
+    The clearest form that occurs decides, in this order: the text is only a choice; a letter in a
+    box or in tags; after "answer is" and similar; at the start of a line; in brackets; a capital
+    that stands alone. Different letters in the same form choose nothing.
     """
     letter = rf"(?i)(?<![a-z])[{choices}](?![a-z])"
     for way in _ways(choices):
@@ -96,7 +96,7 @@ def find_choice(text: str, *, choices: str) -> str | None:
 
 
 def _ways(choices: str) -> tuple[re.Pattern[str], ...]:
-    """Return the ways of naming choices, clearest first; `said` holds the letters of one."""
+    """Return patterns of naming a choice, clearest first; group `said` holds the letters."""
     capital = rf"[{choices}](?!\w)"
     small = rf"[{choices.lower()}](?=[)\]}}*_`\"']*\s*(?:$|[.,;:!?)]|\bor\b|\band\b))"
     one = rf"[(\[{{*_`\"'\s]*(?:{capital}|{small})[)\]}}*_`\"']*"
@@ -104,7 +104,7 @@ def _ways(choices: str) -> tuple[re.Pattern[str], ...]:
     several = rf"(?P<said>{one}{others})"
     cue = r"(?i:\b(?:answer|choice|option|pick|choose|select)s?\b)"
     link = r"(?i:\s+(?:is|was|would be|must be|should be))?\s*(?i:option|choice)?\s*[:=]?"
-    # A capital A or I before a small word is mostly a word of the sentence.
+    # A capital A or I before a small word is usually an English word, not a choice.
     alone = rf"(?![AI]\s+(?!is\b|was\b|because\b|since\b)[a-z])[{choices}]"
     return (
         compile_pattern(rf"^\s*{several}[.!]?\s*$"),

@@ -1,9 +1,9 @@
-"""Mathematics: whether the answer equals the expected expression, by `math-verify`.
+"""The math reward: whether the answer equals the expected expression, by `math-verify`.
 
-An expected answer that cannot be read is an error: nobody could be right. An answer of the model
-that cannot be read is wrong. One that takes too long to read or compare is neither: the time is no
-property of the answer, so it is an error. The limit is kept by an alarm signal, which works in the
-main thread only; elsewhere there is none, and whoever runs the function must have one.
+An expected answer that cannot be parsed is an error, because no answer could be right. A model's
+answer that cannot be parsed is wrong. An answer that takes too long to parse or compare is an
+error, because time depends on the machine, not on the answer. The time limit uses an alarm signal,
+which works only in the main thread; in other threads the caller must set a limit.
 """
 
 import logging
@@ -19,11 +19,11 @@ from rollart.rewards.answers import Source, find_answer, get_texts, wrong_payloa
 from rollart.types import Trajectory
 
 MOST_CHARACTERS = 4000
-"""Only the end of a longer answer is read: that is where answers are."""
+"""Only this many characters at the end of an answer are read: results come last."""
 _OURS = (MemoryError, ImportError, OSError)
-"""What is wrong with this process rather than with an answer."""
+"""Errors of this process rather than of an answer."""
 
-# It would say in every process that there is no limit off the main thread; the module says so.
+# It warns in every process that there is no time limit outside the main thread; see above.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
 
 
@@ -35,7 +35,7 @@ def math(
     pattern: str | None = None,
     timeout_s: int = 5,
 ) -> float:
-    """Return 1 if the answer equals the expected expression, or one of several."""
+    """Return 1 if the answer equals the expected expression or one of several."""
     if timeout_s < 1:
         raise ConfigError("reward.options.timeout_s", timeout_s, "must be a whole number from 1")
     limit_s = timeout_s if threading.current_thread() is threading.main_thread() else None
@@ -46,18 +46,18 @@ def math(
 
 
 def _read_expected(text: str, key: str, limit_s: int | None) -> list[Any]:
-    """Read an expected answer: all of it as LaTeX, else whatever expression is in it."""
+    """Parse an expected answer: all of it as LaTeX, else any expression in it."""
     forms = (text,) if "$" in text or "\\boxed" in text else (f"${text}$", text)
     for form in forms:
         read = _read(form, limit_s)
-        # A text alone is what is left where no expression could be read.
+        # Without any expression math-verify returns only the text itself.
         if any(not isinstance(each, str) for each in read):
             return read
     raise wrong_payload(key, text, "an expression math-verify can read")
 
 
 def _read(text: str, limit_s: int | None) -> list[Any]:
-    """Return the readings of a text, none if there is no expression in it."""
+    """Return the parsed forms of a text; an empty list if it has no expression."""
     try:
         return parse(text, parsing_timeout=limit_s, raise_on_error=True)  # pyright: ignore[reportArgumentType]
     except TimeoutException as error:
@@ -65,7 +65,7 @@ def _read(text: str, limit_s: int | None) -> list[Any]:
     except _OURS:
         raise
     except Exception:
-        # The parser gives up on odd input in many ways; all of them mean: not readable.
+        # The parser fails on odd input with many exceptions; all mean: not readable.
         return []
 
 
@@ -79,7 +79,7 @@ def _are_equal(expected: list[Any], given: list[Any], limit_s: int | None) -> bo
         except _OURS:
             raise
         except Exception:  # noqa: S112
-            # As above: what cannot be compared is not equal.
+            # As above: expressions that cannot be compared are not equal.
             continue
     return False
 

@@ -1,10 +1,12 @@
-"""Finding a reward function by name: a shipped one, `module:function` or `file.py:function`.
+"""The registry of reward functions: finds one by name and checks its options.
 
-A function takes a trajectory, or, if its first parameter is called `trajectories`, all attempts at
-a task; what else it takes by keyword are its options. A wrong name or option is one ConfigError
-before a run starts. Nothing is loaded but what is named: shipped modules with heavy packages stay
-unimported until one of their functions is asked for. A process that answers a network pins what it
-serves: from then on it finds nothing else, whoever names it, also within the options of a function.
+A name is a shipped function's, `module:function` or `file.py:function`. A function takes one
+trajectory or, if its first parameter is called `trajectories`, all attempts at a task; its other
+keyword parameters are its options. A wrong name or option raises one ConfigError before a run
+starts. Only the named module is imported, so heavy packages load only when needed.
+
+A process that serves a network pins the functions it serves; from then on no other function can be
+loaded, not even one named inside the options of a served function.
 """
 
 import inspect
@@ -17,26 +19,27 @@ from rollart.types import Json
 
 _SHORT = {target: name for name, target in BUILT_IN["reward"].items()}
 GROUP_PARAMETER = "trajectories"
-"""What the first parameter of a function is called that scores a whole group."""
+"""Name of the first parameter of functions that score a whole group."""
 _FIELD = "reward.function"
 _pinned: list[frozenset[str]] = []
-"""What this process serves, if it serves."""
+"""The functions this process serves; empty if it serves none."""
 
 
 def pin(functions: Iterable[str]) -> None:
-    """Let this process find these functions and no others from now on."""
+    """Allow this process to load only these functions from now on."""
     _pinned[:] = [frozenset(functions)]
 
 
 def is_pinned() -> bool:
-    """Say whether this process answers a network, so that options come from whoever calls."""
+    """Return whether this process serves a network, so that options come from outside."""
     return bool(_pinned)
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Return the function called `name`; a class or an object that can be called is one too."""
+    """Return the function called `name`, which may be any callable."""
     if _pinned and name not in _pinned[0]:
-        raise ConfigError(_FIELD, name, f"is not served here, {', '.join(sorted(_pinned[0]))} is")
+        fix = f"is not served here; this process serves {', '.join(sorted(_pinned[0]))}"
+        raise ConfigError(_FIELD, name, fix)
     target = split_name(resolve("reward", name))
     if target is None:
         raise ConfigError(_FIELD, name, describe_unknown("reward", name, own="function"))
@@ -55,18 +58,18 @@ def load_function(name: str) -> Callable[..., Any]:
 
 
 def shipped_name(name: str) -> str:
-    """Return the short name of a shipped function; "" for one of the user's own."""
+    """Return the short name of a shipped function; "" for a user's function."""
     return name if name in BUILT_IN["reward"] else _SHORT.get(name, "")
 
 
 def is_group_function(name: str) -> bool:
-    """Say whether the function called `name` scores all attempts at a task together."""
+    """Return whether the function called `name` scores all attempts at a task together."""
     first = next(iter(inspect.signature(load_function(name)).parameters), "")
     return first == GROUP_PARAMETER
 
 
 def check_options(name: str, options: Mapping[str, Json]) -> None:
-    """Refuse options the function does not take, and the lack of those it needs."""
+    """Raise a ConfigError for options the function does not take and for missing ones."""
     signature = inspect.signature(load_function(name))
     parameters = list(signature.parameters.values())[1:]
     is_open = any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters)

@@ -1,6 +1,6 @@
-"""A reward model: a sequence classifier with one output, read from a local directory.
+"""The reward model: a sequence classifier with one output, loaded from a local directory.
 
-It reads what was asked and answered as a conversation, in the chat template of its tokenizer where
+It reads the observations and the answer as a conversation, in its tokenizer's chat template if
 there is one. The attempts of a group are scored in batches. A model is loaded once per process and
 never from the network.
 """
@@ -27,7 +27,7 @@ def reward_model(
     max_tokens: int = 2048,
     squash: bool = False,
 ) -> list[Reward]:
-    """Return the model's score of each attempt, or with `squash` its sigmoid."""
+    """Return the model's score of each attempt, or its sigmoid with `squash`."""
     for name, value in (("batch", batch), ("max_tokens", max_tokens)):
         if value < 1:
             raise ConfigError(f"reward.options.{name}", value, "must be at least 1")
@@ -55,7 +55,7 @@ def _load(path: str) -> tuple[Any, Any]:
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
         raise ConfigError("reward.options.path", path, "its tokenizer has no pad or eos token")
-    # The end is kept of what is too long: the answer is there.
+    # A text that is too long keeps its end, where the answer is.
     tokenizer.truncation_side, tokenizer.padding_side = "left", "right"
     model.config.pad_token_id = tokenizer.pad_token_id
     return model.eval(), tokenizer

@@ -1,9 +1,9 @@
-"""Scoring: runs the function a call names and lets nothing through but finite rewards.
+"""Scoring: runs the function that a call names and returns only finite rewards.
 
-The function runs in the calling thread if it is `def`, and is awaited if it is `async def`: what
-it may take in time and memory is for whoever called to limit. Everything else that can be wrong
-with it becomes a ScoreError here which names the function, what it returned and what is wanted, so
-a mistake is never a score. An error is final if a second call must end the same way.
+A `def` function runs in the calling thread, an `async def` one is awaited; the caller limits its
+time and memory. Every other fault becomes a ScoreError that names the function, what it returned
+and what is expected, so a mistake never becomes a score. An error is final if a second call would
+fail the same way.
 """
 
 import inspect
@@ -18,9 +18,9 @@ from rollart.rewards.registry import check_options, load_function
 from rollart.types import Reward, ScoreCall
 
 MOST_PARTS = 256
-"""Named parts one reward may have."""
+"""Most named parts of one reward."""
 MOST_NAME = 128
-"""Characters the name of a part may have."""
+"""Most characters of a part's name."""
 _SHOWN = 80
 _WANTED = "a finite number or a Reward"
 
@@ -29,7 +29,7 @@ async def score(call: ScoreCall) -> tuple[Reward, ...]:
     """Return one reward for each trajectory of the call, or raise a ScoreError."""
     name = call.function
     if not call.trajectories:
-        raise ScoreError(f"{name}: a call without a trajectory", is_final=True)
+        raise ScoreError(f"{name}: the call has no trajectory", is_final=True)
     if not call.is_group and len(call.trajectories) != 1:
         count = len(call.trajectories)
         raise ScoreError(f"{name} scores one trajectory, {count} were given", is_final=True)
@@ -62,7 +62,7 @@ async def _run(call: ScoreCall, output: Output) -> object:
 
 
 def check_rewards(value: object, *, function: str, count: int) -> tuple[Reward, ...]:
-    """Return what a function said of a group if it is one reward for each of `count`."""
+    """Return a group function's result as rewards; raise unless it has one for each of `count`."""
     wanted = f"a list of {count}, one for each trajectory: {_WANTED}"
     if not isinstance(value, list | tuple):
         raise _refused(function, value, wanted)
@@ -73,7 +73,7 @@ def check_rewards(value: object, *, function: str, count: int) -> tuple[Reward, 
 
 
 def check_reward(value: object, *, function: str) -> Reward:
-    """Return what a function said of a trajectory if it is a finite number or a whole Reward."""
+    """Return a function's result as a Reward; raise unless it is a finite number or a Reward."""
     if not isinstance(value, Reward):
         return Reward(value=_number(value, function, _WANTED))
     parts = cast("object", value.parts)
@@ -93,7 +93,7 @@ def check_reward(value: object, *, function: str) -> Reward:
 
 
 def _number(value: object, function: str, wanted: str) -> float:
-    """Return a number as a float; texts and arrays are none."""
+    """Return a number as a float; refuse texts and arrays."""
     if not hasattr(type(value), "__float__") or getattr(value, "ndim", 0) != 0:
         raise _refused(function, value, wanted)
     try:

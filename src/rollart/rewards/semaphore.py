@@ -1,8 +1,8 @@
-"""Seats: how many may be at something at once in this process, whichever event loop they are on.
+"""A semaphore that works across event loops: at most `count` holders in this process.
 
-An instance that takes several calls at once runs each on a loop of its own thread, where a limit of
-asyncio's would hold for that loop alone. Seats are given in the order they were asked for, and one
-given to somebody who has gone meanwhile is passed on.
+An instance with several concurrent calls runs each on the event loop of its own thread, and
+`asyncio.Semaphore` would limit each loop separately. Waiters are served in the order they came. A
+permit given to a waiter that was cancelled meanwhile goes to the next one, so none is lost.
 """
 
 import asyncio
@@ -13,7 +13,14 @@ _Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
 
 
 class CrossLoopSemaphore:
-    """So many seats; held within `async with`."""
+    """Limits how many tasks are inside `async with` at once, in all event loops together.
+
+    Example:
+        >>> semaphore = CrossLoopSemaphore(8)
+        >>> async with semaphore:
+        ...     ...
+
+    """
 
     def __init__(self, count: int) -> None:
         self._free = count
@@ -32,6 +39,7 @@ class CrossLoopSemaphore:
             await waiter[1]
         except asyncio.CancelledError:
             if not self._withdraw(waiter):
+                # It left the queue because it got a permit, which it will not use.
                 self._pass_on()
             raise
 
@@ -39,7 +47,7 @@ class CrossLoopSemaphore:
         self._pass_on()
 
     def _withdraw(self, waiter: _Waiter) -> bool:
-        """Take a waiter out of the queue; say whether it was still there."""
+        """Remove a waiter from the queue; return whether it was still in it."""
         with self._lock:
             try:
                 self._waiting.remove(waiter)
@@ -48,15 +56,15 @@ class CrossLoopSemaphore:
             return True
 
     def _pass_on(self) -> None:
-        """Give a seat to whoever waits longest, or keep it free."""
+        """Give the permit to the longest waiter, or keep it free."""
         with self._lock:
             if not self._waiting:
                 self._free += 1
                 return
-            loop, seat = self._waiting.popleft()
-        loop.call_soon_threadsafe(_give, seat)
+            loop, permit = self._waiting.popleft()
+        loop.call_soon_threadsafe(_give, permit)
 
 
-def _give(seat: asyncio.Future[None]) -> None:
-    if not seat.done():  # else its waiter was cancelled, and passes the seat on itself
-        seat.set_result(None)
+def _give(permit: asyncio.Future[None]) -> None:
+    if not permit.done():  # otherwise its waiter was cancelled and passes the permit on itself
+        permit.set_result(None)

@@ -1,4 +1,4 @@
-"""Shaping: small rewards and penalties for the form of an answer, to be added to what is right.
+"""Shaping rewards: small rewards and penalties for an answer's form, added to its correctness.
 
 `well_formed` returns 1 or 0; `length` and `repetition` return a penalty between -1 and 0.
 """
@@ -23,7 +23,7 @@ def well_formed(
     pattern: str | None = None,
     source: Source = "last",
 ) -> float:
-    """Return 1 if the answer is these tags in order, each once and nothing beside, or a pattern."""
+    """Return 1 if the answer consists of these tags in order, each once, or matches a pattern."""
     text = (find_answer(trajectory, source=source) or "").strip()
     if pattern is not None:
         return float(compile_pattern(pattern).fullmatch(text) is not None)
@@ -46,7 +46,8 @@ def length(
     """Return a penalty that grows from 0 to -1 over the last `buffer` units before `limit`.
 
     Linear is the soft overlong punishment of DAPO: with s = limit - buffer, 0 up to s, then
-    (s - n) / buffer, and -1 beyond the limit. Cosine goes the same way, gently at both ends.
+    (s - n) / buffer, and -1 beyond the limit. Cosine has the same end points and a smooth start
+    and end.
     """
     if not 0 < buffer <= limit:
         raise ConfigError("reward.options.buffer", buffer, f"must be from 1 to limit = {limit}")
@@ -62,7 +63,7 @@ def length(
 def repetition(
     trajectory: Trajectory, *, n: int = 3, most: float = 1.0, source: Source = "last"
 ) -> float:
-    """Return minus the share of runs of `n` words that were there before, times `most`."""
+    """Return the share of `n`-grams that repeat an earlier one, times `-most`."""
     if n < 1:
         raise ConfigError("reward.options.n", n, "must be at least 1")
     words = (find_answer(trajectory, source=source) or "").lower().split()

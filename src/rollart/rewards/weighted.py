@@ -1,19 +1,13 @@
-"""Several reward functions in one call, each with a weight and a name.
+"""Weighted rewards: several reward functions in one call, added with weights.
 
-`terms` holds one object per function: `function`, and optionally `name` (the function's own by
-default), `weight` (1) and `options`. In `weighted_group` a function whose first parameter is
-`trajectories` compares the group; any other scores each attempt by itself.
+`terms` holds one object per function: `function`, and optionally `name` (default: the function's
+own), `weight` (default: 1) and `options`. In `weighted_group` a function whose first parameter is
+`trajectories` scores the group together; any other scores each attempt separately. Terms are
+loaded through the registry, so a process that serves a network refuses a term it does not serve.
 
-The terms name what is loaded. Where options come over the network that is no way around the list of
-functions served: a term that is not on it is refused as any call of it is.
-
-Combining: several functions' rewards of one trajectory as one.
-
-The value is the sum of weight times value. The parts keep what it was made of: every function's
-value under its name, and its own parts as "name/part". One function that failed fails the whole:
-a sum that lacks a term is a different reward, not a worse one.
-
-Pure.
+The value is the sum of weight times value. The parts keep each function's value under its name and
+its own parts as "name/part". If one function fails the whole reward fails, because a sum without
+one term is a different reward.
 """
 
 import asyncio
@@ -29,7 +23,7 @@ from rollart.types import Json, Reward, ScoreCall, Trajectory
 
 
 def combine(weights: Mapping[str, float], outcomes: Mapping[str, Reward | ScoreError]) -> Reward:
-    """Return the weighted sum of what the functions, by name, said of one trajectory."""
+    """Return the weighted sum of the functions' rewards for one trajectory."""
     if not weights or weights.keys() != outcomes.keys():
         named = f"weights for {_list(weights)}, rewards of {_list(outcomes)}"
         raise ScoreError(f"{named}: each function needs both", is_final=True)
@@ -65,7 +59,12 @@ _FIELDS = ("function", "name", "weight", "options")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """One function of several."""
+    """One function of several.
+
+    Example:
+        >>> Term(name="style", function="well_formed", weight=0.2, options={"tags": ["answer"]})
+
+    """
 
     name: str
     function: str
@@ -86,14 +85,14 @@ async def weighted_group(
 
 
 def read_terms(terms: object) -> tuple[Term, ...]:
-    """Return the terms of an option, checked."""
+    """Return the checked terms of an option."""
     if not isinstance(terms, list | tuple) or not terms:
         raise ConfigError("reward.terms", terms, "must be a list of at least one function")
     read = tuple(_read_term(each) for each in cast("list[object]", terms))
     names = [term.name for term in read]
     for name in names:
         if names.count(name) > 1:
-            raise ConfigError("reward.terms.name", name, "is given twice: name them apart")
+            raise ConfigError("reward.terms.name", name, "is used twice: give each its own name")
     return read
 
 
@@ -136,10 +135,10 @@ async def _score_all(
 def _calls(
     trajectories: tuple[Trajectory, ...], term: Term, is_group: bool
 ) -> tuple[ScoreCall, ...]:
-    """Return the calls of one function: one for the group if it compares, else one per attempt."""
+    """Return one function's calls: one for the whole group, or one per attempt."""
     together = is_group_function(term.function)
     if together and not is_group:
-        fix = "it compares attempts: name it in weighted_group"
+        fix = "it compares attempts: use it in weighted_group"
         raise ConfigError("reward.terms.function", term.function, fix)
     batches = (trajectories,) if together else tuple((each,) for each in trajectories)
     return tuple(

@@ -1,7 +1,7 @@
-"""Sandboxes, adapters of the Sandbox port: where model-written programs run.
+"""Sandboxes: adapters of the `Sandbox` port that run programs written by a model.
 
-One program per sandbox: it is thrown away afterwards, so nothing leaks from one to the next.
-What is closed, what is not, and how it was tested is in `docs/sandbox.md`.
+Each sandbox runs one program and is then deleted, so nothing leaks from one program to the next.
+`docs/sandbox.md` lists what is blocked, what is not, and how both were tested.
 """
 
 from dataclasses import replace
@@ -13,7 +13,7 @@ from rollart.sandbox.options import SandboxOptions
 
 
 def open_sandbox(options: SandboxOptions) -> Sandbox:
-    """Open the sandbox that the options name; raise a ConfigError that says what is missing.
+    """Open the sandbox that the options name; raise a ConfigError that names what is missing.
 
     Example:
         >>> sandbox = open_sandbox(SandboxOptions(kind="bubblewrap", warm=1))
@@ -35,7 +35,7 @@ def open_sandbox(options: SandboxOptions) -> Sandbox:
 
 
 def _prepared(options: SandboxOptions) -> SandboxOptions:
-    """Return the options with the root that holds their packages, built now if it is not there."""
+    """Return the options with `root` set to one that holds the packages; build it if needed."""
     if not options.packages:
         return options
     from rollart.sandbox.root import build_root  # noqa: PLC0415

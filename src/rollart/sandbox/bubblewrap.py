@@ -1,16 +1,13 @@
-"""Sandboxes made by bubblewrap: own namespaces, a read-only root, a filter, limits.
+"""Bubblewrap sandboxes: own namespaces, a read-only root, a system call filter and limits.
 
-Started by root, the runner keeps the rights to change user and no other, and the program becomes a
-user that exists nowhere else, another for each sandbox: it cannot touch even the runner. Started
-by anyone else, a user namespace maps the caller to an unprivileged user inside; root gets the same
-with `as_user`, a user that must be able to read the interpreter.
+Started by root, the runner keeps only the right to change user, and each program runs under a user
+id that no other process has, so it cannot touch even the runner. Started by another user, a user
+namespace maps the caller to an unprivileged user; root gets the same with `as_user`, a user that
+must be able to read the interpreter.
 
-The bubblewrap sandbox: cells started when asked for, or kept warm before.
-
-A warm cell is a sandbox whose runner has started and imported the usual modules; it takes one
-program and is thrown away like any other, so warmth costs no isolation. At most `concurrency`
-programs run at once and `warm` cells wait beside them; new ones are started in pauses, when no
-program waits for its turn, so that filling up slows nobody.
+At most `concurrency` programs run at once. Beside them wait `warm` sandboxes whose runner has
+already imported the usual modules. A warm sandbox also runs one program and is then deleted, so
+warmth costs no isolation. New ones start only while no program waits, so they delay no program.
 """
 
 import asyncio
@@ -22,34 +19,34 @@ from collections import deque
 from collections.abc import Mapping
 
 from rollart.errors import ConfigError, SandboxError
-from rollart.sandbox.cell import Cell
 from rollart.sandbox.cgroups import ControlGroup, ControlGroups, open_groups
 from rollart.sandbox.messages import read_frame
 from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.process import SandboxProcess
 from rollart.sandbox.root import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
 from rollart.sandbox.seccomp import build_filter
 from rollart.types import Program, ProgramResult
 
 FIRST_UID = 0x40000000
-"""Users from here on exist on no host; each living sandbox has one of its own."""
+"""First user id that no host uses; each running sandbox has its own."""
 UIDS_PER_OWNER = 256
-"""How far apart the users begin that two processes of the host give to their sandboxes."""
+"""User ids reserved for each process that starts sandboxes, so that two never share one."""
 NOBODY = 65534
 ENTER = (
     'trap "" INT; while [ "$1" != -- ]; do echo $$ >"$1" || exit 125; shift; done; shift; exec "$@"'
 )
-"""A shell's way into the control groups before bubblewrap begins.
+"""Shell script that enters the control groups, then executes bubblewrap.
 
-The runner ignores interrupts, or a program could end it by one: process 1 is safe from its
-namespace only where it handles no signal.
+It ignores SIGINT, and the runner inherits that: the kernel protects process 1 of a namespace only
+from signals it does not handle, and Python handles SIGINT, so a program could kill the runner.
 """
 MOST_ERROR_BYTES = 4096
 
 _leased: set[int] = set()
 
 
-class CellBuilder:
-    """Starts cells; owns the control groups and the users they are given."""
+class SandboxLauncher:
+    """Starts sandbox processes; owns their control groups and user ids."""
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class CellBuilder:
         self._bubblewrap = bubblewrap
         self._options = options
         self._as_user = as_user
-        # Root mapped to another user would still be root to the files of /proc/sys.
+        # Root mapped to another user could still write the files of /proc/sys as root.
         self._is_root = os.geteuid() == 0 and as_user is None
         self._root = find_root(options.root, options.python)
         self._filter = build_filter()
@@ -75,7 +72,7 @@ class CellBuilder:
         )
 
     def describe(self) -> Mapping[str, str]:
-        """Say what holds the sandboxes here."""
+        """Return which mechanism enforces each limit on this machine."""
         has_groups = self._groups is not None
         together = "cgroup v1, all processes together"
         alone = "rlimit, each process by itself"
@@ -89,11 +86,11 @@ class CellBuilder:
             "root": self._options.root or "this machine's /usr and Python",
         }
 
-    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> Cell:
+    async def start(self, *, files_bytes: int, preload: tuple[str, ...] = ()) -> SandboxProcess:
         """Start a sandbox and return it once its runner waits for a program.
 
-        A cancelled start is finished first, then ended: bubblewrap killed half-way can leave a
-        child that has not yet asked to die with it.
+        When cancelled, finish the start and then end the sandbox: killed half-way, bubblewrap can
+        leave a child that has not yet asked the kernel to die with its parent.
         """
         starting = asyncio.create_task(self._start(files_bytes, preload))
         try:
@@ -106,13 +103,13 @@ class CellBuilder:
                 await self.discard(starting.result())
             raise
 
-    async def discard(self, cell: Cell) -> None:
-        """End a cell and take back what it was given."""
-        await cell.end()
-        self._release(cell.uid)
+    async def discard(self, sandbox: SandboxProcess) -> None:
+        """End a sandbox and free its user id."""
+        await sandbox.end()
+        self._release(sandbox.uid)
 
     def close(self) -> None:
-        """Remove the control groups; all cells have ended."""
+        """Remove the control groups; all sandboxes have ended."""
         if self._groups is not None:
             self._groups.close()
 
@@ -126,18 +123,18 @@ class CellBuilder:
     def _release(self, uid: int | None) -> None:
         _leased.discard(-1 if uid is None else uid)
 
-    async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> Cell:
+    async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> SandboxProcess:
         uid = self._lease() if self._is_root else None
         group: ControlGroup | None = None
-        cell: Cell | None = None
+        sandbox: SandboxProcess | None = None
         try:
             group = self._groups.make() if self._groups is not None else None
             process, info = await self._spawn(files_bytes, preload, group)
             pidfd = await self._await_ready(process, info)
-            cell = Cell(process, pidfd=pidfd, group=group, uid=uid)
-            return cell
+            sandbox = SandboxProcess(process, pidfd=pidfd, group=group, uid=uid)
+            return sandbox
         finally:
-            if cell is None:
+            if sandbox is None:
                 self._release(uid)
                 if group is not None:
                     await group.remove()
@@ -145,7 +142,7 @@ class CellBuilder:
     async def _spawn(
         self, files_bytes: int, preload: tuple[str, ...], group: ControlGroup | None
     ) -> tuple[asyncio.subprocess.Process, int]:
-        """Start bubblewrap; return its process and where it tells its child's id."""
+        """Start bubblewrap; return its process and the descriptor it reports its child's id on."""
         info_read, info_write = os.pipe()
         given = [info_write]
         try:
@@ -176,7 +173,7 @@ class CellBuilder:
         return process, info_read
 
     async def _await_ready(self, process: asyncio.subprocess.Process, info: int) -> int:
-        """Wait for the runner; return a descriptor of process 1, or leave nothing running."""
+        """Wait for the runner and return a pidfd of process 1; on failure kill bubblewrap."""
         seconds = self._options.start_timeout_s
         try:
             async with asyncio.timeout(seconds):
@@ -193,7 +190,7 @@ class CellBuilder:
             os.close(info)
 
     def _command(self, given: list[int], *, files_bytes: int) -> list[str]:
-        """Return bubblewrap's command line; descriptors it names are added to `given`."""
+        """Return bubblewrap's command line; append the descriptors it names to `given`."""
         command = [self._bubblewrap, "--die-with-parent", "--new-session", "--as-pid-1"]
         command += ["--info-fd", str(given[0]), "--hostname", "sandbox", "--clearenv"]
         if self._is_root:
@@ -219,16 +216,16 @@ class CellBuilder:
 
 
 async def _wait_ready(process: asyncio.subprocess.Process) -> None:
-    """Wait until the runner says it is ready; raise what bubblewrap said if it never does."""
+    """Wait until the runner is ready; raise bubblewrap's error output if it exits first."""
     assert process.stdout is not None
     assert process.stderr is not None
     if await read_frame(process.stdout) != (b"r", b""):
         said = (await process.stderr.read(MOST_ERROR_BYTES)).decode(errors="replace").strip()
-        raise SandboxError(f"a sandbox did not start: {said or 'bubblewrap said nothing'}")
+        raise SandboxError(f"a sandbox did not start: {said or 'bubblewrap gave no reason'}")
 
 
 def _pipe_of(content: bytes) -> int:
-    """Return a descriptor that gives `content`, which a pipe holds whole, and then ends."""
+    """Return the read end of a pipe filled with `content`, which must fit the pipe's buffer."""
     read, write = os.pipe()
     os.write(write, content)
     os.close(write)
@@ -236,93 +233,94 @@ def _pipe_of(content: bytes) -> int:
 
 
 def _open_first(info: bytes) -> int:
-    """Return a descriptor of a sandbox's process 1, from what bubblewrap told."""
+    """Return a pidfd of a sandbox's process 1, named in the JSON that bubblewrap wrote."""
     return os.pidfd_open(json.loads(info)["child-pid"])
 
 
 class BubblewrapSandbox:
     """Runs each program in a bubblewrap sandbox of its own."""
 
-    def __init__(self, options: SandboxOptions, builder: CellBuilder | None = None) -> None:
+    def __init__(self, options: SandboxOptions, launcher: SandboxLauncher | None = None) -> None:
         self.limits = options.limits
         self._options = options
-        self._builder = builder or CellBuilder(options)
-        self._seats = asyncio.Semaphore(options.concurrency)
-        self._warm: deque[asyncio.Task[Cell]] = deque()
-        self._running: set[Cell] = set()
+        self._launcher = launcher or SandboxLauncher(options)
+        self._slots = asyncio.Semaphore(options.concurrency)
+        self._warm: deque[asyncio.Task[SandboxProcess]] = deque()
+        self._running: set[SandboxProcess] = set()
         self._waiting = 0
         self._is_closed = False
 
     def describe(self) -> Mapping[str, str]:
-        """Say what holds programs here, limit by limit."""
-        return self._builder.describe()
+        """Return which mechanism enforces each limit."""
+        return self._launcher.describe()
 
     async def warm_up(self) -> None:
-        """Start the warm cells and wait until they are ready."""
+        """Start the warm sandboxes and wait until they are ready."""
         self._refill()
         if self._warm:
             await asyncio.wait(self._warm)
 
     async def run(self, program: Program) -> ProgramResult:
-        """Run a program to its end or its limits; cancelling the await kills it."""
+        """Run a program until it ends or reaches a limit; cancelling the await kills it."""
         self._waiting += 1
         try:
-            await self._seats.acquire()
+            await self._slots.acquire()
         finally:
             self._waiting -= 1
         try:
             return await self._run(program)
         finally:
-            self._seats.release()
+            self._slots.release()
             if self._waiting == 0:
                 self._refill()
 
     async def close(self) -> None:
-        """Kill what runs and remove what was made."""
+        """Kill running programs and remove the control groups."""
         self._is_closed = True
         for task in self._warm:
             task.cancel()
         while self._warm:
             with contextlib.suppress(asyncio.CancelledError, SandboxError):
-                await self._builder.discard(await self._warm.popleft())
-        for cell in self._running:
-            cell.kill()
+                await self._launcher.discard(await self._warm.popleft())
+        for sandbox in self._running:
+            sandbox.kill()
+        # Holding every slot means that no run is left; only then can the groups be removed.
         for _ in range(self._options.concurrency):
-            await self._seats.acquire()
-        self._builder.close()
+            await self._slots.acquire()
+        self._launcher.close()
         for _ in range(self._options.concurrency):
-            self._seats.release()
+            self._slots.release()
 
     async def _run(self, program: Program) -> ProgramResult:
         self._refuse_closed()
         called_at = asyncio.get_running_loop().time()
-        cell = await self._take(program.limits.files_bytes)
-        self._running.add(cell)
+        sandbox = await self._take(program.limits.files_bytes)
+        self._running.add(sandbox)
         try:
             self._refuse_closed()
-            return await cell.run(program, called_at=called_at)
+            return await sandbox.run(program, called_at=called_at)
         finally:
             try:
-                await self._builder.discard(cell)
+                await self._launcher.discard(sandbox)
             finally:
-                self._running.discard(cell)
+                self._running.discard(sandbox)
 
-    async def _take(self, files_bytes: int) -> Cell:
-        """Return a cell: a warm one if it fits, else a new one."""
+    async def _take(self, files_bytes: int) -> SandboxProcess:
+        """Return a warm sandbox if its file limit matches, else start a new one."""
         while self._warm and files_bytes == self.limits.files_bytes:
             try:
-                cell = await self._warm.popleft()
+                sandbox = await self._warm.popleft()
             except (SandboxError, OSError):
-                # Nobody waited for that start; this program may be luckier.
+                # That start failed in the background; a new start may still succeed.
                 continue
-            if cell.is_alive:
-                return cell
-            await self._builder.discard(cell)
-        return await self._builder.start(files_bytes=files_bytes)
+            if sandbox.is_alive:
+                return sandbox
+            await self._launcher.discard(sandbox)
+        return await self._launcher.start(files_bytes=files_bytes)
 
     def _refill(self) -> None:
         while len(self._warm) < self._options.warm and not self._is_closed:
-            start = self._builder.start(
+            start = self._launcher.start(
                 files_bytes=self.limits.files_bytes, preload=self._options.preload
             )
             self._warm.append(asyncio.create_task(start))

@@ -1,9 +1,9 @@
-"""Control groups of sandboxes: limits that hold for all processes of one together.
+"""Control groups of sandboxes: limits on all processes of a sandbox together.
 
-A group is a child of this process's own group in each controller (version 1 hierarchies), so
-what limits this process goes on limiting its sandboxes. One parent holds all sandboxes of a
-process: its small share of the processor bounds what they take from the host's own work,
-however many there are. Version 2 hierarchies are not used; there, rlimits stand in.
+Each group is a child of this process's own group in each controller (cgroup version 1), so limits
+on this process also bind its sandboxes. All sandboxes of a process share one parent group with a
+small processor share: however many run, they take little time from the host's own work. Version 2
+is not supported; there, rlimits are used instead.
 """
 
 import asyncio
@@ -19,9 +19,9 @@ from pathlib import Path
 MOUNT = Path("/sys/fs/cgroup")
 CONTROLLERS = ("memory", "pids", "cpu", "cpuacct")
 RUNNER_BYTES = 16 * 2**20
-"""What the runner and bubblewrap may take beside the program's own memory."""
+"""Memory for the runner and bubblewrap, added to the program's own limit."""
 RUNNER_PROCESSES = 3
-"""The runner's two threads and bubblewrap's own process, which are in the group too."""
+"""The runner's two threads and bubblewrap's process, which count towards the group's limit."""
 REMOVAL_PAUSE_S = 0.005
 
 _numbers = itertools.count()
@@ -29,14 +29,19 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUsage:
-    """What the processes of a group have had of the processors so far."""
+    """Processor time the processes of a group have used so far.
+
+    Example:
+        >>> usage = CpuUsage(cpu_s=0.42, waits_s={4711: 0.05})
+
+    """
 
     cpu_s: float
     waits_s: Mapping[int, float]
-    """How long each living thread was ready to run without running; empty where not counted."""
+    """Seconds each living thread was ready but not running; empty if the kernel keeps no count."""
 
     def waited_since(self, before: "CpuUsage") -> float | None:
-        """Return the longest that one thread waited since; None where nobody counts."""
+        """Return the longest wait of one thread since `before`; None if it is not counted."""
         waits = (wait - before.waits_s.get(task, 0.0) for task, wait in self.waits_s.items())
         return max(waits, default=None)
 
@@ -49,14 +54,15 @@ class ControlGroup:
 
     @property
     def entrances(self) -> tuple[str, ...]:
-        """Files a process writes its id to, to enter."""
+        """Files to which a process writes its id to enter the group."""
         return tuple(str(path / "cgroup.procs") for path in self._directories.values())
 
     def limit(self, *, memory_bytes: int, processes: int) -> None:
-        """Set what its processes may use together."""
+        """Limit what its processes may use together."""
         memory = self._directories["memory"]
         total = str(memory_bytes + RUNNER_BYTES)
         swap = memory / "memory.memsw.limit_in_bytes"
+        # The kernel refuses a memory limit above the memory-and-swap limit: lift that first.
         if swap.exists():
             swap.write_text("-1")
         (memory / "memory.limit_in_bytes").write_text(total)
@@ -65,11 +71,11 @@ class ControlGroup:
         (self._directories["pids"] / "pids.max").write_text(str(processes + RUNNER_PROCESSES))
 
     def cpu_s(self) -> float:
-        """Return the processor seconds its processes used so far."""
+        """Return the processor seconds its processes have used."""
         return int((self._directories["cpuacct"] / "cpuacct.usage").read_text()) / 1e9
 
     def usage(self) -> CpuUsage:
-        """Return what its processes had so far, and how long they waited for it."""
+        """Return the processor time its processes have used and waited for."""
         waits: dict[int, float] = {}
         for pid in (self._directories["cpuacct"] / "cgroup.procs").read_text().split():
             for path in Path("/proc", pid, "task").glob("*/schedstat"):
@@ -78,13 +84,13 @@ class ControlGroup:
         return CpuUsage(cpu_s=self.cpu_s(), waits_s=waits)
 
     def memory_kills(self) -> int:
-        """Return how many of its processes the kernel killed for want of memory."""
+        """Return how many of its processes the kernel killed because memory ran out."""
         lines = (self._directories["memory"] / "memory.oom_control").read_text().splitlines()
         counts = dict(line.split() for line in lines)
         return int(counts["oom_kill"])
 
     def watch_memory(self) -> int:
-        """Return an event descriptor that is readable once memory ran out."""
+        """Return an event descriptor that becomes readable when memory runs out."""
         memory = self._directories["memory"]
         event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         control = os.open(memory / "memory.oom_control", os.O_RDONLY | os.O_CLOEXEC)
@@ -95,9 +101,9 @@ class ControlGroup:
         return event
 
     async def remove(self) -> None:
-        """Kill what is still in the group, wait until it is gone and remove the group.
+        """Kill processes still in the group, wait for them and remove the group.
 
-        Nothing is, but where a sandbox was given up half started: bubblewrap's child then dies a
+        Usually none is left. After a start that was abandoned half-way, bubblewrap's child dies a
         moment after bubblewrap.
         """
         for path in self._directories.values():
@@ -107,7 +113,7 @@ class ControlGroup:
 
 
 class ControlGroups:
-    """All sandboxes' groups of one owner, below one parent per controller."""
+    """The groups of all sandboxes of one process, below one parent per controller."""
 
     def __init__(self, parents: dict[str, Path]) -> None:
         self._parents = parents
@@ -122,14 +128,14 @@ class ControlGroups:
         return ControlGroup(directories)
 
     def close(self) -> None:
-        """Remove the parents; their groups are gone."""
+        """Remove the parent groups; their children must have been removed."""
         for path in self._parents.values():
             with contextlib.suppress(FileNotFoundError):
                 path.rmdir()
 
 
 def open_groups(cpu_shares: int) -> ControlGroups | None:
-    """Open groups below this process's own, or None where it may not or cannot."""
+    """Create a parent group below this process's own; return None if that is not possible."""
     own = own_groups()
     if own is None:
         return None
@@ -147,7 +153,7 @@ def open_groups(cpu_shares: int) -> ControlGroups | None:
 
 
 def own_groups() -> dict[str, Path] | None:
-    """Return this process's group in each controller, None unless all are version 1."""
+    """Return this process's group in each controller; None unless all are version 1."""
     own: dict[str, Path] = {}
     for line in Path("/proc/self/cgroup").read_text(encoding="ascii").splitlines():
         _, names, path = line.split(":", 2)
@@ -159,7 +165,7 @@ def own_groups() -> dict[str, Path] | None:
 
 
 def _is_removed(path: Path) -> bool:
-    """Remove an empty group; say False if it is not empty."""
+    """Remove a group; return False if it still holds processes."""
     try:
         path.rmdir()
     except FileNotFoundError:
@@ -172,10 +178,10 @@ def _is_removed(path: Path) -> bool:
 
 
 def _remove_left(parent: Path) -> None:
-    """Remove groups whose owner was killed before it could.
+    """Remove groups whose owner was killed before it could remove them.
 
-    Its sandboxes died with it, but for one that was just starting: bubblewrap's child may then
-    wait for ever for its dead parent. It runs no program yet; it is killed here.
+    Its sandboxes died with it, except one that was just starting: bubblewrap's child may then wait
+    for ever for its dead parent. It runs no program yet, and is killed here.
     """
     for path in parent.glob("rollart-*"):
         owner = path.name.split("-")[1]

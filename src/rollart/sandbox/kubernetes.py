@@ -1,14 +1,12 @@
-"""Programs as pods: a secret and a pod are made, watched to the end, read and deleted.
+"""Kubernetes sandboxes: each program runs in a pod of its own, deleted when it has ended.
 
-Speaks the cluster's REST interface over the standard library's HTTP client, a thread per request.
-What the pod's log says and what the cluster says of its end become one result. Both objects are
-deleted whatever happens; a pod whose owner died ends by its own deadline.
+A secret carries `runner.py` and the program's message into the pod. The pod runs as an
+unprivileged user without service account token or capabilities, on a read-only root with a small
+private /tmp and its own limits, and is never restarted. A NetworkPolicy of the namespace blocks
+all traffic. The result combines the pod's log with the status the cluster reports.
 
-What a cluster is asked for: one pod and one secret for a program, a policy for the namespace.
-
-A pod runs the same runner as any sandbox here, from a secret that holds it and the message. It is
-no user of its node's, has no service account token, no rights, a read-only root, a small private
-/tmp, limits of its own, and is never restarted. The namespace's policy lets nothing in or out.
+Pod and secret are deleted in a `finally`, so neither outlives its run; if this process is killed,
+the pod's own deadline ends it. Requests use the standard library's HTTP client in threads.
 """
 
 import asyncio
@@ -27,21 +25,21 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from rollart.errors import ConfigError, SandboxError
-from rollart.sandbox.cell import KILLED, classify
 from rollart.sandbox.messages import Setting, decode_words, encode
 from rollart.sandbox.options import KubernetesOptions, SandboxOptions
+from rollart.sandbox.process import KILLED, classify
 from rollart.sandbox.root import RUNNER
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
 USER = 65534
 FOLDER = "/program"
 RUNNER_BYTES = 32 * 2**20
-"""What the runner may take beside the program's own memory."""
+"""Memory for the runner, added to the program's own limit."""
 LABELS = {"app.kubernetes.io/name": "rollart-sandbox"}
 
 
 def network_policy(options: KubernetesOptions) -> dict[str, Any]:
-    """Return the policy that cuts all sandbox pods of the namespace off."""
+    """Return the policy that blocks all traffic of the namespace's sandbox pods."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -72,13 +70,14 @@ def secret(name: str, program: Program, options: KubernetesOptions) -> dict[str,
 
 
 def pod(name: str, limits: ProgramLimits, options: KubernetesOptions) -> dict[str, Any]:
-    """Return the pod that runs one program."""
+    """Return the manifest of the pod that runs one program."""
     volumes = [
         {"name": "program", "secret": {"secretName": name, "defaultMode": 0o444}},
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": str(limits.files_bytes)}},
     ]
     spec: dict[str, Any] = {
         "restartPolicy": "Never",
+        # Ends the pod even if this process dies and cannot delete it.
         "activeDeadlineSeconds": math.ceil(options.start_timeout_s + limits.wall_s),
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -87,6 +86,7 @@ def pod(name: str, limits: ProgramLimits, options: KubernetesOptions) -> dict[st
         "hostIPC": False,
         "shareProcessNamespace": False,
         "terminationGracePeriodSeconds": 0,
+        # A name server that answers nothing: lookups would otherwise leave the pod.
         "dnsPolicy": "None",
         "dnsConfig": {"nameservers": ["127.0.0.1"]},
         "securityContext": {
@@ -143,7 +143,7 @@ TIMEOUT_S = 30.0
 
 
 class KubernetesClient:
-    """The REST interface of a cluster, as far as sandboxes need it."""
+    """The part of a cluster's REST interface that sandboxes need."""
 
     def __init__(self, options: KubernetesOptions) -> None:
         url = options.url or _own_cluster()
@@ -152,12 +152,12 @@ class KubernetesClient:
         self._is_secure = parts.scheme == "https"
         self._options = options
         if self._is_secure and not Path(options.ca_file).is_file():
-            raise ConfigError("sandbox.kubernetes.ca_file", options.ca_file, "is not there")
+            raise ConfigError("sandbox.kubernetes.ca_file", options.ca_file, "does not exist")
         if not Path(options.token_file).is_file():
-            raise ConfigError("sandbox.kubernetes.token_file", options.token_file, "is not there")
+            raise ConfigError("sandbox.kubernetes.token_file", options.token_file, "does not exist")
 
     def call(self, method: str, path: str, body: object = None) -> bytes:
-        """Make one request; return what was answered, raise a SandboxError if it was refused."""
+        """Make one request and return its response body; raise a SandboxError if it failed."""
         connection, response = self._open(method, path, body, TIMEOUT_S)
         try:
             return response.read(MOST_LOG_BYTES)
@@ -165,13 +165,13 @@ class KubernetesClient:
             connection.close()
 
     def watch(self, path: str, timeout_s: float) -> Iterator[Mapping[str, Any]]:
-        """Give the events of a watch as they come."""
+        """Yield the events of a watch as they arrive."""
         connection, response = self._open("GET", path, None, timeout_s)
         try:
             while line := response.readline():
                 yield json.loads(line)
         except TimeoutError:
-            raise SandboxError(f"no end of the pod was seen within {timeout_s:.0f} s") from None
+            raise SandboxError(f"the pod did not end within {timeout_s:.0f} s") from None
         finally:
             connection.close()
 
@@ -210,13 +210,13 @@ class KubernetesSandbox:
         self.limits = options.limits
         self._options = options.kubernetes
         self._cluster = KubernetesClient(options.kubernetes)
-        self._seats = asyncio.Semaphore(options.concurrency)
+        self._slots = asyncio.Semaphore(options.concurrency)
         self._base = f"/api/v1/namespaces/{quote(options.kubernetes.namespace)}"
         self._running: set[asyncio.Task[Any]] = set()
         self._has_policy = False
 
     def describe(self) -> Mapping[str, str]:
-        """Say what holds programs here, limit by limit."""
+        """Return which mechanism enforces each limit."""
         return {
             "user": "65534, no service account",
             "seccomp": "RuntimeDefault",
@@ -228,8 +228,8 @@ class KubernetesSandbox:
         }
 
     async def run(self, program: Program) -> ProgramResult:
-        """Run a program to its end or its limits; cancelling the await deletes its pod."""
-        async with self._seats:
+        """Run a program until it ends or reaches a limit; cancelling the await deletes its pod."""
+        async with self._slots:
             task = asyncio.current_task()
             assert task is not None
             self._running.add(task)
@@ -239,7 +239,7 @@ class KubernetesSandbox:
                 self._running.discard(task)
 
     async def close(self) -> None:
-        """Cancel what runs; each run deletes its own pod."""
+        """Cancel all runs; each deletes its own pod."""
         for task in self._running:
             task.cancel()
         if self._running:
@@ -262,7 +262,7 @@ class KubernetesSandbox:
         return conclude(status, log, total_s=total_s)
 
     async def _deny_network(self) -> None:
-        """Put the policy in place before the first pod, and know that it is."""
+        """Create the network policy before the first pod, unless it exists (409)."""
         if self._has_policy:
             return
         policy = network_policy(self._options)
@@ -275,7 +275,7 @@ class KubernetesSandbox:
         self._has_policy = True
 
     async def _create(self, kind: str, manifest: Mapping[str, Any]) -> None:
-        """Make an object; cancelled, only once it is there and can be deleted."""
+        """Create an object; when cancelled, wait for the request first, so it can be deleted."""
         path = f"{self._base}/{kind}"
         making = asyncio.create_task(asyncio.to_thread(self._cluster.call, "POST", path, manifest))
         try:
@@ -284,11 +284,11 @@ class KubernetesSandbox:
             while not making.done():
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.wait({making})
-            making.exception()  # Seen: the object is deleted whether it was made or not.
+            making.exception()  # Marks it as retrieved; the object is deleted in either case.
             raise
 
     async def _delete(self, kind: str, name: str) -> None:
-        """Delete an object; one that was never made is not there."""
+        """Delete an object; one that was never created (404) is no error."""
         path = f"{self._base}/{kind}/{name}?gracePeriodSeconds=0"
         try:
             await asyncio.to_thread(self._cluster.call, "DELETE", path)
@@ -297,7 +297,7 @@ class KubernetesSandbox:
                 raise
 
     def _await_end(self, name: str, wall_s: float) -> Mapping[str, Any]:
-        """Watch a pod until it has ended; return its status."""
+        """Watch a pod until it has ended and return its status."""
         timeout_s = self._options.start_timeout_s + wall_s + TIMEOUT_S
         selector = quote(f"metadata.name={name}")
         path = f"{self._base}/pods?watch=1&fieldSelector={selector}&timeoutSeconds={timeout_s:.0f}"
@@ -307,7 +307,7 @@ class KubernetesSandbox:
                 break
             if status.get("phase") in ENDED:
                 return status
-        raise SandboxError(f"no end of pod {name} was seen")
+        raise SandboxError(f"pod {name} was deleted or its watch closed before it ended")
 
     def _read_log(self, name: str) -> bytes:
         return self._cluster.call(
@@ -316,22 +316,22 @@ class KubernetesSandbox:
 
 
 def conclude(status: Mapping[str, Any], log: bytes, *, total_s: float) -> ProgramResult:
-    """Return the result from a pod's last status and its log."""
+    """Return a program's result from its pod's last status and log."""
     states = [each.get("state", {}) for each in status.get("containerStatuses", [])]
     reasons = {state.get("terminated", {}).get("reason") for state in states}
     reached: ProgramEnd | None = "memory" if "OOMKilled" in reasons else None
-    told = decode_words(log)
-    if reached is None and not {"code", "signal", "wall"} & told.keys():
+    report = decode_words(log)
+    if reached is None and not {"code", "signal", "wall"} & report.keys():
         why = status.get("reason") or status.get("message") or ", ".join(map(str, reasons))
-        raise SandboxError(f"the pod ended without a word of its program: {why}")
-    end, exit_code = classify(told, reached)
-    wall_s = float(told.get("wall_s", total_s))
+        raise SandboxError(f"the pod ended without a report of its program: {why}")
+    end, exit_code = classify(report, reached)
+    wall_s = float(report.get("wall_s", total_s))
     return ProgramResult(
         end=end,
         exit_code=KILLED if reached else exit_code,
-        stdout=binascii.a2b_base64(told.get("stdout", "")),
-        stderr=binascii.a2b_base64(told.get("stderr", "")),
-        is_cut=told.get("is_cut") == "1",
+        stdout=binascii.a2b_base64(report.get("stdout", "")),
+        stderr=binascii.a2b_base64(report.get("stderr", "")),
+        is_cut=report.get("is_cut") == "1",
         wall_s=wall_s,
         start_s=max(0.0, total_s - wall_s),
     )
@@ -341,6 +341,6 @@ def _own_cluster() -> str:
     """Return the API server of the cluster this process runs in."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     if not host:
-        fix = "must name the API server: this process runs in no cluster"
+        fix = "must name the API server, because this process does not run inside a cluster"
         raise ConfigError("sandbox.kubernetes.url", "", fix)
     return f"https://{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}"

@@ -1,8 +1,10 @@
-"""What a sandbox sees of the file system: a root of read-only trees and one private place.
+"""The file system a sandbox sees: read-only directories of the host and one private /tmp.
 
-The root holds /usr with its links, the interpreter's own tree, a made-up /etc and a few devices.
-Nothing else of the host is there to be read. A prepared root (`build_root`) is a directory whose
-top directories join or replace these; it is made once, bound read-only and shared by all runs.
+The root holds /usr with its links, the interpreter's own directory, a generated /etc and a few
+devices. Nothing else of the host is mounted, so nothing else can be read. A prepared root
+(`build_root`) is a directory whose top directories join or replace these; it is built
+once, mounted read-only and shared by all runs. It is named by a hash of its packages and moved into
+place only when complete, so a root that exists is never half installed.
 """
 
 import hashlib
@@ -18,32 +20,45 @@ PASSWD = b"root:x:0:0::/:/bin/false\nsandbox:x:65534:65534::/tmp:/bin/sh\n"
 GROUP = b"root:x:0:\nsandbox:x:65534:\n"
 HOSTS = b"127.0.0.1 localhost sandbox\n"
 PRIVATE = ("dev", "proc", "sys", "tmp")
-"""Top directories that no prepared root may bring: a sandbox has its own, or none."""
+"""Top directories a prepared root cannot replace: a sandbox has its own, or none."""
 DEVICES = ("null", "zero", "full", "random", "urandom")
 PACKAGES = "/opt/packages"
-"""Where a prepared root keeps Python packages; it is on the module path if it is there."""
+"""Where a prepared root keeps Python packages; added to PYTHONPATH if it exists."""
 RUNNER = Path(__file__).parent / "runner.py"
 RUNNER_INSIDE = "/runner.py"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The trees a sandbox is made of."""
+    """The directories and links a sandbox's file system consists of.
+
+    Example:
+        >>> Root(
+        ...     python="/usr/bin/python3.11",
+        ...     binds=(("/usr", "/usr"),),
+        ...     links=(("usr/bin", "/bin"),),
+        ...     hidden=("/usr/lib/python3.11/site-packages",),
+        ...     has_etc=False,
+        ...     has_packages=False,
+        ... )
+
+    """
 
     python: str
-    """The interpreter, as seen inside."""
+    """Path of the interpreter inside."""
     binds: tuple[tuple[str, str], ...]
-    """Trees of the host and where they are seen."""
+    """Directories of the host, each with its path inside."""
     links: tuple[tuple[str, str], ...]
-    """Symbolic links: what they say, where they are."""
+    """Symbolic links: target, path inside."""
     hidden: tuple[str, ...]
-    """Directories inside those trees that are seen empty: the host's own Python packages."""
+    """Directories shown empty inside: the host's own Python packages."""
     has_etc: bool
-    """Whether a prepared root brings its own /etc, in place of the made-up one."""
+    """Whether a prepared root has its own /etc, which replaces the generated one."""
     has_packages: bool
+    """Whether a prepared root has Python packages to put on the module path."""
 
     def arguments(self) -> list[str]:
-        """Return bubblewrap's arguments that lay the root out."""
+        """Return the bubblewrap arguments that build this file system."""
         arguments: list[str] = []
         for parent in self._parents():
             arguments += ["--perms", "0755", "--dir", parent]
@@ -58,7 +73,7 @@ class Root:
         return arguments
 
     def environment(self) -> dict[str, str]:
-        """Return the environment of a program."""
+        """Return the environment variables of a program."""
         folder = str(Path(self.python).parent)
         paths = dict.fromkeys([folder, "/usr/local/bin", "/usr/bin", "/bin"])
         environment = {"PATH": ":".join(paths), "HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108
@@ -67,13 +82,13 @@ class Root:
         return environment
 
     def _parents(self) -> list[str]:
-        """Return the directories above what is bound, so that any user may pass through."""
+        """Return the parents of all mounts: bubblewrap would create them closed to other users."""
         above = {str(parent) for _, seen in self.binds for parent in Path(seen).parents}
         return sorted((above | {"/etc", "/dev", "/opt"}) - {"/"})
 
 
 def find_root(root: str, python: str) -> Root:
-    """Return the root made of this machine's trees and, where given, of a prepared one's."""
+    """Return the file system made of this machine's directories and of the prepared `root`."""
     interpreter = Path(python or sys.executable)
     if not python:
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -85,7 +100,7 @@ def find_root(root: str, python: str) -> Root:
     inside = root and (Path(root) / str(interpreter).lstrip("/")).exists()
     if not inside and not tree.is_relative_to("/usr"):
         if not interpreter.exists():
-            raise ConfigError("sandbox.python", str(interpreter), "is not there")
+            raise ConfigError("sandbox.python", str(interpreter), "does not exist")
         binds[str(tree)] = str(tree)
         interpreter = tree / "bin" / interpreter.resolve().name
     binds |= {f"/{name}": str(path) for name, path in prepared.items() if path.is_dir()}
@@ -121,11 +136,10 @@ DEVICE_LINKS = (
 
 
 def build_root(packages: tuple[str, ...], *, store: Path, python: str = "") -> Path:
-    """Return a root with these packages installed: the stored one if there is one.
+    """Return a root with these packages installed, building it only if `store` has none.
 
-    `packages` are what pip takes: names with versions, or paths of wheels. A snapshot is found by
-    the hash of these (of a wheel, its content) and of the interpreter's path; it is written beside
-    its place and moved there whole.
+    `packages` are what pip takes: names with versions, or paths of wheels. A wheel is hashed by
+    its content, anything else by its name.
     """
     interpreter = python or sys.executable
     identity = hashlib.sha256(str(Path(interpreter).resolve()).encode())
@@ -150,6 +164,7 @@ def build_root(packages: tuple[str, ...], *, store: Path, python: str = "") -> P
         try:
             made.rename(place)
         except OSError:
+            # Another process may have put the same root there meanwhile; that one is as good.
             if not place.is_dir():
                 raise
     return place

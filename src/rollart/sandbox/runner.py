@@ -1,18 +1,15 @@
-"""The first process inside a sandbox: waits for one program, runs it, tells how it ended.
+"""The runner: process 1 inside a sandbox. It runs one program and reports how it ended.
 
-Runs by itself, without the project, on whatever Python 3.9 or later is inside. It imports next to
-nothing, since that is most of what a start costs. It reads one message from its standard input
-(`messages.encode`), makes a child that runs the program in a private directory, relays its two
-outputs up to their limit and throws away the rest, so that a program is never blocked and the
-host never reads more. A program that is plain Python is run in the child itself, whose interpreter
-is there already; any other is executed.
+It needs nothing of this project and runs on any Python 3.9 or later; it imports little, because
+imports are most of the start time. It reads one message (`messages.encode`) from standard input
+and forks a child that runs the program in a private directory: Python in the forked interpreter,
+anything else by exec. It relays both outputs up to their limit and drops the rest, so a program
+never blocks on a full pipe and the host never reads more. As process 1 it cannot be killed from
+inside; when it exits the kernel kills all other processes. Limits are enforced from outside.
 
-As process 1 it cannot be killed from inside, and when it exits the kernel kills all that is left.
-The outside trusts none of what it says about limits: those are held from outside.
-
-It tells what happens in frames on standard output: a letter, four bytes of length, a payload. `r`:
-ready; `s`: the program starts; `o`, `e`: its outputs; `c`: output was cut; `x`: how it ended, in
-words `name=value`. With `--line` all is told at the end in one line, for channels of text.
+Frames on standard output are a letter, four bytes of length and a payload. `r`: ready; `s`: the
+program starts; `o`, `e`: its outputs; `c`: output was cut; `x`: how it ended, as `name=value`
+words. With `--line` everything comes as one line of text at the end.
 """
 
 import _thread
@@ -27,13 +24,13 @@ import time
 WORK = "/tmp/work"  # noqa: S108
 CHUNK = 65536
 MOST_LEFT = 2**20
-"""Bytes a pipe may still hold when the program has ended."""
+"""Most bytes read from a pipe after the program has ended."""
 INTERPRETERS = ("python", "python3")
 KILL = 9
 
 
 class Frames:
-    """Tells the outside what happens, as frames or, at the end, as one line of text."""
+    """Reports what happens, as frames or as one line of text at the end."""
 
     def __init__(self, fd: int, *, as_line: bool) -> None:
         self._fd = fd
@@ -48,7 +45,7 @@ class Frames:
             self._kept[letter].append(payload)
 
     def finish(self, outcome: dict[str, object]) -> None:
-        """Tell how the program ended."""
+        """Report how the program ended."""
         if self._as_line:
             for name, letter in (("stdout", b"o"), ("stderr", b"e")):
                 data = b"".join(self._kept[letter])
@@ -61,7 +58,7 @@ class Frames:
 
 
 class Relay:
-    """Reads one output of the program and passes on no more than its limit."""
+    """Reads one output of the program and forwards it up to its limit."""
 
     def __init__(self, letter: bytes, limit: int, frames: Frames) -> None:
         self.read_fd, self.write_fd = os.pipe()
@@ -74,7 +71,7 @@ class Relay:
         self._frames = frames
 
     def pump(self) -> int:
-        """Pass on what is there; return how many bytes were."""
+        """Forward the bytes available now and return how many were read."""
         try:
             data = os.read(self.read_fd, CHUNK)
         except BlockingIOError:
@@ -90,7 +87,7 @@ class Relay:
         return len(data)
 
     def drain(self) -> None:
-        """Pass on what the ended program left in the pipe."""
+        """Forward what is left in the pipe after the program has ended."""
         total = 0
         while self.is_open and total < MOST_LEFT:
             count = self.pump()
@@ -100,7 +97,7 @@ class Relay:
 
 
 class RunnerMessage:
-    """The program as it came: fields that end with a zero byte, then its input and files."""
+    """The program as received: fields separated by zero bytes, then its input and files."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -121,7 +118,7 @@ class RunnerMessage:
         self.files = [(path, self._read(size)) for path, size in zip(named[::2], sizes)]  # noqa: B905
 
     def _read(self, length: int) -> bytes:
-        """Read `length` bytes; end this process if the outside has gone."""
+        """Read `length` bytes; exit if the host has closed the pipe."""
         parts: list[bytes] = []
         while length:
             data = os.read(self._fd, min(length, 2**20))
@@ -133,10 +130,11 @@ class RunnerMessage:
 
 
 def main() -> None:
-    """Run the one program this process is for; in its child, become it."""
+    """Read one program, run it in a child process and report how it ended."""
     as_line = sys.argv[1:2] == ["--line"]
     frames = Frames(os.dup(1), as_line=as_line)
     source = os.dup(0)
+    # Python was started without `site` (-S) to save time; programs still expect `exit` and `help`.
     site.setquit()
     site.sethelper()
     for module in sys.argv[1 + as_line :]:
@@ -168,9 +166,9 @@ def main() -> None:
 def watch(
     child: int, relays: "tuple[Relay, Relay]", wall_s: "float | None", outside: int
 ) -> dict[str, object]:
-    """Relay outputs until the program ends or its time is over; return how it ended.
+    """Relay outputs until the program ends or its time is up; return how it ended.
 
-    When the outside has gone, which `outside` shows by its end, so does this process.
+    `outside` is the pipe from the host: when the host closes it, this process exits.
     """
     deadline = None if wall_s is None else time.monotonic() + wall_s
     end_read, end_write = os.pipe()
@@ -198,7 +196,7 @@ def watch(
 
 
 def reap(child: int, end: int) -> None:
-    """Collect processes as they end, orphans too; tell the program's status."""
+    """Wait for child processes, including orphans; write the program's status to `end`."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -207,7 +205,7 @@ def reap(child: int, end: int) -> None:
 
 
 def describe(status: int) -> dict[str, object]:
-    """Say how the program ended and whether its files had used up their room."""
+    """Return how the program ended and whether /tmp was full."""
     room = os.statvfs("/tmp")  # noqa: S108
     is_full = room.f_bavail == 0 or (room.f_files > 0 and room.f_ffree == 0)
     if os.WIFSIGNALED(status):
@@ -216,10 +214,10 @@ def describe(status: int) -> dict[str, object]:
 
 
 def become(message: RunnerMessage) -> None:
-    """Give up what the program must not have, write its files and run it."""
+    """Set limits, drop privileges, write the program's files and run it."""
     os.setsid()
     for name, value in message.rlimits.items():
-        # At the hard limit of processor time the kernel kills at once, before it says why.
+        # At the hard limit the kernel sends SIGKILL; the soft one sends SIGXCPU, which names why.
         hard = value + 1 if name == "RLIMIT_CPU" else value
         resource.setrlimit(getattr(resource, name), (value, hard))
     if message.uid is not None:
@@ -244,7 +242,7 @@ def become(message: RunnerMessage) -> None:
 
 
 def start(argv: list[str]) -> None:
-    """Run a Python program in this process, execute any other."""
+    """Run a Python program in this process; exec any other."""
     if argv[0] in INTERPRETERS and len(argv) > 1:
         if argv[1] == "-c" and len(argv) > 2:
             source = argv[2].encode("utf-8", "surrogateescape")
@@ -264,7 +262,7 @@ def start(argv: list[str]) -> None:
 
 
 def interpret(source: bytes, name: str, argv: list[str], folder: str) -> None:
-    """Run Python source as `__main__`; what it raises ends this process as Python would."""
+    """Run Python source as `__main__`; an exception ends this process as in plain Python."""
     module = type(sys)("__main__")
     module.__dict__["__builtins__"] = sys.modules["builtins"]
     if folder:
@@ -277,6 +275,7 @@ def interpret(source: bytes, name: str, argv: list[str], folder: str) -> None:
     except SystemExit:
         raise
     except BaseException as error:
+        # The first frame is this function; a program's traceback must not show it.
         trace = error.__traceback__
         own = error.with_traceback(trace.tb_next if trace else None)
         sys.excepthook(type(own), own, own.__traceback__)
@@ -284,7 +283,7 @@ def interpret(source: bytes, name: str, argv: list[str], folder: str) -> None:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it."""
+    """Write all of `data`; one `os.write` may write only a part."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

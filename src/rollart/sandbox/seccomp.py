@@ -1,10 +1,11 @@
-"""The system calls a program may not make, as a filter the kernel runs.
+"""The seccomp filter: system calls that a program may not make.
 
-A deny list in classic BPF, written by hand: it needs no library. Calls that reach outside the
-sandbox's namespaces or open large parts of the kernel fail with EPERM; `clone3`, whose flags a
-filter cannot see, with ENOSYS, so that the C library falls back to `clone`, whose flags are seen.
-`socket` is denied altogether: a network namespace does not hold vsock, and no program needs one
-to compute; `socketpair` stays. A call made in another architecture's numbering kills the process.
+A deny list in classic BPF, built by hand so that no library is needed. Calls that reach outside
+the sandbox's namespaces or expose large parts of the kernel fail with EPERM. `clone3` fails with
+ENOSYS: a filter cannot read its flags, and the C library then falls back to `clone`, whose flags
+it can read. `socket` is denied because a network namespace does not block vsock and no program
+needs one to compute; `socketpair` stays allowed. A call that uses another architecture's numbers
+kills the process, because the list would not match it.
 """
 
 import errno
@@ -15,7 +16,7 @@ ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 NAMESPACE_FLAGS = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 X32 = 0x40000000
-"""Numbers from here on are the x32 variant of x86_64: the same calls under other numbers."""
+"""First number of x86_64's x32 variant, which has the same calls under other numbers."""
 
 DENIED: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
@@ -81,7 +82,7 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
     "userfaultfd": (323, 282),
     "vhangup": (153, 58),
 }
-"""Call by call its number on x86_64 and on aarch64; None where it does not exist."""
+"""Each call's number on x86_64 and on aarch64; None where it does not exist."""
 CLONE = (56, 220)
 CLONE3 = 435
 
@@ -91,7 +92,7 @@ _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
 def build_filter(machine: str | None = None) -> bytes | None:
-    """Return the filter for an architecture (this one's by default), None where none is known."""
+    """Return the filter for an architecture (default: this machine's); None if unsupported."""
     machine = machine or platform.machine()
     if machine not in ARCHITECTURES:
         return None

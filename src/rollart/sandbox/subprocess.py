@@ -1,9 +1,9 @@
-"""Programs as plain subprocesses: limits, but no isolation.
+"""Plain subprocesses: programs run with limits, but without isolation.
 
-For machines without bubblewrap and programs one would run oneself; the options refuse it unless
-`allow_plain` is true. A program sees the host's files and network. Memory, processor time and the
-size of files are limited for each process by itself; a process that leaves its session outlives
-the program, but a run does not wait for it, whatever it holds open.
+For machines without bubblewrap and for programs you would run yourself; refused unless
+`allow_plain` is true. A program sees the host's files and network. Memory, processor time and file
+size are limited for each process separately. A process that leaves its session outlives the
+program, but a run does not wait for it, even if it keeps an output open (`GRACE_S`).
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollart.errors import ConfigError
-from rollart.sandbox.cell import classify
 from rollart.sandbox.messages import check
 from rollart.sandbox.options import SandboxOptions
+from rollart.sandbox.process import classify
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
 LIMIT = (
@@ -29,12 +29,18 @@ LIMIT = (
 BLOCK_BYTES = 512
 CHUNK = 65536
 GRACE_S = 1.0
-"""Seconds after a program's end in which its outputs must end too, or somebody else holds them."""
+"""Seconds to wait for the outputs to close after a program's end; another process may hold them."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Kept:
-    """What is kept of one output, and how much there was."""
+class OutputBuffer:
+    """The first `limit` bytes of one output, and how many there were in all.
+
+    Example:
+        >>> OutputBuffer(limit=4, data=bytearray(b"hell"), total=5).is_cut
+        True
+
+    """
 
     limit: int
     data: bytearray = field(default_factory=bytearray)
@@ -42,35 +48,35 @@ class Kept:
 
     @property
     def is_cut(self) -> bool:
-        """Whether there was more than is kept."""
+        """Whether some bytes were dropped."""
         return self.total > len(self.data)
 
 
-class Watched(asyncio.subprocess.SubprocessStreamProtocol):
-    """Tells the end of a process itself: asyncio's own wait waits for its outputs too."""
+class ExitWatcher(asyncio.subprocess.SubprocessStreamProtocol):
+    """Signals the exit of the process itself; asyncio's `wait` also waits for its outputs."""
 
     def __init__(self) -> None:
         super().__init__(limit=CHUNK, loop=asyncio.get_running_loop())
         self.has_exited = asyncio.Event()
 
     def process_exited(self) -> None:
-        """Take the end."""
+        """Record that the process has exited."""
         super().process_exited()
         self.has_exited.set()
 
 
 class PlainSandbox:
-    """Runs each program as a process group of this machine."""
+    """Runs each program as a process group on this machine."""
 
     def __init__(self, options: SandboxOptions) -> None:
         if not options.allow_plain:
             raise ConfigError("sandbox.allow_plain", options.allow_plain, "must be true")
         self.limits = options.limits
-        self._seats = asyncio.Semaphore(options.concurrency)
+        self._slots = asyncio.Semaphore(options.concurrency)
         self._running: set[asyncio.subprocess.Process] = set()
 
     def describe(self) -> Mapping[str, str]:
-        """Say what holds programs here, limit by limit."""
+        """Return which mechanism enforces each limit."""
         alone = "rlimit, each process by itself"
         return {
             "user": "the caller",
@@ -83,24 +89,24 @@ class PlainSandbox:
         }
 
     async def run(self, program: Program) -> ProgramResult:
-        """Run a program to its end or its limits; cancelling the await kills it."""
+        """Run a program until it ends or reaches a limit; cancelling the await kills it."""
         check(program)
-        async with self._seats:
+        async with self._slots:
             called_at = asyncio.get_running_loop().time()
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 _write_files(Path(folder), program)
                 return await self._run_in(folder, program, called_at)
 
     async def close(self) -> None:
-        """Kill what runs."""
+        """Kill all running programs."""
         for process in tuple(self._running):
             _kill(process)
             await process.wait()
 
     async def _run_in(self, folder: str, program: Program, called_at: float) -> ProgramResult:
         loop = asyncio.get_running_loop()
-        transport, watched = await loop.subprocess_exec(
-            Watched,
+        transport, watcher = await loop.subprocess_exec(
+            ExitWatcher,
             *_limited(program.limits),
             *program.argv,
             stdin=asyncio.subprocess.PIPE,
@@ -110,25 +116,26 @@ class PlainSandbox:
             env=_environment(folder),
             start_new_session=True,
         )
-        process = asyncio.subprocess.Process(transport, watched, loop)
+        process = asyncio.subprocess.Process(transport, watcher, loop)
         self._running.add(process)
         started_at = loop.time()
         reached: ProgramEnd | None = None
-        out, err = (Kept(limit=program.limits.output_bytes) for _ in range(2))
+        out, err = (OutputBuffer(limit=program.limits.output_bytes) for _ in range(2))
         reading = asyncio.create_task(_communicate(process, program.stdin, out, err))
         try:
             try:
                 async with asyncio.timeout(program.limits.wall_s):
-                    await watched.has_exited.wait()
+                    await watcher.has_exited.wait()
             except TimeoutError:
                 reached = "wall"
             ended_at = loop.time()
+            # The program has ended, but processes it started may still hold its outputs open.
             _kill(process)
             is_whole = bool((await asyncio.wait({reading}, timeout=GRACE_S))[0])
         finally:
             _kill(process)
             reading.cancel()
-            await watched.has_exited.wait()
+            await watcher.has_exited.wait()
             await asyncio.wait({reading})
             transport.close()
             self._running.discard(process)
@@ -163,9 +170,9 @@ def _write_files(folder: Path, program: Program) -> None:
 
 
 async def _communicate(
-    process: asyncio.subprocess.Process, stdin: bytes, out: Kept, err: Kept
+    process: asyncio.subprocess.Process, stdin: bytes, out: OutputBuffer, err: OutputBuffer
 ) -> None:
-    """Feed a program and read its outputs to their ends."""
+    """Write a program's input and read both outputs until they close."""
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.TaskGroup() as tasks:
@@ -182,14 +189,14 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     process.stdin.close()
 
 
-async def _read(stream: asyncio.StreamReader, kept: Kept) -> None:
-    """Read an output to its end, keep its beginning, throw away the rest."""
+async def _read(stream: asyncio.StreamReader, kept: OutputBuffer) -> None:
+    """Read an output until it closes; keep the beginning and drop the rest."""
     while data := await stream.read(CHUNK):
         kept.data += data[: kept.limit - len(kept.data)]
         kept.total += len(data)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kill a program's process group; its leader may have ended before the rest."""
+    """Kill a program's process group, which may outlive its leader."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -265,9 +265,7 @@ def test_a_sequence_that_reaches_the_longest_length_ends() -> None:
 
 def test_a_prompt_without_room_for_a_token_is_refused() -> None:
     engine = make_engine(make_model("qwen3"), max_length=20)
-    with pytest.raises(
-        ConfigError, match=r"engine\.torch\.max_length = 20: session 4 asks with 20 tok"
-    ):
+    with pytest.raises(ConfigError, match=r"engine\.torch\.max_length = 20: session 4 sent 20 tok"):
         engine.add(make_request(4, make_tokens(20, seed=0)))
     with pytest.raises(ModelError, match="no tokens"):
         engine.add(make_request(4, ()))

@@ -91,8 +91,8 @@ async def test_a_package_runs_under_the_runtime_of_aws_and_answers_through_boto3
                 False,
             )
             assert await refused(invoker, call("os:getcwd")) == (
-                "os:getcwd is not in this package, lambda_graders:broken, lambda_graders:count, "
-                "lambda_graders:score, weighted is",
+                "os:getcwd is not in this package; it has lambda_graders:broken, "
+                "lambda_graders:count, lambda_graders:score, weighted",
                 True,
             )
             hidden = call("a:b", terms=[{"function": "os:getcwd"}])
@@ -110,16 +110,16 @@ async def test_a_package_runs_under_the_runtime_of_aws_and_answers_through_boto3
             'Lambda Unhandled: {"errorMessage": "Task timed out"}',
             False,
         ),
-        (scripted([1]), "Lambda answered with nonsense: [1]", False),
-        (scripted({}), "an answer without rewards", False),
+        (scripted([1]), "Lambda answered with no JSON object: [1]", False),
+        (scripted({}), "Lambda's answer has no rewards", False),
         (
             scripted({"Message": "none"}, status=404, x_amzn_errortype="ResourceNotFoundException"),
-            "Lambda refused it: An error occurred (ResourceNotFoundException)",
+            "Lambda refused the call: An error occurred (ResourceNotFoundException)",
             True,
         ),
         (
             scripted({"Message": "many"}, status=429, x_amzn_errortype="TooManyRequestsException"),
-            "Lambda refused it: An error occurred (TooManyRequestsException)",
+            "Lambda refused the call: An error occurred (TooManyRequestsException)",
             False,
         ),
         (scripted({"pad": "x" * 2000}), "answered with more than 1000 bytes", False),
@@ -151,9 +151,9 @@ async def test_no_endpoint_and_a_call_too_large_are_reasons():
 def test_a_function_in_a_file_and_a_missing_include_cannot_be_packed(tmp_path: Path):
     (tmp_path / "mine.py").write_text("def score(trajectory):\n    return 1.0\n")
     out = tmp_path / "out.zip"
-    with pytest.raises(ConfigError, match="a path means nothing there"):
+    with pytest.raises(ConfigError, match="Lambda cannot load a path"):
         write_lambda_package(out, [f"{tmp_path}/mine.py:score"])
-    with pytest.raises(ConfigError, match="there is no such file or directory"):
+    with pytest.raises(ConfigError, match="no such file or directory"):
         write_lambda_package(out, ["weighted"], include=[tmp_path / "missing"])
     assert not out.exists()
 

@@ -34,8 +34,8 @@ def test_a_function_that_raises_is_told_once_and_never_opens_its_circuit():
         circuits.failed("mine:f", RAISED)
     assert circuits.stats() == {"breaker_opens": 0, "breakers_open": 0}
     assert said == [
-        "reward function mine:f failed (further failures are counted, not told); "
-        "the reason: raised ValueError: boom"
+        "reward function mine:f failed (further failures are only counted); "
+        "reason: raised ValueError: boom"
     ]
 
 
@@ -47,7 +47,7 @@ def test_opening_giving_up_and_closing_are_told_once_each_with_the_reason():
     assert len(said) == 2
     assert said[1] == (
         "reward function mine:f failed 2 times in a row: its calls wait, it is tried every 5 s, "
-        "for at most 600 s; the reason: the line is broken"
+        "for at most 600 s; reason: the line is broken"
     )
     stop = circuits.stop("mine:f")
     assert stop is not None
@@ -68,7 +68,7 @@ def test_opening_giving_up_and_closing_are_told_once_each_with_the_reason():
     circuits.succeeded("mine:f")
     assert said[2:] == [
         "reward function mine:f still fails: its calls fail until it answers; "
-        "the reason: the line is broken",
+        "reason: the line is broken",
         "reward function mine:f answers again",
     ]
     assert circuits.stats() == {"breaker_opens": 1, "breakers_open": 0}

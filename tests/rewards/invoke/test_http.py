@@ -77,8 +77,8 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
         assert is_final
         reason, is_final = await refused(stranger, call("parted"))
         assert (reason.partition(": ")[2], is_final) == (
-            "status 401: a bearer token is wanted; MY_TOKEN is not the server's: set it to the "
-            "token that the server printed or was started with",
+            "status 401: the bearer token is missing or wrong; MY_TOKEN differs from the server's "
+            "token: set it to the token that the server printed or was started with",
             True,
         )
 
@@ -108,7 +108,7 @@ async def test_a_server_keeps_to_the_conventions_of_function_platforms():
         assert answer.json() == {"format": 2, "rewards": [{"value": 1.0, "parts": {}}]}
         refusal = await client.post("/", content=json.dumps(event), headers=structured)
         assert (refusal.status_code, refusal.json()["is_final"]) == (400, True)
-        assert "no CloudEvent with an id and a call as its data" in refusal.json()["error"]
+        assert "not a CloudEvent with an id and a call as data" in refusal.json()["error"]
         statuses = [
             (await client.post("/", content=body)).status_code,
             (await client.post("/", content=b"{", headers=authorized)).status_code,
@@ -124,7 +124,7 @@ async def test_a_server_keeps_to_the_conventions_of_function_platforms():
         large = await client.post("/", content=pieces(), headers=authorized)
         assert (large.status_code, large.json()["error"]) == (
             413,
-            "a call has at most 16777216 bytes",
+            "a call may have at most 16777216 bytes",
         )
 
 
@@ -238,6 +238,7 @@ async def test_what_a_served_function_adds_up_must_be_served_too(tmp_path: Path)
         for terms in ([served_term, counted], [nested]):
             asked = replace(right, options={"terms": terms}, key=f"{terms}")
             reason, is_final = await refused(invoker, asked)
-            assert f"= '{FILE}:counted': is not served here, {FILE}:turns, weighted is" in reason
+            known = f"{FILE}:turns, weighted"
+            assert f"'{FILE}:counted': is not served here; this process serves {known}" in reason
             assert is_final
     assert not mark.exists()

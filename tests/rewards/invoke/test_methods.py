@@ -95,10 +95,10 @@ def test_calls_and_answers_have_a_largest_size():
 def test_no_server_no_json_and_no_secrecy_are_one_message_each(monkeypatch):
     with pytest.raises(UserError, match=r"^score: /score failed: ConnectError"):
         invoke("http://127.0.0.1:1")
-    with pytest.raises(UserError, match=r"^score: arguments of a function are JSON values"):
+    with pytest.raises(UserError, match=r"^score: arguments must be JSON values"):
         invoke("http://127.0.0.1:1", object())
     monkeypatch.setenv(TOKEN_VARIABLE, "right")
-    with pytest.raises(UserError, match=f"would carry {TOKEN_VARIABLE} in the clear: use https"):
+    with pytest.raises(UserError, match=f"would send {TOKEN_VARIABLE} unencrypted: use https"):
         invoke("http://10.0.0.1")
 
 
@@ -107,5 +107,5 @@ def test_only_serverless_methods_are_answered():
         with pytest.raises(UserError, match="a call is JSON such as"):
             answer(Scorer(), body)
     for name in ("secret", "__init__", "nothing"):
-        with pytest.raises(UserError, match=f"'{name}' is no serverless method of Scorer"):
+        with pytest.raises(UserError, match=f"'{name}' is not a serverless method of Scorer"):
             answer(Scorer(), json.dumps({"method": name, "args": []}).encode())

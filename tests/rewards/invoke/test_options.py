@@ -80,7 +80,7 @@ def test_a_token_is_not_sent_in_the_clear(monkeypatch):
     url = "http://example.test/"
     assert InvokerOptions(kind="http", url=url).token == ""
     monkeypatch.setenv("ROLLART_FUNCTION_TOKEN", "secret")
-    with pytest.raises(ConfigError, match="would carry ROLLART_FUNCTION_TOKEN in the clear"):
+    with pytest.raises(ConfigError, match="would send ROLLART_FUNCTION_TOKEN unencrypted"):
         InvokerOptions(kind="http", url=url)
     for options in ({"url": "http://127.0.0.1:8080/"}, {"url": url, "token_env": ""}):
         InvokerOptions(kind="http", **options)

@@ -83,7 +83,7 @@ async def test_a_key_is_not_shared_by_two_different_calls():
     invoker, _ = wrap(ScriptedInvoker(1.0, delay_s=0.02))
     first = asyncio.create_task(invoker.invoke(call("turns", key="k")))
     await asyncio.sleep(0)
-    with pytest.raises(ScoreError, match="key 'k' is on its way for another call"):
+    with pytest.raises(ScoreError, match="key 'k' is in use by another call"):
         await invoker.invoke(call("parted", key="k"))
     assert await first == ONE
 
@@ -100,7 +100,7 @@ async def test_a_call_is_given_up_when_the_last_who_waits_goes_away():
     waiting[1].cancel()
     await asyncio.wait({waiting[1]})
     assert inner.cancelled == 1
-    assert [line.failure for line in lines] == ["given up"]
+    assert [line.failure for line in lines] == ["cancelled"]
     assert invoker.stats()["in_flight"] == 0
 
 
@@ -124,9 +124,9 @@ async def test_a_call_is_refused_when_too_many_wait_or_when_it_waits_too_long():
     await asyncio.sleep(0)
     waiting = asyncio.create_task(invoker.invoke(call("turns")))
     await asyncio.sleep(0.01)
-    with pytest.raises(ScoreError, match="turns: 1 calls wait already"):
+    with pytest.raises(ScoreError, match="turns: the queue is full: 1 calls wait"):
         await invoker.invoke(call("turns"))
-    with pytest.raises(ScoreError, match=r"turns: no place within 0.05 s"):
+    with pytest.raises(ScoreError, match=r"turns: no instance was free within 0.05 s"):
         await waiting
     await invoker.close()
     with pytest.raises(ScoreError, match="the invoker was closed"):

@@ -1,1 +1,1 @@
-"""The torch engine: continuous batching, prefix reuse, weight updates between two steps."""
+"""The torch engine: continuous batching, prefix reuse and weight updates between steps."""

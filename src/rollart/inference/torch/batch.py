@@ -1,18 +1,13 @@
-"""Batch: the tensors of one forward pass, built from what each sequence computes in it.
+"""The batch of one step: `StepPlanner` plans it, `pack` builds the tensors of its forward pass.
 
-Tokens are packed without padding. Sequences that compute one token (decoding, or the last token
-of a copied prompt) come first, in the order of their rows, so that neighbours in the cache are
-neighbours in the batch and attend together as a run. When rows are scattered and short, their keys
-and values are gathered, if that takes less than the calls it saves. Longer pieces follow in the
-order of their lengths: those of one length, such as observations, attend together if they are
-neighbours or short, the others one by one.
+Requests are admitted in order while there are free rows and prefill tokens. A prefix that another
+row holds is copied at once. One that another row computes in this same step is copied inside the
+step, layer by layer; only rows of the step are such sources, so none is overwritten before.
 
-Planner: what each sequence computes in the next step, and what it copies instead.
-
-Requests are admitted in the order they were added, while there are rows and prefill tokens to
-spare. A prefix another row already holds is copied at once; one that another row computes in this
-very step is copied inside the step, layer by layer. Only rows that are part of the step are the
-source of the latter, so no row is overwritten between plan and copy.
+Tokens are packed without padding. Sequences with one token (decoding, or the last token of a copied
+prompt) come first, in row order, so that neighbours in the cache attend together in one call.
+Scattered short rows are gathered if that costs less than the calls it saves. Longer pieces follow
+by length; those of equal length attend together if they are neighbours or short.
 """
 
 from collections import deque
@@ -29,24 +24,34 @@ from rollart.types import Request, TrajectoryId
 
 _CALL_BYTES = {"cpu": 1 << 16}
 _CALL_BYTES_ELSEWHERE = 1 << 23
-"""Bytes of keys and values that are gathered in the time one more call takes, by device."""
+"""Bytes of keys and values that can be gathered in the time of one more call, by device."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What one sequence computes in a step."""
+    """What one sequence computes in a step.
+
+    Example:
+        >>> Piece(row=3, start=17, tokens=[42], samples=True)
+
+    """
 
     row: int
     start: int
     """Position of the first token."""
     tokens: list[int]
     samples: bool
-    """Whether the logits after the last token are wanted."""
+    """Whether a token is sampled after the last one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Copy:
-    """A prefix computed in this step by one row and wanted by another."""
+    """A prefix that one row computes in this step and another row copies.
+
+    Example:
+        >>> Copy(source=0, target=1, length=512)
+
+    """
 
     source: int
     target: int
@@ -55,18 +60,23 @@ class Copy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """Rows that attend in one call, each with as many tokens as the others."""
+    """Rows that attend in one call, all with the same number of tokens.
+
+    Example:
+        >>> RowBlock(first=0, stop=4, row=2, rows=4, length=128, mask=None)
+
+    """
 
     first: int
     stop: int
-    """Tokens of the batch: from `first` up to `stop`."""
+    """Its tokens in the batch are those from `first` up to `stop`."""
     row: int
     rows: int
-    """Consecutive rows, beginning with `row`."""
+    """Number of consecutive rows, starting with `row`."""
     gather: torch.Tensor | None = None
-    """The rows themselves when they are not consecutive."""
+    """Row numbers if they are not consecutive."""
     count: int = 1
-    """Tokens of each row; several without a mask attend causally."""
+    """Tokens per row; several tokens without a mask attend causally."""
     length: int
     """Positions of the cache to attend to."""
     mask: torch.Tensor | None
@@ -74,7 +84,14 @@ class RowBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForwardBatch:
-    """One forward pass."""
+    """The tensors of one forward pass.
+
+    Example:
+        >>> batch = pack(pieces, copies=[], cache=cache)
+        >>> batch.tokens.shape == batch.positions.shape
+        True
+
+    """
 
     tokens: torch.Tensor
     positions: torch.Tensor
@@ -82,17 +99,17 @@ class ForwardBatch:
     runs: list[RowBlock]
     copies: list[Copy]
     samples: torch.Tensor | None
-    """Tokens whose logits are wanted; None for all."""
+    """Indices of tokens whose logits are needed; None: all."""
 
 
 def order(pieces: list[Piece]) -> list[int]:
-    """Return the order in which pieces are packed: the shortest first, those alike by row."""
+    """Return the packing order of pieces: by length, then by row."""
     keys = [(len(piece.tokens), piece.row) for piece in pieces]
     return sorted(range(len(pieces)), key=keys.__getitem__)
 
 
 def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> ForwardBatch:
-    """Build the tensors for pieces that already lie in packing order."""
+    """Build the tensors for pieces that are already in packing order."""
     device, dtype = cache.keys[0].device, cache.keys[0].dtype
     singles = 0
     while singles < len(pieces) and len(pieces[singles].tokens) == 1:
@@ -129,7 +146,7 @@ def _single_runs(
     worth: int,
     dtype: torch.dtype,
 ) -> list[RowBlock]:
-    """Group pieces of one token into runs of consecutive rows, or gather them if that is less."""
+    """Group pieces of one token into runs of consecutive rows, or gather them if cheaper."""
     if not pieces:
         return []
     count = len(pieces)
@@ -161,7 +178,7 @@ def _single_runs(
 def _long_runs(
     pieces: list[Piece], first: int, *, worth: int, device: torch.device, dtype: torch.dtype
 ) -> list[RowBlock]:
-    """Let longer pieces of one length attend together where gathering them is less than a call."""
+    """Group longer pieces of equal length where gathering them is cheaper than another call."""
     runs: list[RowBlock] = []
     place = 0
     while place < len(pieces):
@@ -188,7 +205,7 @@ def _long_runs(
 
 
 def _alike(pieces: list[Piece], place: int, *, worth: int) -> list[Piece]:
-    """Return the pieces from a place on that attend together."""
+    """Return the pieces from index `place` on that attend together."""
     count = len(pieces[place].tokens)
     longest = pieces[place].start + count
     is_even, stop = True, place + 1
@@ -204,7 +221,7 @@ def _alike(pieces: list[Piece], place: int, *, worth: int) -> list[Piece]:
 def _long_mask(
     pieces: list[Piece], length: int, *, device: torch.device, dtype: torch.dtype
 ) -> torch.Tensor | None:
-    """Return what hides the positions after each token; None where all rows begin at 0."""
+    """Return a mask that hides the positions after each token; None if all rows start at 0."""
     starts = [piece.start for piece in pieces]
     if not any(starts):
         return None
@@ -215,7 +232,7 @@ def _long_mask(
 
 
 def _samples(pieces: list[Piece], *, count: int, device: torch.device) -> torch.Tensor | None:
-    """Return the packed places of the last tokens of pieces that sample."""
+    """Return the packed indices of the last tokens of pieces that sample."""
     places: list[int] = []
     end = 0
     for piece in pieces:
@@ -232,10 +249,15 @@ Waiting = deque[tuple[Request, Filters]]
 
 @dataclass(slots=True, kw_only=True)
 class StepPlan:
-    """One step: sessions and what they compute, in the same order."""
+    """One step: sessions and their pieces, in the same order.
+
+    Example:
+        >>> StepPlan(budget=2048)
+
+    """
 
     budget: int
-    """Prefill tokens not yet given out."""
+    """Prefill tokens that are still free."""
     sessions: list[Session] = field(default_factory=list[Session])
     pieces: list[Piece] = field(default_factory=list[Piece])
     copies: list[Copy] = field(default_factory=list[Copy])
@@ -253,7 +275,7 @@ class StepPlanner:
         self._cache = cache
 
     def plan(self, running: dict[TrajectoryId, Session], waiting: Waiting) -> StepPlan:
-        """Plan the next step, moving what is admitted from `waiting` to `running`."""
+        """Plan the next step and move admitted requests from `waiting` to `running`."""
         plan = StepPlan(budget=self._options.prefill_tokens)
         for session in running.values():
             self._advance(session, plan)
@@ -301,7 +323,7 @@ class StepPlanner:
         )
 
     def _share(self, session: Session, plan: StepPlan) -> None:
-        """Copy the longest prefix another session holds, or will when this step is done."""
+        """Copy the longest prefix that another session holds now or after this step."""
         found = self._sessions.source(session)
         if found is None:
             return

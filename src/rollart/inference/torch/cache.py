@@ -1,20 +1,14 @@
-"""Cache: keys and values of every row, one pair of tensors per layer.
+"""The key-value cache: its tensors, the sessions that own its rows, and the index of prefixes.
 
-A row holds one session's sequence from position 0 on. Positions beyond a sequence's length hold
-stale but finite numbers, which masks hide exactly, so rows are never cleared. On a CPU a page of
-memory is used only once a token has been written to it.
+`KVCache`: a row holds one session's sequence from position 0 on. Positions beyond its length hold
+old but finite numbers, which masks hide exactly, so rows are never cleared.
 
-Prefixes: which rows hold the keys and values of a given beginning.
+`PrefixIndex`: sequences are cut into blocks, each named by a hash of all tokens up to its end. So
+the row that shares most with a prompt is found in time linear in the prompt. A hash only suggests a
+row; the tokens are compared before a copy.
 
-Sequences are cut into blocks; a block's name is a hash of all tokens up to its end, so walking a
-new prompt block by block finds the row that shares most with it in time linear in the prompt.
-Names only suggest a row: whoever copies compares the tokens.
-
-Sessions: which trajectory owns which row, what it holds, and what it is still to compute.
-
-A session keeps its row from its first request until it is forgotten or, while idle, evicted as
-the least recently used. Free rows are taken lowest first, so the rows in use are a function of
-the requests alone.
+`Sessions`: a session keeps its row from its first request until it is forgotten or, while idle,
+evicted as least recently used. The lowest free row is taken first, so rows depend on requests only.
 """
 
 import heapq
@@ -42,7 +36,7 @@ class KVCache:
     ) -> None:
         self.shape = shape
         self.position_bytes = 2 * shape[1] * shape[3] * dtype.itemsize
-        """Keys and values of one position in one layer."""
+        """Bytes of the keys and values of one position in one layer."""
         self.keys = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self.values = [_zeros(shape, device=device, dtype=dtype) for _ in range(layers)]
         self._flat_keys = [tensor.view(-1, shape[3]) for tensor in self.keys]
@@ -50,7 +44,7 @@ class KVCache:
         self._heads = torch.arange(shape[1], device=device) * shape[2]
 
     def slots(self, rows: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return where `write` puts the heads of tokens at these rows and positions."""
+        """Return the indices at which `write` stores tokens of these rows and positions."""
         _, heads, length, _ = self.shape
         return ((rows * (heads * length) + positions).unsqueeze(1) + self._heads).view(-1)
 
@@ -74,7 +68,7 @@ class KVCache:
 
 
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
-    """Return zeros; on a CPU through numpy, which takes pages from the system untouched."""
+    """Return zeros; on a CPU from numpy, which uses a page of memory only when it is written."""
     if device.type != "cpu":
         return torch.zeros(shape, device=device, dtype=dtype)
     width = {2: numpy.int16, 4: numpy.int32}[dtype.itemsize]
@@ -85,14 +79,14 @@ _BLOCK_TOKENS = 16
 
 
 class PrefixIndex:
-    """Maps beginnings to the rows that hold them."""
+    """Maps prefixes to the rows that hold them."""
 
     def __init__(self) -> None:
         self._rows: dict[int, dict[int, None]] = {}
         self._names: dict[int, list[int]] = {}
 
     def extend(self, row: int, tokens: Sequence[int], *, length: int) -> None:
-        """Record that a row holds the first `length` tokens; earlier blocks are as recorded."""
+        """Record that a row holds the first `length` tokens; recorded blocks must be unchanged."""
         names = self._names.setdefault(row, [])
         for name in _names(tokens, length, done=len(names), last=names[-1] if names else 0):
             names.append(name)
@@ -114,7 +108,7 @@ class PrefixIndex:
         self._names.pop(row, None)
 
     def find(self, tokens: Sequence[int]) -> int | None:
-        """Return the row that shares the most blocks with `tokens`, the earliest of equals."""
+        """Return the row that shares the most blocks with `tokens`; the earliest of several."""
         found = None
         for name in _names(tokens, len(tokens), done=0, last=0):
             rows = self._rows.get(name)
@@ -125,14 +119,14 @@ class PrefixIndex:
 
 
 def _names(tokens: Sequence[int], length: int, *, done: int, last: int) -> Iterator[int]:
-    """Yield the names of the whole blocks after the first `done`."""
+    """Yield the hashes of complete blocks after the first `done`."""
     for start in range(done * _BLOCK_TOKENS, length - _BLOCK_TOKENS + 1, _BLOCK_TOKENS):
         last = hash((last, *tokens[start : start + _BLOCK_TOKENS]))
         yield last
 
 
 def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
-    """Return how many leading tokens two sequences of one type have in common."""
+    """Return how many leading tokens two sequences of the same type share, by bisection."""
     length = min(len(left), len(right))
     if left[:length] == right[:length]:
         return length
@@ -148,17 +142,22 @@ def shared_length(left: Sequence[int], right: Sequence[int]) -> int:
 
 @dataclass(slots=True, kw_only=True)
 class RunningRequest:
-    """A request in progress."""
+    """A request in progress.
+
+    Example:
+        >>> RunningRequest(request=request, filters=(1.0, 1.0, 0, 0.0), places=[0.25, 0.75])
+
+    """
 
     request: Request
     filters: Filters
     places: list[float]
-    """The uniform number of each draw to come."""
+    """One uniform number per token to draw."""
     logprobs: list[float] = field(default_factory=list[float])
     versions: list[Version] = field(default_factory=list[Version])
 
     def complete(self, tokens: list[int], finish: FinishReason) -> Completion:
-        """Return what was sampled; `tokens` is the whole sequence."""
+        """Return the sampled tokens as a completion; `tokens` is the whole sequence."""
         count = len(self.logprobs)
         return Completion(
             session=self.request.session,
@@ -172,7 +171,12 @@ class RunningRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Session:
-    """A trajectory's sequence in a row of the cache."""
+    """A trajectory's sequence in a row of the cache.
+
+    Example:
+        >>> Session(id=TrajectoryId(7), row=0, tokens=[1, 2, 3], held=2)
+
+    """
 
     id: TrajectoryId
     row: int
@@ -180,16 +184,16 @@ class Session:
     held: int = 0
     """Leading tokens whose keys and values the row holds now."""
     planned: int = 0
-    """The same after the step being planned."""
+    """Leading tokens the row will hold after the step being planned."""
     stale: int = 0
-    """Leading tokens that were held under older weights and are to be computed again."""
+    """Leading tokens held under older weights, which must be computed again."""
     running: RunningRequest | None = None
     forgotten: bool = False
-    """Whether the row is to be freed as soon as the request ends."""
+    """Whether to free the row when the request ends."""
 
 
 class Sessions:
-    """Sessions by id, their rows, and the index of what the rows hold."""
+    """Sessions by id, their rows, and the index of the rows' prefixes."""
 
     def __init__(self, rows: int) -> None:
         self._by_id: dict[TrajectoryId, Session] = {}
@@ -199,11 +203,11 @@ class Sessions:
         self.index = PrefixIndex()
 
     def find(self, session: TrajectoryId) -> Session | None:
-        """Return a session that has a row."""
+        """Return the session if it has a row."""
         return self._by_id.get(session)
 
     def start(self, request: Request, filters: Filters, *, draws: int) -> Session:
-        """Give a request its session's row, keeping what the row already holds of its prompt."""
+        """Start a request in its session's row, keeping the part of its prompt the row holds."""
         session = self._by_id.get(request.session)
         if session is None:
             session = self._open(request.session)
@@ -221,7 +225,7 @@ class Sessions:
         return session
 
     def source(self, session: Session) -> tuple[Session, int] | None:
-        """Return another session that holds or will hold part of this one's tokens, how many."""
+        """Return a session that holds, or will hold, a prefix of this one, and its length."""
         row = self.index.find(session.tokens)
         if row is None:
             return None
@@ -230,7 +234,7 @@ class Sessions:
         return other, min(length, len(session.tokens) - 1)
 
     def finish(self, session: Session, reason: FinishReason) -> Completion:
-        """End a session's request; the session stays, idle, unless it was forgotten."""
+        """End a session's request; keep the session idle unless it was forgotten."""
         if session.running is None:
             raise InvariantError(f"session {session.id} has no request to finish")
         completion = session.running.complete(session.tokens, reason)
@@ -250,7 +254,7 @@ class Sessions:
         heapq.heappush(self._free, session.row)
 
     def invalidate(self) -> None:
-        """Free idle sessions and mark what running ones hold as stale."""
+        """Close idle sessions and mark the tokens of running ones as stale."""
         for session in list(self._idle.values()):
             self.close(session)
         for session in self._by_id.values():

@@ -1,13 +1,13 @@
-"""Engine: continuous batching of requests over one model and one cache of rows.
+"""The torch engine: continuous batching of requests over one model and one cache of rows.
 
     add ──> waiting ──admit, in order──> running ──step──> Completion
                                             │ the session stays in its row, idle
     next turn of the session: only tokens the row does not hold are computed
 
-One step is one forward pass over everything there is to do: one token of every sequence that
-decodes, and up to `prefill_tokens` tokens of those that have more to compute (new prompts, and
-all tokens again after new weights). A prompt that begins like another session's copies its keys
-and values, also when both are computed in the same step.
+One step is one forward pass: one token of every decoding sequence, and up to `prefill_tokens`
+tokens of sequences with more to compute (new prompts, and all tokens again after new weights). A
+prompt that starts like another session's copies its keys and values, even if both are computed in
+the same step.
 """
 
 from collections import deque
@@ -48,9 +48,9 @@ class TorchEngine:
     def open(
         cls, model: Path, *, options: TorchEngineOptions, version: Version, threads: int
     ) -> "TorchEngine":
-        """Make an engine of a checkpoint's directory.
+        """Open an engine on a checkpoint's directory.
 
-        `threads` counts where the options leave the number open; on a GPU torch's own is best.
+        `threads` is used on a CPU if the options set none; on a GPU torch's default is best.
         """
         if not options.threads and options.device == "cpu":
             options = replace(options, threads=threads)
@@ -106,7 +106,7 @@ class TorchEngine:
 
     @property
     def version(self) -> Version:
-        """The version of the weights held."""
+        """The version of the loaded weights."""
         return self._version
 
     @property
@@ -121,14 +121,14 @@ class TorchEngine:
             raise ConfigError(
                 "engine.torch.max_length",
                 limit,
-                f"session {request.session} asks with {count} tokens: allow more or ask with fewer",
+                f"session {request.session} sent {count} tokens: raise the limit or send fewer",
             )
         if not request.tokens:
-            raise ModelError(f"session {request.session} asks with no tokens: give at least one")
+            raise ModelError(f"session {request.session} sent no tokens: send at least one")
         vocab = self._architecture.vocab
         if min(request.tokens) < 0 or max(request.tokens) >= vocab:
             raise ModelError(
-                f"session {request.session} asks with token ids outside the model's vocabulary of "
+                f"session {request.session} sent token ids outside the model's vocabulary of "
                 f"{vocab}: use the model's own tokenizer"
             )
         if self._has_request(request.session):
@@ -136,7 +136,7 @@ class TorchEngine:
         self._waiting.append((request, read_filters(request.sampling)))
 
     def abort(self, session: TrajectoryId) -> Completion | None:
-        """Stop the session's request and return what it has; None if it has no request."""
+        """Stop the session's request and return its tokens so far; None if it has no request."""
         if session in self._running:
             return self._finish(self._running[session], "abort")
         for entry in self._waiting:
@@ -153,7 +153,7 @@ class TorchEngine:
         return None
 
     def forget(self, session: TrajectoryId) -> None:
-        """Drop the session's cached prefix, once its request has ended if it is running."""
+        """Drop the session's cached prefix, after its running request if it has one."""
         found = self._sessions.find(session)
         if found is None:
             return
@@ -163,7 +163,7 @@ class TorchEngine:
             self._sessions.close(found)
 
     def step(self) -> list[Completion]:
-        """Compute one batch and sample; return the requests it completed."""
+        """Compute one batch and sample; return completed requests."""
         if not self.busy:
             return []
         with torch.inference_mode():
@@ -179,7 +179,7 @@ class TorchEngine:
             return self._draw(drawing, logits) if drawing else []
 
     def update(self, version: Version, weights: Mapping[str, Any], *, keep_kv: bool) -> None:
-        """Replace the weights between two steps; requests go on."""
+        """Replace the weights between two steps; running requests continue."""
         with torch.inference_mode():
             self._model.load(weights)
         self._version = version
@@ -187,10 +187,10 @@ class TorchEngine:
             self._sessions.invalidate()
 
     def stats(self) -> Mapping[str, float]:
-        """Return the counters since the engine was made.
+        """Return the counters since the engine was created.
 
         `prefill_tokens` were computed for the first time, `recomputed_tokens` again after new
-        weights, `reused_tokens` of prompts were held by the row or copied from another.
+        weights; `reused_tokens` of prompts were in the row already or copied from another.
         """
         return dict(self._counters)
 

@@ -1,8 +1,8 @@
-"""Model: the forward pass of Llama, Qwen2 and Qwen3 over a packed batch and a row cache.
+"""The model: the forward pass of Llama, Qwen2 and Qwen3 over a packed batch and a row cache.
 
-Written as plain functions of tensors, since for small models on a CPU the cost of a step is as
-much Python and dispatch as arithmetic. Keys and values of the batch are in the cache before any
-of its tokens attends, and prefixes shared within the step are copied between the two.
+Plain functions of tensors, because for small models on a CPU Python and dispatch cost as much as
+arithmetic. In each layer the batch's keys and values are written to the cache first, then prefixes
+shared within the step are copied, then tokens attend; so every token sees complete rows.
 """
 
 from collections.abc import Mapping
@@ -16,29 +16,29 @@ from rollart.inference.torch.cache import KVCache
 from rollart.inference.torch.parameters import Architecture, Layer, Parameters, read_parameters
 
 _LAYER_PRODUCTS = 1 << 26
-"""Multiplications of a layer's linear maps from which threads share them: two milliseconds."""
+"""Multiplications in a layer's linear maps (about 2 ms) above which several threads are used."""
 _ATTENDED_NUMBERS = 1 << 19
-"""Keys a token of each row attends to from which threads share the rows: half a millisecond."""
+"""Key elements read by attention (about 0.5 ms) above which several threads are used."""
 _TOKENS_A_READ = 8
-"""Tokens of a row that attend in the time in which its keys and values are read."""
+"""Tokens of a row whose attention takes as long as reading its keys and values once."""
 
 
 class Threads:
-    """Chooses how many threads of this process the next operations use."""
+    """Sets how many threads the next operations use: short ones are faster on one."""
 
     def __init__(self, count: int) -> None:
         self._count = count
 
     def share_all(self) -> None:
-        """Leave all threads to what follows."""
+        """Use all threads."""
         self._use(shared=True)
 
     def share_linear(self, *, tokens: int, layer_size: int) -> None:
-        """Choose for the linear maps of a layer of so many weights."""
+        """Choose for the linear maps of a layer with `layer_size` weights."""
         self._use(shared=tokens * layer_size >= _LAYER_PRODUCTS)
 
     def share_attention(self, *, rows: int, row_size: int, tokens: int) -> None:
-        """Choose for rows of keys of such a size, each with as many tokens."""
+        """Choose for attention over `rows` rows of `row_size` key elements, `tokens` in each."""
         reads = rows * row_size * (1 + tokens // _TOKENS_A_READ)
         self._use(shared=reads >= _ATTENDED_NUMBERS)
 
@@ -71,7 +71,7 @@ class Model:
         self._rotations = torch.polar(torch.ones_like(angles), angles).to(device)
 
     def load(self, weights: Mapping[str, Any]) -> None:
-        """Replace the weights; what is refused leaves the old ones in place."""
+        """Replace the weights; if the new ones are refused, keep the old ones."""
         self._parameters.copy_from(self._read(weights))
 
     def _read(self, weights: Mapping[str, Any]) -> Parameters:
@@ -80,7 +80,7 @@ class Model:
         )
 
     def forward(self, batch: ForwardBatch, cache: KVCache) -> torch.Tensor:
-        """Return float32 logits of the tokens asked for."""
+        """Return float32 logits of the batch's sampling tokens."""
         shape, parameters, threads = self._architecture, self._parameters, self._threads
         tokens, layer_size = len(batch.tokens), parameters.layer_size
         threads.share_linear(tokens=tokens, layer_size=layer_size)
@@ -156,7 +156,7 @@ def _attend(
     """Attend to the rows of one run."""
     _, heads, dim = queries.shape
     if run.count == 1:
-        # The queries of a key head stand where a longer piece has its tokens: all see the same
+        # The query heads of a key head are passed as if they were tokens: all attend to the same
         # positions, so grouped heads need neither copies nor a second pass.
         grouped = queries.unflatten(1, (keys.shape[1], -1))
         output = functional.scaled_dot_product_attention(grouped, keys, values, attn_mask=run.mask)

@@ -1,16 +1,13 @@
-"""Parameters: a model's weights in the form the forward pass wants.
+"""Architecture and parameters of a model, in the form the forward pass needs.
 
-Query, key and value projections are one matrix, gate and up projections another. The rows of a
-query or key head are reordered so that the two numbers rotary embedding turns together lie side
-by side: a head is then an array of complex numbers and rotation is one product. Dot products of
-queries and keys do not see the reordering, so log-probs are those of the Hugging Face model.
+`read_architecture` accepts Llama, Qwen2 and Qwen3 with full attention. Anything else is refused,
+because running it would give wrong log-probs without any error.
 
-Loading copies into tensors made once; a load that fails its checks changes nothing.
-
-Architecture: the numbers of a Hugging Face config the engine needs, checked once.
-
-Models of the Llama, Qwen2 and Qwen3 shape with full attention are read; anything else is refused
-with a message, because running it would give silently wrong log-probs.
+Query, key and value projections are fused into one matrix, gate and up into another. The rows of a
+query or key head are reordered so that the two numbers that rotary embedding rotates together are
+adjacent: a head is then an array of complex numbers and rotation is one product. Queries and keys
+are reordered alike, so their dot products and the log-probs equal those of the Hugging Face model.
+A load copies into existing tensors and checks first, so a failed one changes nothing.
 """
 
 import math
@@ -28,7 +25,13 @@ _MODEL_TYPES = ("llama", "qwen2", "qwen3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The shape of a decoder-only transformer."""
+    """The shape of a decoder-only transformer.
+
+    Example:
+        >>> read_architecture(load_config(Path("models/tiny"))).model_type
+        'qwen3'
+
+    """
 
     model_type: str
     vocab: int
@@ -40,7 +43,7 @@ class Architecture:
     head_dim: int
     norm_eps: float
     tied: bool
-    """Whether the output projection is the embedding."""
+    """Whether the output projection shares the embedding's weights."""
     max_positions: int
     rope: Mapping[str, float | str]
 
@@ -63,7 +66,7 @@ class Architecture:
                 return self._llama3(frequencies)
 
     def _llama3(self, frequencies: torch.Tensor) -> torch.Tensor:
-        """Slow the long waves by `factor`, keep the short ones, blend those between."""
+        """Divide low frequencies by `factor`, keep high ones and blend those between."""
         factor, low, high, original = (
             float(self.rope[name])
             for name in (
@@ -79,7 +82,7 @@ class Architecture:
 
 
 def read_architecture(config: Mapping[str, Any]) -> Architecture:
-    """Read a Hugging Face config as a dict, refusing what the engine cannot run."""
+    """Read a Hugging Face config; raise a ModelError if the engine cannot run the model."""
     model_type = config.get("model_type")
     if model_type not in _MODEL_TYPES:
         raise ModelError(
@@ -122,7 +125,7 @@ def _refuse_unsupported(config: Mapping[str, Any]) -> None:
 
 
 def _read_rope(config: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return rope_type, rope_theta and the type's parameters, from either config dialect."""
+    """Return rope_type, rope_theta and the type's parameters, from either config format."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
     rope: dict[str, float | str] = dict(given)
     rope.setdefault("rope_type", rope.get("type", "default"))
@@ -146,12 +149,17 @@ def _read_rope(config: Mapping[str, Any]) -> dict[str, float | str]:
 
 
 _ROTARY = ".rotary_emb.inv_freq"
-"""What older exports keep among the weights, though it follows from the config."""
+"""A tensor in older exports; ignored, because it follows from the config."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Layer:
-    """One transformer layer's tensors; None where the model has no such parameter."""
+    """The tensors of one transformer layer; None where the model has no such parameter.
+
+    Example:
+        >>> read_parameters(weights, architecture=shape, device=cpu, dtype=torch.float32).layers[0]
+
+    """
 
     input_norm: torch.Tensor
     qkv: torch.Tensor
@@ -169,17 +177,24 @@ class Layer:
 
 @dataclass(slots=True, kw_only=True)
 class Parameters:
-    """All tensors of a model."""
+    """All tensors of a model.
+
+    Example:
+        >>> parameters = read_parameters(
+        ...     weights, architecture=shape, device=torch.device("cpu"), dtype=torch.float32
+        ... )
+
+    """
 
     embedding: torch.Tensor
     layers: list[Layer]
     norm: torch.Tensor
     head: torch.Tensor
-    """The output projection; the embedding itself when the two are tied."""
+    """The output projection; the embedding itself if the two are tied."""
 
     @property
     def layer_size(self) -> int:
-        """Weights of the linear maps of one layer."""
+        """Number of weights in the linear maps of one layer."""
         first = self.layers[0]
         return sum(each.numel() for each in (first.qkv, first.output, first.gate_up, first.down))
 
@@ -203,7 +218,7 @@ def read_parameters(
     device: torch.device,
     dtype: torch.dtype,
 ) -> Parameters:
-    """Fuse weights named as in Hugging Face checkpoints (numpy arrays or torch tensors)."""
+    """Fuse weights with Hugging Face names (numpy arrays or torch tensors) into parameters."""
     reader = _Reader(weights, device=device, dtype=dtype)
     vocab, hidden = architecture.vocab, architecture.hidden
     embedding = reader.take("model.embed_tokens.weight", (vocab, hidden))
@@ -220,7 +235,7 @@ def read_parameters(
 
 
 class _Reader:
-    """Takes named tensors, checking shapes, and knows which were never taken."""
+    """Reads named tensors, checks their shapes and tracks which were never read."""
 
     def __init__(
         self, weights: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype
@@ -236,10 +251,10 @@ class _Reader:
             raise ModelError(f"{name} is missing from the weights")
         value = self._weights[name]
         if isinstance(value, numpy.ndarray) and not value.flags.writeable:
-            value = value.copy()  # torch warns of memory it may not write, as a store's is
+            value = value.copy()  # torch warns of read-only memory, such as a weight store's
         tensor = torch.as_tensor(value).detach()
         if tuple(tensor.shape) != shape:
-            raise ModelError(f"{name} has shape {tuple(tensor.shape)}: the config wants {shape}")
+            raise ModelError(f"{name} has shape {tuple(tensor.shape)}: the config needs {shape}")
         self._unread.discard(name)
         return tensor.to(device=self._device, dtype=self._dtype, copy=True)
 
@@ -254,7 +269,7 @@ class _Reader:
         self._unread.discard(name)
 
     def finish(self) -> None:
-        """Refuse weights that the architecture has no place for."""
+        """Raise a ModelError if a weight does not belong to the architecture."""
         if self._unread:
             raise ModelError(
                 f"{min(self._unread)} is not a parameter of this model "
@@ -300,7 +315,7 @@ def _read_head_norm(reader: _Reader, at: str, architecture: Architecture) -> tor
 
 
 def _interleave(fused: torch.Tensor, architecture: Architecture) -> torch.Tensor:
-    """Reorder the rows of query and key heads; value heads stay."""
+    """Reorder the rows of query and key heads; keep those of value heads."""
     dim = architecture.head_dim
     turned = (architecture.query_heads + architecture.key_heads) * dim
     heads = fused[:turned].view(-1, dim, *fused.shape[1:])

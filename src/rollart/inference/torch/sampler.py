@@ -1,9 +1,9 @@
-"""Sampler: draws one token per row and says how likely that draw was.
+"""The sampler: draws one token per row and returns its log-prob.
 
 A draw inverts the cumulative distribution, in the order of token ids, at a uniform number that
-depends only on the request's seed and the token's place in the completion: the same request
-draws the same tokens in any batch. The log-prob is that of the distribution drawn from, after
-temperature and filters; a greedy draw has one possible outcome, hence log-prob 0.
+depends only on the request's seed and the token's position in the completion. So the same request
+draws the same tokens in any batch. The log-prob is that of the distribution after temperature and
+filters; a greedy draw has only one outcome, so its log-prob is 0.
 """
 
 import math
@@ -16,7 +16,7 @@ from rollart.errors import ConfigError, ModelError
 from rollart.types import Sampling
 
 Filters = tuple[float, float, int, float]
-"""temperature, top_p, top_k, min_p: what draws that share a pass have in common."""
+"""temperature, top_p, top_k, min_p; rows with equal filters are drawn together."""
 
 
 def read_filters(sampling: Sampling) -> Filters:
@@ -36,7 +36,7 @@ def read_filters(sampling: Sampling) -> Filters:
 
 
 def uniforms(seed: int, count: int) -> list[float]:
-    """Return `count` numbers in [0, 1) that depend on `seed` and their place alone."""
+    """Return `count` numbers in [0, 1) that depend only on `seed` and their position."""
     state = _mix(seed & _MASK)
     if count <= _FEW:
         places = range(1, count + 1)
@@ -49,7 +49,7 @@ def uniforms(seed: int, count: int) -> list[float]:
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FEW = 24
-"""Numbers that plain integers give sooner than arrays do."""
+"""Up to this many numbers, Python integers are faster than numpy arrays."""
 
 
 def _mix(value: int) -> int:
@@ -96,7 +96,7 @@ def _draw(
     sums = chances.cumsum(-1, dtype=torch.float64)
     totals = sums[:, -1:]
     targets = torch.tensor(places, dtype=torch.float64, device=logits.device).unsqueeze(1) * totals
-    # Sums that are no numbers are found at no place: past the last token, which is one too far.
+    # With NaN sums searchsorted returns one past the last token; `_check_finite` then raises.
     tokens = torch.searchsorted(sums, targets, right=True).clamp_(max=logits.shape[-1] - 1)
     logprobs = (chances.gather(1, tokens) / totals).log_().view(-1).tolist()
     _check_finite(logprobs)
@@ -104,13 +104,13 @@ def _draw(
 
 
 def _check_finite(values: list[float]) -> None:
-    """Refuse what only logits that are not finite give; a sum tells of any one."""
+    """Raise if any value is not finite, which only bad logits cause; the sum shows any of them."""
     if not math.isfinite(sum(values)):
         raise ModelError("the model's logits are not finite: its weights are damaged or diverged")
 
 
 def _filter(chances: torch.Tensor, filters: Filters) -> torch.Tensor:
-    """Zero what top-k, then top-p among those left, then min-p exclude; do not renormalise."""
+    """Zero what top-k, then top-p among the rest, then min-p exclude; do not renormalise."""
     _, top_p, top_k, min_p = filters
     if top_k or top_p < 1:
         ranked, ids = chances.sort(dim=-1, descending=True, stable=True)

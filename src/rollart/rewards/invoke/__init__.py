@@ -1,1 +1,1 @@
-"""Where reward functions run: local processes, HTTP, Lambda."""
+"""Invokers run reward functions: in local processes, behind a URL or on AWS Lambda."""

@@ -1,8 +1,8 @@
-"""The lambda invoker: a reward function deployed to AWS Lambda, called through boto3.
+"""The Lambda invoker: calls a reward function deployed to AWS Lambda, through boto3.
 
-One synchronous invocation per delivery; boto3's own retries are off, because ours count, wait and
-hedge for every kind of invoker alike. boto3 blocks, so each delivery holds a thread until it is
-answered or times out, also when nobody waits for it any more.
+Each delivery is one synchronous invocation. boto3's own retries are off, because `ReliableInvoker`
+retries for every kind of invoker. boto3 blocks, so a delivery occupies a thread until it is
+answered or times out, even if its caller was cancelled.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ _FINAL = {
     "ResourceNotFoundException",
     "UnrecognizedClientException",
 }
-"""Refusals that a second delivery would meet too."""
+"""Error codes that a second delivery would get too."""
 _SHOWN = 400
 _CONNECT_S = 10.0
 
@@ -47,7 +47,7 @@ class LambdaInvoker:
         region: str = "",
         endpoint_url: str = "",
     ) -> None:
-        """Take the function's name or ARN and how many calls may be under way at once."""
+        """Call the function with this name or ARN, at most `connections` times at once."""
         self._function_name = function_name
         self._limits = limits
         self._cold_starts = 0
@@ -65,7 +65,7 @@ class LambdaInvoker:
         )
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
-        """Score the call's trajectories: one invocation."""
+        """Score the call's trajectories with one invocation."""
         payload = encode_call(call)
         limit = self._limits.payload_bytes
         if len(payload) > limit:
@@ -80,7 +80,7 @@ class LambdaInvoker:
         return {"cold_starts": self._cold_starts}
 
     async def close(self) -> None:
-        """Let the connections and threads go; calls still waiting fail or time out."""
+        """Close connections and threads; calls still waiting fail or time out."""
         self._threads.shutdown(wait=False, cancel_futures=True)
         self._client.close()
 
@@ -96,7 +96,7 @@ class LambdaInvoker:
                 body: bytes = stream.read(limit + 1)
         except ClientError as error:
             code = str(error.response.get("Error", {}).get("Code", ""))
-            message = f"{function}: Lambda refused it: {error}"
+            message = f"{function}: Lambda refused the call: {error}"
             raise ScoreError(message, is_final=code in _FINAL) from error
         except BotoCoreError as error:
             raise ScoreError(f"{function}: Lambda gave no answer: {error}") from error
@@ -105,18 +105,20 @@ class LambdaInvoker:
         return self._answer(function, body, response.get("FunctionError"))
 
     def _answer(self, function: str, body: bytes, failed: str | None) -> bytes:
-        """Return the rewards in what Lambda answered, still encoded."""
+        """Return the encoded rewards of Lambda's answer."""
         try:
             tree: Any = json.loads(body)
         except ValueError:
             tree = None
         if failed or not isinstance(tree, dict):
             words = body[:_SHOWN].decode(errors="replace")
-            raise ScoreError(f"{function}: Lambda {failed or 'answered with nonsense'}: {words}")
+            raise ScoreError(
+                f"{function}: Lambda {failed or 'answered with no JSON object'}: {words}"
+            )
         answer = cast("dict[str, Any]", tree)
         self._cold_starts += answer.get("is_cold") is True
         if "answer" not in answer:
-            message = str(answer.get("error", "an answer without rewards"))
+            message = str(answer.get("error", "Lambda's answer has no rewards"))
             raise ScoreError(
                 message,
                 is_final=answer.get("is_final") is True,

@@ -1,16 +1,14 @@
-"""A circuit breaker as pure state: closed, open, half-open.
+"""Circuit breakers: stop deliveries to a reward function that fails again and again.
 
-Closed, every call passes. After so many failures in a row it opens: nothing passes until it has
-rested. Then it is half open: one call passes as a probe; its success closes the circuit, its
-failure opens it again. One that stays open is given up: at once after `probes` of them if the
-function never answered, which is how a broken one looks, else after `patience_s`, so that an outage
-is outlived. No clock: `now` is given.
+A `Breaker` is pure state (`now` is passed in). Closed, every call passes. After `failures` failures
+in a row it opens, and no call passes for `rest_s`. Then one call passes as a probe (half-open): its
+success closes the circuit, its failure opens it again. Calls stop waiting for an open circuit after
+`probes` failed probes if the function never answered, because it is probably broken; otherwise
+after `patience_s`, so that a run survives an outage.
 
-The circuits of reward functions: whether one is delivered to, and what the user hears of it.
-
-A circuit is about what runs a function: one that raised, or that refused a call for good, has
-answered, and its circuit stays closed. Nothing happens in silence: the first failure of a function
-is told, and each time its circuit opens, is given up and closes again.
+`Circuits` keeps one breaker per function. A breaker watches the process that runs a function, so a
+function that raised, or refused a call, counts as answered. The user is warned of a function's
+first failure and whenever its circuit opens, is given up or closes.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +23,7 @@ State = Literal["closed", "open", "half-open"]
 
 
 class Breaker:
-    """Keeps calls away from a function that fails again and again."""
+    """Stops calls to a function that fails again and again."""
 
     def __init__(self, *, failures: int, rest_s: float, probes: int, patience_s: float) -> None:
         self._most = failures
@@ -43,46 +41,49 @@ class Breaker:
 
     @property
     def state(self) -> State:
-        """What the circuit is; an open one turns half open with its first probe."""
+        """The circuit's state; an open one becomes half-open with its first probe."""
         if self._opened_s is None:
             return "closed"
         return "half-open" if self._is_probing else "open"
 
     def may_pass(self, *, now: float) -> bool:
-        """Say whether a call would be let through now."""
+        """Return whether a call would pass now."""
         if self._opened_s is None:
             return True
         return not self._is_probing and now >= self._opened_s + self._rest_s
 
     def try_pass(self, *, now: float) -> bool:
-        """Say whether a call may be delivered now; if so, its end must be told."""
+        """Return whether a call may be delivered now.
+
+        If so, report its end with `succeeded`, `failed` or `abandoned`.
+        """
         is_passed = self.may_pass(now=now)
         self._is_probing |= is_passed and self._opened_s is not None
         return is_passed
 
     def rest_s(self, *, now: float) -> float:
-        """Return how long to wait before `try_pass` is worth another try."""
+        """Return how long to wait before the next `try_pass`."""
         if self._opened_s is None:
             return 0.0
         rest_s = self._opened_s + self._rest_s - now
         return rest_s if rest_s > 0 and not self._is_probing else self._rest_s
 
     def is_given_up(self, *, now: float) -> bool:
-        """Say whether calls should no longer wait for the circuit to close."""
+        """Return whether calls should stop waiting for the circuit to close."""
         if self._opened_s is None:
             return False
         is_broken = not self._has_answered and self._probes >= self._most_probes
         return is_broken or now >= self._since_s + self._patience_s
 
     def succeeded(self) -> None:
-        """Note that the function answered."""
+        """Record that the function answered."""
         self._has_answered = True
         self.failures = self._probes = 0
         self._opened_s = None
         self._is_probing = False
 
     def failed(self, reason: str, *, now: float) -> None:
-        """Note that a delivery failed."""
+        """Record that a delivery failed."""
         self.failures += 1
         self.reason = reason
         self._probes += self._is_probing
@@ -94,19 +95,24 @@ class Breaker:
             self._is_probing = False
 
     def abandoned(self) -> None:
-        """Note that a delivery was given up with nothing learned."""
+        """Record that a delivery was cancelled, which says nothing about the function."""
         self._is_probing = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CircuitOpen:
-    """A call that its circuit does not let through."""
+    """Why a call may not be delivered now.
+
+    Example:
+        >>> CircuitOpen(reason="open since: timed out", rest_s=4.2, is_given_up=False)
+
+    """
 
     reason: str
     rest_s: float
-    """Seconds before another try is worth it."""
+    """Seconds to wait before the next try."""
     is_given_up: bool
-    """Whether waiting is vain."""
+    """Whether the call should fail instead of waiting."""
 
 
 class Circuits:
@@ -121,21 +127,21 @@ class Circuits:
         self._breakers: dict[str, Breaker] = {}
         self._failed: set[str] = set()
         self._given_up: set[str] = set()
-        """Functions of which that was told."""
+        """Functions given up, each with one warning."""
 
     def try_pass(self, function: str) -> bool:
-        """Say whether a call may be delivered now; if so, its end must be told."""
+        """Return whether a call may be delivered now; if so, its end must be reported."""
         return self._of(function).try_pass(now=self._clock.now())
 
     def stop(self, function: str) -> CircuitOpen | None:
-        """Return what would keep a call from being delivered now."""
+        """Return why a call may not be delivered now, or None if it may."""
         now, breaker = self._clock.now(), self._of(function)
         if breaker.may_pass(now=now):
             return None
         is_given_up = breaker.is_given_up(now=now)
         if is_given_up and function not in self._given_up:
             self._given_up.add(function)
-            self._tell(function, "still fails: its calls fail until it answers", breaker.reason)
+            self._report(function, "still fails: its calls fail until it answers", breaker.reason)
         in_a_row = f"{breaker.failures} deliveries in a row failed"
         return CircuitOpen(
             reason=f"its circuit is open since: {breaker.reason} ({in_a_row})",
@@ -144,7 +150,7 @@ class Circuits:
         )
 
     def succeeded(self, function: str) -> None:
-        """Note that a function answered."""
+        """Record that a function answered."""
         breaker = self._of(function)
         if breaker.state != "closed":
             self._warn(f"reward function {function} answers again")
@@ -152,10 +158,10 @@ class Circuits:
         breaker.succeeded()
 
     def failed(self, function: str, error: ScoreError) -> None:
-        """Note that a delivery gave no rewards."""
+        """Record that a delivery gave no rewards."""
         if function not in self._failed:
             self._failed.add(function)
-            self._tell(function, "failed (further failures are counted, not told)", str(error))
+            self._report(function, "failed (further failures are only counted)", str(error))
         if error.is_final or error.is_own:
             self.succeeded(function)
             return
@@ -166,14 +172,14 @@ class Circuits:
             how = f"{breaker.failures} times in a row: its calls wait"
             probes = f"it is tried every {self._options.breaker_rest_s:g} s"
             most = f"for at most {self._options.deadline_s:g} s"
-            self._tell(function, f"failed {how}, {probes}, {most}", str(error))
+            self._report(function, f"failed {how}, {probes}, {most}", str(error))
 
     def abandoned(self, function: str) -> None:
-        """Note that a delivery was given up with nothing learned."""
+        """Record that a delivery was cancelled, which says nothing about the function."""
         self._of(function).abandoned()
 
     def stats(self) -> Mapping[str, float]:
-        """Return how often circuits opened, and how many are."""
+        """Return how often circuits opened and how many are open."""
         breakers = self._breakers.values()
         return {
             "breaker_opens": sum(each.opens for each in breakers),
@@ -191,11 +197,11 @@ class Circuits:
             )
         return self._breakers[function]
 
-    def _tell(self, function: str, what: str, reason: str) -> None:
-        # Most reasons begin with the function, which was just named.
+    def _report(self, function: str, what: str, reason: str) -> None:
+        # Most reasons start with the function's name, which the warning already has.
         short = reason.removeprefix(function).removeprefix(":").strip()
-        self._warn(f"reward function {function} {what}; the reason: {short}")
+        self._warn(f"reward function {function} {what}; reason: {short}")
 
 
 def _say_nothing(_text: str) -> None:
-    """Tell nobody."""
+    """Drop a warning."""

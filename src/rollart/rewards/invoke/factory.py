@@ -1,4 +1,7 @@
-"""Opening an invoker as its options say; what a kind needs is imported only when it is chosen."""
+"""The factory of invokers: opens the kind that the options name and makes it reliable.
+
+A kind's packages (httpx, boto3) are imported only when it is chosen.
+"""
 
 from collections.abc import Callable
 from importlib import import_module
@@ -19,7 +22,7 @@ def open_invoker(
     on_call: Callable[[CallLine], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> ReliableInvoker:
-    """Return the invoker the options name, with all that makes it reliable around it."""
+    """Return the invoker the options name, wrapped in a ReliableInvoker."""
     inner = _open(options, clock)
     return make_reliable(inner, options, clock=clock, on_call=on_call, warn=warn)
 
@@ -32,7 +35,7 @@ def make_reliable(
     on_call: Callable[[CallLine], None] | None = None,
     warn: Callable[[str], None] | None = None,
 ) -> ReliableInvoker:
-    """Wrap an invoker as the options say."""
+    """Wrap an invoker with the retries, limits and circuits of the options."""
     scaling = options.scaling
     return ReliableInvoker(
         inner,
@@ -70,5 +73,5 @@ def _open(options: InvokerOptions, clock: Clock | None) -> RewardInvoker:
                 endpoint_url=options.endpoint_url,
             )
         case "ray":
-            fix = "make a rollart.cluster.ray_rewards.RayInvoker and wrap it with make_reliable"
+            fix = "create a rollart.cluster.ray_rewards.RayInvoker and wrap it with make_reliable"
             raise ConfigError("invoker.kind", options.kind, fix)

@@ -1,8 +1,8 @@
-"""The http invoker: a reward function behind a URL, wherever it is deployed.
+"""The HTTP invoker: calls a reward function behind a URL.
 
-A call is one POST of JSON with the headers of a CloudEvent; `ce-id` and `Idempotency-Key` carry the
-key, so a function that remembers keys runs a call once however often it arrives. What is answered
-is read strictly and only up to a limit. A status that says the same call would fail again is final.
+A call is one POST of JSON with the headers of a CloudEvent. `ce-id` and `Idempotency-Key` carry the
+call's key, so a server that remembers keys runs a call once, however often it arrives. Answers are
+parsed strictly and only up to a size limit. A status that the same call would get again is final.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from rollart.types import Reward, ScoreCall
 SCORE_EVENT = "com.rollart.score"
 """The CloudEvents type of a score call."""
 _PASSING = {408, 425, 429}
-"""Refusals that are not about this call: too early, too slow, too many."""
+"""Client error statuses (timeout, too early, too many) after which a retry can succeed."""
 _SHOWN = 400
 
 
@@ -39,8 +39,9 @@ class HttpInvoker:
         limits: CallLimits,
         connections: int,
     ) -> None:
-        """Take the URL, its bearer token, the variable that is from and how many connections
-        may be open at once.
+        """Call `url` with a bearer token over at most `connections` connections.
+
+        `token_env` names the variable the token came from, for error messages.
         """
         self._url = url
         self._token_help = _token_help(token_env, is_set=bool(token))
@@ -55,7 +56,7 @@ class HttpInvoker:
         )
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
-        """Score the call's trajectories: one request."""
+        """Score the call's trajectories with one request."""
         payload = encode_call(call)
         limit = self._limits.payload_bytes
         if len(payload) > limit:
@@ -100,7 +101,7 @@ class HttpInvoker:
 
 
 def _headers(call: ScoreCall) -> dict[str, str]:
-    # Header values are ASCII; whatever else a key holds is written as the CloudEvents binding says.
+    # Header values are ASCII; the CloudEvents binding percent-encodes everything else.
     key = quote(call.key, safe="!#$&'()*+,-./:;<=>?@[]^_`{|}~")
     return {
         "Content-Type": "application/json",
@@ -113,15 +114,15 @@ def _headers(call: ScoreCall) -> dict[str, str]:
 
 
 def _token_help(variable: str, *, is_set: bool) -> str:
-    """Say what to do when the server refuses the token."""
+    """Return what to do when the server refuses the token."""
     if not variable:
-        return "none is sent: name in token_env the environment variable that holds it"
-    is_what = "is not the server's" if is_set else "is not set where this runs"
+        return "no token was sent: set token_env to the environment variable that holds it"
+    is_what = "differs from the server's token" if is_set else "is not set in this process"
     return f"{variable} {is_what}: set it to the token that the server printed or was started with"
 
 
 def _refusal(call: ScoreCall, status: int, body: bytes, *, token_help: str) -> ScoreError:
-    """Return the error that a status other than 200 stands for."""
+    """Return the error for a status other than 200."""
     reason, is_final, is_own = "", 300 <= status < 500 and status not in _PASSING, False
     try:
         tree: Any = json.loads(body)

@@ -1,8 +1,9 @@
-"""The reward function as AWS Lambda runs it: `rollart.rewards.invoke.lambda_handler.handler`.
+"""The handler that AWS Lambda calls: `rollart.rewards.invoke.lambda_handler.handler`.
 
-The event is a call as `payload.encode_call` writes it; the answer is its rewards, or why there are
-none: failures are values here, so that what AWS reports as an error is AWS's own. Only functions
-the package names are run. A duplicate that reaches the same sandbox is answered from memory.
+The event is a call encoded by `payload.encode_call`; the answer holds its rewards or an error.
+Failures of a function are returned as values, so an error that AWS reports is always AWS's own.
+Only functions listed in the package are run. A duplicate event that reaches the same process is
+answered from memory.
 """
 
 import asyncio
@@ -19,14 +20,14 @@ from rollart.rewards.registry import pin
 from rollart.rewards.scoring import score
 
 FUNCTIONS_FILE = "rollart_functions.json"
-"""At the root of a package: the names of the functions it may run."""
+"""File at a package's root that lists the functions it may run."""
 EVENT_BYTES = 6 * 2**20
-"""Most bytes of an event, by AWS's own limit on synchronous calls."""
+"""Most bytes of an event: AWS's limit for synchronous calls."""
 _REMEMBERED = 1000
 
 
 class _Sandbox:
-    """What lives as long as the process that AWS keeps warm."""
+    """State that lives as long as the process that AWS keeps warm."""
 
     def __init__(self) -> None:
         root = Path(os.environ.get("LAMBDA_TASK_ROOT", "."))
@@ -55,7 +56,7 @@ class _Sandbox:
         call = decode_call(body, limit_bytes=EVENT_BYTES)
         if call.function not in self._functions:
             packed = ", ".join(sorted(self._functions))
-            message = f"{call.function} is not in this package, {packed} is"
+            message = f"{call.function} is not in this package; it has {packed}"
             raise ScoreError(message, is_final=True)
         return json.loads(encode_rewards(self._runner.run(score(call))))
 

@@ -1,9 +1,10 @@
-"""Packaging reward functions for AWS Lambda: one zip that holds them and what runs them.
+"""The AWS Lambda package: one zip with reward functions and the code that runs them.
 
-In it: the `rollart` package and what it needs to read a call (the compiled core of pydantic, for
-the Python version and processor of this machine: choose the runtime of the function accordingly),
-the top-level package or module of each function, what is named beside, and the list of functions
-the handler may run. The same content gives the same bytes.
+It holds the `rollart` package and what it needs to read a call (the compiled core of pydantic, for
+the Python version and processor of this machine: choose the function's runtime to match), the
+top-level package or module of each function, the included extra files, and the list of functions
+the handler may run. Entries are sorted and carry a fixed date, so the same content gives the same
+bytes.
 """
 
 import importlib.util
@@ -19,7 +20,7 @@ from rollart.rewards.invoke.lambda_handler import FUNCTIONS_FILE, handler
 from rollart.rewards.registry import load_function
 
 HANDLER = f"{handler.__module__}.{handler.__name__}"
-"""What Lambda is told to call."""
+"""The handler name to configure in Lambda."""
 _OURS = Path(__file__).parents[2]
 _NEEDED = ("pydantic_core", "typing_extensions")
 """Installed packages that `rollart.rewards.payload` imports."""
@@ -29,7 +30,14 @@ _UNZIPPED_BYTES = 250 * 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Package:
-    """A package that was written."""
+    """A written package.
+
+    Example:
+        >>> Package(
+        ...     path=Path("rewards.zip"), files=212, zipped_bytes=410_000, unzipped_bytes=1_600_000
+        ... )
+
+    """
 
     path: Path
     files: int
@@ -40,7 +48,7 @@ class Package:
 def write_lambda_package(
     path: Path, functions: Sequence[str], *, include: Sequence[Path] = ()
 ) -> Package:
-    """Write the zip; `include` are files and directories whose content goes to its root."""
+    """Write the zip; the files and directories in `include` go to its root."""
     contents: dict[str, bytes] = {
         FUNCTIONS_FILE: json.dumps(sorted(functions)).encode(),
         **_tree(_OURS, "rollart", ("*.py",)),
@@ -54,7 +62,9 @@ def write_lambda_package(
     unzipped = sum(map(len, contents.values()))
     if unzipped > _UNZIPPED_BYTES:
         limit = _UNZIPPED_BYTES // 2**20
-        raise UserError(f"{unzipped} bytes unzipped, Lambda takes {limit} MiB: include less")
+        raise UserError(
+            f"the package has {unzipped} bytes unzipped; Lambda allows {limit} MiB: include less"
+        )
     with zipfile.ZipFile(path, "w") as archive:
         for name in sorted(contents):
             entry = zipfile.ZipInfo(name, _EPOCH)
@@ -65,11 +75,11 @@ def write_lambda_package(
 
 
 def _module_of(name: str) -> Mapping[str, bytes]:
-    """Return the files of the top-level package or module that a function is in."""
+    """Return the files of the top-level package or module that contains a function."""
     load_function(name)
     module_name = resolve("reward", name).rpartition(":")[0]
     if module_name.endswith(".py"):
-        fix = "a path means nothing there: write module:function and run this beside the module"
+        fix = "Lambda cannot load a path: write module:function and run this next to the module"
         raise ConfigError("function", name, fix)
     top = module_name.partition(".")[0]
     return {} if top == "rollart" else _installed(top)
@@ -91,7 +101,7 @@ def _included(path: Path) -> Mapping[str, bytes]:
         return _tree(path, "", ("*",))
     if path.is_file():
         return {path.name: path.read_bytes()}
-    raise ConfigError("--include", str(path), "there is no such file or directory")
+    raise ConfigError("--include", str(path), "no such file or directory")
 
 
 def _tree(root: Path, prefix: str, patterns: Iterable[str]) -> dict[str, bytes]:

@@ -1,10 +1,10 @@
-"""A worker's serverless methods over HTTP: what calls them, and what answers.
+"""A worker's serverless methods over HTTP: the client and the server side.
 
     Cluster.call ── POST {"method": "score", "args": ["text"]} ──► answer(worker, body)
                  ◄── {"result": 0.5} ──
 
-`HttpMethods` is the `invoke` of a `Cluster`. Requests and answers are JSON of limited size, the
-token is the environment's and goes only where nobody can read it on its way.
+`HttpMethods` is the `invoke` of a `Cluster`. Requests and answers are JSON of limited size. The
+token comes from the environment and is sent only over https or to this machine.
 """
 
 import asyncio
@@ -32,9 +32,7 @@ class HttpMethods:
     def __init__(
         self, *, base: str = "", token_env: str = TOKEN_VARIABLE, limits: CallLimits | None = None
     ) -> None:
-        """Take what URLs such as "/score" are relative to, the variable with the bearer token
-        ("" for none) and the limits of a call.
-        """
+        """Call URLs relative to `base`, with the token in the variable `token_env` ("": none)."""
         self._limits = limits or CallLimits()
         self._token_env = token_env
         self._client = httpx.AsyncClient(
@@ -49,15 +47,15 @@ class HttpMethods:
         try:
             body = json.dumps({"method": name, "args": list(args)}).encode()
         except (TypeError, ValueError) as error:
-            raise UserError(f"{name}: arguments of a function are JSON values: {error}") from error
+            raise UserError(f"{name}: arguments must be JSON values: {error}") from error
         if len(body) > self._limits.payload_bytes:
             limit = self._limits.payload_bytes
-            raise UserError(f"{name}: a call of {len(body)} bytes, more than {limit}")
+            raise UserError(f"{name}: the call has {len(body)} bytes; the limit is {limit}")
         try:
             request = self._client.build_request("POST", function.url, content=body)
             self._sign(request, name)
             async with asyncio.timeout(self._limits.timeout_s):
-                status, told = await self._send(request)
+                status, answered = await self._send(request)
         except (TimeoutError, httpx.TimeoutException) as error:
             limit_s = self._limits.timeout_s
             message = f"{name}: {function.url} gave no answer within {limit_s:g} s"
@@ -65,7 +63,7 @@ class HttpMethods:
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             words = f"{type(error).__name__}: {error}".removesuffix(": ")
             raise UserError(f"{name}: {function.url} failed: {words}") from error
-        return _read(f"{name}: {function.url}", status, told)
+        return _read(f"{name}: {function.url}", status, answered)
 
     async def close(self) -> None:
         """Close the connections; calls still waiting fail."""
@@ -76,8 +74,8 @@ class HttpMethods:
         token = os.environ.get(self._token_env, "") if self._token_env else ""
         if token and not may_carry_secrets(str(request.url)):
             raise UserError(
-                f"{name}: {request.url} would carry {self._token_env} in the clear: use https, or "
-                'token_env = ""'
+                f"{name}: {request.url} would send {self._token_env} unencrypted: use https, or "
+                'set token_env = ""'
             )
         if token:
             request.headers["Authorization"] = f"Bearer {token}"
@@ -97,26 +95,27 @@ class HttpMethods:
 
 
 def answer(worker: object, body: bytes) -> bytes:
-    """Answer a call for a worker: its result, or a UserError if that method is not served."""
+    """Run a worker's method and return its encoded result; raise UserError if it is not served."""
     try:
         call: Any = json.loads(body)
         name, args = str(call["method"]), list(call["args"])
     except (ValueError, LookupError, TypeError) as error:
-        raise UserError('a call is JSON such as {"method": "score", "args": ["text"]}') from error
+        example = '{"method": "score", "args": ["text"]}'
+        raise UserError(f"a call must be JSON such as {example}") from error
     method = getattr(type(worker), name, None)
     if not isinstance(method, Registered) or method.function is None:
-        raise UserError(f"{name!r} is no serverless method of {type(worker).__name__}")
+        raise UserError(f"{name!r} is not a serverless method of {type(worker).__name__}")
     return json.dumps({"result": getattr(worker, name)(*args)}).encode()
 
 
 def _read(what: str, status: int, body: bytes) -> Json:
-    """Return the result that was answered."""
+    """Return the result in an answer."""
     try:
         tree: Any = json.loads(body)
     except ValueError:
         tree = None
     if status == HTTPStatus.OK and isinstance(tree, dict) and "result" in tree:
         return cast("dict[str, Json]", tree)["result"]
-    told = cast("dict[str, object]", tree).get("error") if isinstance(tree, dict) else None
-    words = str(told) if told is not None else body.decode(errors="replace").strip()
+    error = cast("dict[str, object]", tree).get("error") if isinstance(tree, dict) else None
+    words = str(error) if error is not None else body.decode(errors="replace").strip()
     raise UserError(f"{what} answered with status {status}: {words[:_SHOWN]}")

@@ -1,4 +1,8 @@
-"""Where reward functions run and how hard their scores are tried for: the `invoker` options."""
+"""Options of invokers: where reward functions run, their limits, retries and prices.
+
+An options value is valid once built: every field is checked at construction. A token never appears
+in an option; an option names the environment variable that holds it.
+"""
 
 import math
 import os
@@ -22,17 +26,17 @@ class CallLimits:
     """
 
     timeout_s: Annotated[float, MoreThan(0)] = 60.0
-    """Seconds one delivery of a call may take; local: the import of its function included."""
+    """Seconds one delivery of a call may take; local: including the import of its function."""
     payload_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
     """Most bytes of a call as JSON."""
     response_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
     """Most bytes of an answer."""
     start_timeout_s: Annotated[float, MoreThan(0)] = 60.0
-    """Local: seconds an instance may take to start; ray: that a task may wait for its node too."""
+    """Local: seconds an instance may take to start; ray: including the wait for a node."""
     memory_bytes: Annotated[int, MoreThan(0)] = 2 * 2**30
     """Local, ray: memory one instance may hold (its data segment and private mappings)."""
     output_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
-    """Local, ray: bytes an instance may print during a call, past Python's own streams too."""
+    """Local, ray: bytes an instance may print during a call, also outside Python's streams."""
 
     def __post_init__(self) -> None:
         check_fields(self, "invoker.limits")
@@ -40,7 +44,7 @@ class CallLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reliability:
-    """How often a score is tried for, and what it costs.
+    """How often a call is retried, and what it costs.
 
     Example:
         >>> Reliability(attempts=6, hedge="p95", deadline_s=120.0)
@@ -48,31 +52,31 @@ class Reliability:
     """
 
     attempts: Annotated[int, AtLeast(1)] = 4
-    """Deliveries, one after another, before a call has failed."""
+    """Deliveries, one after another, before a call fails."""
     backoff_s: Annotated[float, AtLeast(0)] = 0.2
-    """Wait before the second delivery; doubled before each further one."""
+    """Seconds before the second delivery; doubled before each further one."""
     backoff_max_s: float = 10.0
-    """Longest wait between deliveries."""
+    """Most seconds between deliveries."""
     jitter: Annotated[float, Between(0, 1)] = 0.5
-    """Waits vary by this fraction, so that calls that failed together do not return together."""
+    """Waits vary by this fraction, so that calls that failed together are not retried together."""
     deadline_s: Annotated[float, MoreThan(0)] = 600.0
-    """Seconds after its first place, or first stop at an open circuit, that a call has failed."""
+    """Seconds after which a call fails, from its first place or first wait at an open circuit."""
     queue_wait_s: Annotated[float, AtLeast(0)] = 0.0
-    """Seconds a call may wait for a place; 0: as long as it takes."""
+    """Seconds a call may wait for a free instance; 0: no limit."""
     hedge: Literal["never", "p95", "after"] = "never"
-    """When a call is delivered a second time beside the first: later than most take, or a time."""
+    """When a late call is delivered a second time: after the 95th percentile, or a fixed time."""
     hedge_after_s: Annotated[float, MoreThan(0)] = 1.0
-    """For hedge = after: seconds without an answer; for p95: the least such time."""
+    """For hedge = after: seconds without an answer; for p95: the shortest such time."""
     breaker_failures: Annotated[int, AtLeast(0)] = 16
-    """Failed deliveries of a function in a row that open its circuit; 0 never does."""
+    """Failed deliveries of a function in a row that open its circuit; 0: it never opens."""
     breaker_rest_s: Annotated[float, MoreThan(0)] = 5.0
     """Seconds an open circuit rests before a call probes it."""
     breaker_probes: Annotated[int, AtLeast(1)] = 3
-    """Failed probes in a row after which calls of a function that never answered wait no more."""
+    """Failed probes in a row after which a function that never answered gets no more waiting."""
     price_per_call: Annotated[float, AtLeast(0)] = 0.0
-    """What one delivery costs, in your currency."""
+    """Price of one delivery, in your currency."""
     price_per_s: Annotated[float, AtLeast(0)] = 0.0
-    """What one second of a delivery costs."""
+    """Price of one second of a delivery."""
     seed: int = 0
     """Seeds the jitter."""
 
@@ -98,32 +102,32 @@ class InvokerOptions:
     url: str = ""
     """For http: the function's URL."""
     token_env: str = "ROLLART_FUNCTION_TOKEN"  # noqa: S105
-    """For http: environment variable with the bearer token, so that no file has it; "": none."""
+    """For http: environment variable that holds the bearer token; "": no token."""
     function_name: str = ""
     """For lambda: name or ARN of the deployed function."""
     region: str = ""
-    """For lambda: region; "" is what the AWS configuration says."""
+    """For lambda: region; "": the one of the AWS configuration."""
     endpoint_url: str = ""
-    """For lambda: another endpoint that speaks the Invoke API; "" is AWS."""
+    """For lambda: another endpoint with the Invoke API; "": AWS."""
     address: str = ""
-    """For ray: the cluster, "auto" or host:port; "": the run's, or a Ray of our own here."""
+    """For ray: the cluster, "auto" or host:port; "": the run's own, or a local Ray."""
     cpus: float = 1.0
-    """For ray: processors of a node that `concurrency` calls hold together; 0 holds none."""
+    """For ray: CPUs of a node that `concurrency` calls reserve together; 0 reserves none."""
     resources: Mapping[str, float] = field(default_factory=dict[str, float])
-    """For ray: custom resources of a node that `concurrency` calls hold together."""
+    """For ray: custom resources of a node that `concurrency` calls reserve together."""
     scaling: Scaling = field(default_factory=Scaling)
-    """How many instances there may be, and calls under way at once."""
+    """How many instances may exist, and how many calls run at once."""
     limits: CallLimits = field(default_factory=CallLimits)
     """What one call, or one instance, may use."""
     reliability: Reliability = field(default_factory=Reliability)
-    """How hard a score is tried for, and what it costs."""
+    """How often a call is retried, and what it costs."""
 
     def __post_init__(self) -> None:
         check_fields(self, "invoker")
         if self.kind == "http" and not self.url.startswith(("http://", "https://")):
             raise ConfigError("invoker.url", self.url, "must start with http:// or https://")
         if self.kind == "http" and self.token and not may_carry_secrets(self.url):
-            fix = f'would carry {self.token_env} in the clear: use https, or token_env = ""'
+            fix = f'would send {self.token_env} unencrypted: use https, or set token_env = ""'
             raise ConfigError("invoker.url", self.url, fix)
         if self.kind == "lambda" and not self.function_name:
             fix = "must name the deployed function"

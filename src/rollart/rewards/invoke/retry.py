@@ -1,20 +1,13 @@
-"""What all invokers share: a score is tried for until it is had, once, within bounds.
+"""The reliable invoker: retries, hedges and limits the calls of any other invoker.
 
-A call waits for a place (as many as instances can run at once), then it is delivered: again after
-a failure, with growing jittered waits; a second time beside the first when that one is late; not at
-all while the function's circuit is open. Nothing of that gives two scores: a call under a key that
-is on its way joins it, of two deliveries the first answer is taken, and whoever asked gets exactly
-one answer or one ScoreError with the last reason, at the latest at its deadline. That begins with
-the first place, or at an open circuit: a burst larger than the places waits and is not dropped.
+A call waits for one of `places` (as many as instances can run at once), then it is delivered. A
+failed delivery is repeated after growing, jittered waits; a late one gets a hedge, a second
+delivery next to it; while the function's circuit is open, nothing is delivered.
 
-Hedging: a delivery that is late gets a rival, and the first answer is taken.
-
-A failure that is not final leaves the other its chance; a final one ends both. Whatever happens,
-neither delivery is left running.
-
-What a call used and cost: kept while it is on its way, told as a line when it is over.
-
-Latencies: percentiles over the most recent ones.
+Every caller gets exactly one answer or one ScoreError with the last reason, by its deadline. This
+holds because a call with a key already in progress joins that call, and of two deliveries only the
+first answer is used. The deadline starts when the call first gets a place or meets an open circuit,
+so a burst larger than the places waits instead of failing.
 """
 
 import asyncio
@@ -39,17 +32,19 @@ Delivery = Coroutine[Any, Any, T]
 async def race(
     first: Delivery[T], *, late_s: float | None, second: Callable[[], Delivery[T] | None]
 ) -> tuple[T, bool]:
-    """Return an answer and whether the rival gave it.
+    """Return the first answer and whether the hedge gave it.
 
-    After `late_s` without one (None: never), `second` is asked for a rival; it may give none.
+    After `late_s` without an answer (None: never), `second` may return a hedge. A failure that is
+    not final leaves the other delivery its chance; a final one ends both. No delivery is left
+    running.
     """
     tasks = [asyncio.create_task(first)]
     try:
         if late_s is not None:
             done, _ = await asyncio.wait(tasks, timeout=late_s)
-            rival = None if done else second()
-            if rival is not None:
-                tasks.append(asyncio.create_task(rival))
+            hedge = None if done else second()
+            if hedge is not None:
+                tasks.append(asyncio.create_task(hedge))
         winner = await _winner(set(tasks))
         return winner.result(), winner is not tasks[0]
     finally:
@@ -59,7 +54,7 @@ async def race(
 
 
 async def _winner(pending: set[asyncio.Task[T]]) -> asyncio.Task[T]:
-    """Return the first delivery that answered, or whose failure decides."""
+    """Return the first delivery that answered, or whose failure is final or the last one."""
     while True:
         done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
@@ -73,16 +68,24 @@ async def _winner(pending: set[asyncio.Task[T]]) -> asyncio.Task[T]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallLine:
-    """What one call took and cost."""
+    """What one call took and cost: one line of the reward log.
+
+    Example:
+        >>> CallLine(
+        ...     key="3:0:2", function="math", deliveries=2, hedges=0,
+        ...     latency_s=1.4, billed_s=1.1, cost=0.0, failure="",
+        ... )
+
+    """
 
     key: str
     function: str
     deliveries: int
     hedges: int
     latency_s: float
-    """From the call to its answer, waiting and retries included."""
+    """Seconds from the call to its answer, including waits and retries."""
     billed_s: float
-    """Seconds of all its deliveries."""
+    """Sum of the seconds of all its deliveries."""
     cost: float
     failure: str
     """Why there is no score; "" if there is one."""
@@ -90,18 +93,23 @@ class CallLine:
 
 @dataclass(slots=True)
 class Account:
-    """What a call has used so far."""
+    """What a call has used so far.
+
+    Example:
+        >>> Account(deliveries=1, billed_s=0.8, last="math: timed out")
+
+    """
 
     deliveries: int = 0
     hedges: int = 0
     billed_s: float = 0.0
     last: str = ""
-    """Why its last delivery failed, or what it waits for."""
+    """Why the last delivery failed, or what the call waits for."""
 
     def close(
         self, call: ScoreCall, *, latency_s: float, failure: str, prices: Reliability
     ) -> CallLine:
-        """Return the line of a call that is over."""
+        """Return the log line of a call that has ended."""
         cost = prices.price_per_call * self.deliveries + prices.price_per_s * self.billed_s
         return CallLine(
             key=call.key,
@@ -121,7 +129,7 @@ _FEWEST = 20
 
 
 class Latencies:
-    """The most recent latencies, in seconds."""
+    """Percentiles over the most recent latencies, in seconds."""
 
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=_KEPT)
@@ -129,16 +137,19 @@ class Latencies:
         self._added = 0
 
     def add(self, seconds: float) -> None:
-        """Take one more."""
+        """Add a latency."""
         self._recent.append(seconds)
         self._added += 1
 
     def percentile(self, share: float) -> float:
-        """Return the latency that a share of all did not exceed; 0 if there was none."""
+        """Return the latency that a share of all did not exceed; 0 without any."""
         return _at(sorted(self._recent), share)
 
     def usual(self, share: float) -> float | None:
-        """Return the percentile of a little while ago, cheaply; None while few are known."""
+        """Return a percentile that may be slightly old; None while there are few latencies.
+
+        Sorting on every delivery would be slow, so the order is renewed every 32 of them.
+        """
         if self._added < _FEWEST:
             return None
         if not self._sorted or self._added % _RENEWED_EVERY == 0:
@@ -151,12 +162,12 @@ def _at(ordered: list[float], share: float) -> float:
 
 
 class _UndeliveredError(ScoreError):
-    """The call is not delivered: too many others wait, or its circuit was given up."""
+    """The call was not delivered: too many others wait, or its circuit was given up."""
 
 
 @dataclass(slots=True)
-class _Flight:
-    """A call on its way, and how many wait for it."""
+class _PendingCall:
+    """A call in progress and how many callers wait for it."""
 
     call: ScoreCall
     task: asyncio.Task[tuple[Reward, ...]]
@@ -165,13 +176,13 @@ class _Flight:
 
 @runtime_checkable
 class _Warmed(Protocol):
-    """An invoker that holds instances before the first call."""
+    """An invoker that can start instances before the first call."""
 
     async def warm(self) -> None: ...
 
 
 class ReliableInvoker:
-    """Wraps any invoker."""
+    """Wraps any invoker with retries, hedging, circuits and a bounded queue."""
 
     def __init__(
         self,
@@ -184,8 +195,9 @@ class ReliableInvoker:
         on_call: Callable[[CallLine], None] | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
-        """Take the invoker, how many calls it gets at once, how many more may wait, and who is
-        told of each call and of what goes wrong.
+        """Deliver at most `places` calls at once to `inner`; let `queue_limit` more wait.
+
+        `on_call` receives each ended call's line, `warn` what the user should know.
         """
         self._inner = inner
         self._options = options
@@ -195,7 +207,7 @@ class ReliableInvoker:
         self._places = asyncio.Semaphore(places)
         self._random = Random(options.seed)
         self._circuits = Circuits(options, clock=self._clock, warn=warn)
-        self._flights: dict[str, _Flight] = {}
+        self._pending: dict[str, _PendingCall] = {}
         self._latencies = Latencies()
         self._delivery_latencies = Latencies()
         self._in_flight = 0
@@ -207,29 +219,29 @@ class ReliableInvoker:
         self._is_closed = False
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
-        """Score the call's trajectories, or say why that cannot be had."""
+        """Score the call's trajectories, or raise a ScoreError."""
         if self._is_closed:
             raise ScoreError("the invoker is closed", is_final=True)
-        flight = self._flights.get(call.key)
-        if flight is None:
-            flight = _Flight(call, asyncio.create_task(self._carry(call)))
-            self._flights[call.key] = flight
-            flight.task.add_done_callback(lambda task: self._land(call.key, task))
-        elif flight.call != call:
-            raise ScoreError(f"key {call.key!r} is on its way for another call", is_final=True)
+        pending = self._pending.get(call.key)
+        if pending is None:
+            pending = _PendingCall(call, asyncio.create_task(self._complete(call)))
+            self._pending[call.key] = pending
+            pending.task.add_done_callback(lambda task: self._forget(call.key, task))
+        elif pending.call != call:
+            raise ScoreError(f"key {call.key!r} is in use by another call", is_final=True)
         else:
             self._counts["joined"] += 1
-        flight.listeners += 1
+        pending.listeners += 1
         try:
-            return await asyncio.shield(flight.task)
+            return await asyncio.shield(pending.task)
         finally:
-            flight.listeners -= 1
-            if not flight.listeners and not flight.task.done():
-                flight.task.cancel()
-                await asyncio.wait({flight.task})
+            pending.listeners -= 1
+            if not pending.listeners and not pending.task.done():
+                pending.task.cancel()
+                await asyncio.wait({pending.task})
 
     async def warm(self) -> None:
-        """Begin to start the fewest instances there must be, where the inner one has any."""
+        """Start the minimum number of instances, if the inner invoker has instances."""
         if isinstance(self._inner, _Warmed):
             await self._inner.warm()
 
@@ -248,24 +260,24 @@ class ReliableInvoker:
         }
 
     async def close(self) -> None:
-        """End what was started; calls still waiting fail."""
+        """Cancel all calls and close the inner invoker; waiting callers get a ScoreError."""
         self._is_closed = True
-        tasks = {flight.task for flight in self._flights.values()}
+        tasks = {pending.task for pending in self._pending.values()}
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
         await self._inner.close()
 
-    def _land(self, key: str, task: asyncio.Task[tuple[Reward, ...]]) -> None:
-        del self._flights[key]
+    def _forget(self, key: str, task: asyncio.Task[tuple[Reward, ...]]) -> None:
+        del self._pending[key]
         if not task.cancelled():
-            task.exception()  # Seen, also when nobody listens any more.
+            task.exception()  # Marks it as retrieved, even if every caller was cancelled.
 
-    async def _carry(self, call: ScoreCall) -> tuple[Reward, ...]:
+    async def _complete(self, call: ScoreCall) -> tuple[Reward, ...]:
         begin_s = self._clock.now()
         account = Account()
-        failure = "given up"
+        failure = "cancelled"
         try:
             async with asyncio.timeout(None) as limit:
                 rewards = await self._retry(call, account, limit)
@@ -316,24 +328,24 @@ class ReliableInvoker:
         return wait_s * (1 + options.jitter * (2 * self._random.random() - 1))
 
     def _begin(self, limit: asyncio.Timeout) -> None:
-        """Let a call's deadline run, once."""
+        """Start a call's deadline, once."""
         if limit.when() is None:
             limit.reschedule(asyncio.get_running_loop().time() + self._options.deadline_s)
 
     async def _attempt(
         self, call: ScoreCall, account: Account, limit: asyncio.Timeout
     ) -> tuple[Reward, ...]:
-        """Deliver a call once there is a place for it and its circuit lets it through."""
+        """Deliver a call once it has a place and its circuit lets it pass."""
         while True:
             await self._wait(call.function, account, limit)
             async with self._place(call.function):
-                # Asked again: the circuit may have opened while the call waited for the place.
+                # Checked again: the circuit may have opened while the call waited for its place.
                 if self._circuits.try_pass(call.function):
                     self._begin(limit)
                     return await self._watch(call, account)
 
     async def _wait(self, function: str, account: Account, limit: asyncio.Timeout) -> None:
-        """Wait while the function's circuit is open, unless it is given up."""
+        """Wait while the function's circuit is open; raise if it was given up."""
         while (stop := self._circuits.stop(function)) is not None:
             self._begin(limit)
             account.last = stop.reason
@@ -342,7 +354,7 @@ class ReliableInvoker:
             await self._clock.sleep(stop.rest_s)
 
     async def _watch(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
-        """Deliver a call, and let its circuit know what came of it."""
+        """Deliver a call and report the result to its circuit."""
         try:
             rewards = await self._hedge(call, account)
         except ScoreError as error:
@@ -359,16 +371,17 @@ class ReliableInvoker:
 
     @contextlib.asynccontextmanager
     async def _place(self, function: str) -> AsyncGenerator[None]:
-        """Hold one of the places."""
+        """Wait for one of the places and hold it."""
         if self._queued >= self._queue_limit:
-            raise _UndeliveredError(f"{function}: {self._queued} calls wait already")
+            raise _UndeliveredError(f"{function}: the queue is full: {self._queued} calls wait")
         self._queued += 1
         try:
             async with asyncio.timeout(self._options.queue_wait_s or None):
                 await self._places.acquire()
         except TimeoutError:
             limit_s = self._options.queue_wait_s
-            raise _UndeliveredError(f"{function}: no place within {limit_s:g} s") from None
+            message = f"{function}: no instance was free within {limit_s:g} s"
+            raise _UndeliveredError(message) from None
         finally:
             self._queued -= 1
         self._in_flight += 1
@@ -379,19 +392,19 @@ class ReliableInvoker:
             self._places.release()
 
     async def _hedge(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
-        """Deliver a call, a second time beside it if the first is late and there is a place."""
+        """Deliver a call, and a second time if the first is late and a place is free."""
 
-        def rival() -> Coroutine[Any, Any, tuple[Reward, ...]] | None:
+        def hedge() -> Coroutine[Any, Any, tuple[Reward, ...]] | None:
             if self._places.locked():
                 return None
             self._counts["hedges"] += 1
             account.hedges += 1
-            return self._beside(call, account)
+            return self._deliver_hedge(call, account)
 
-        rewards, is_rivals = await race(
-            self._deliver(call, account), late_s=self._late_s(), second=rival
+        rewards, is_hedge = await race(
+            self._deliver(call, account), late_s=self._late_s(), second=hedge
         )
-        self._counts["hedges_won"] += is_rivals
+        self._counts["hedges_won"] += is_hedge
         return rewards
 
     def _late_s(self) -> float | None:
@@ -404,7 +417,7 @@ class ReliableInvoker:
                 usual_s = self._delivery_latencies.usual(0.95)
                 return None if usual_s is None else max(usual_s, self._options.hedge_after_s)
 
-    async def _beside(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
+    async def _deliver_hedge(self, call: ScoreCall, account: Account) -> tuple[Reward, ...]:
         async with self._place(call.function):
             return await self._deliver(call, account)
 

@@ -1,12 +1,10 @@
-"""A reward function as an HTTP application (ASGI), as the function platforms expect it.
+"""The reward server: an ASGI application as function platforms expect it, and its HTTP server.
 
-`POST /` (or `/invoke`) takes a call as JSON, alone, with the headers of a CloudEvent or within a
-structured one, and answers with its rewards. Only functions named when the application was made are
-run. A call whose key and content were seen lately is answered from
-memory, and one that is still running is joined: a duplicate delivery is not run twice. A failure is
-a status and a JSON reason, and is not remembered. `GET` on a health path answers without a token.
-
-Serving reward functions over HTTP on this machine: the application, its processes, a socket.
+`POST /` (or `/invoke`) takes a call as JSON: plain, with the headers of a CloudEvent, or inside a
+structured one. The answer is its rewards. Only functions named at the start are run. A recent call
+with the same key and content is answered from memory and a running one is joined, so a duplicate
+delivery does not run twice. A failure is a status with a JSON reason and is not remembered, so a
+retry runs again. `GET` on a health path needs no token.
 """
 
 import asyncio
@@ -35,7 +33,7 @@ HEALTH_PATHS = frozenset({"/", "/healthz", "/_/health", "/_/ready"})
 CALL_PATHS = frozenset({"/", "/invoke"})
 _STRUCTURED = b"application/cloudevents+json"
 COLD_HEADER = "rollart-cold-start"
-"""Told with the first answer of an instance."""
+"""Header of the first answer of an instance."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -45,7 +43,7 @@ Headers = dict[bytes, bytes]
 
 
 class _RefusedError(Exception):
-    """A request that gets no rewards: the status and the reason."""
+    """A request that is answered with an error: its status and reason."""
 
     def __init__(self, status: int, reason: str, *, is_final: bool, is_own: bool = False) -> None:
         super().__init__(reason)
@@ -55,7 +53,7 @@ class _RefusedError(Exception):
 
 
 class FunctionApp:
-    """Answers score calls with the rewards of an invoker."""
+    """Answers score calls with an invoker's rewards."""
 
     def __init__(
         self,
@@ -67,9 +65,10 @@ class FunctionApp:
         remembered: int = 1000,
         on_start: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Take what runs the functions, their names, the token wanted ("" wants none) and how
-        large a call may be; `remembered` answers are kept for duplicates. `on_start` is awaited
-        when the server starts; when it stops, the invoker is closed.
+        """Serve `functions` through `invoker` to callers with the token ("": to all callers).
+
+        `remembered` answers are kept for duplicates. `on_start` is awaited when the server starts;
+        the invoker is closed when it stops.
         """
         self._on_start = on_start
         self._invoker = invoker
@@ -107,9 +106,9 @@ class FunctionApp:
         extra: list[tuple[bytes, bytes]] = []
         try:
             if path not in CALL_PATHS:
-                raise _RefusedError(404, f"there is nothing at {path}; POST to /", is_final=True)
+                raise _RefusedError(404, f"{path} does not exist; POST to /", is_final=True)
             if method != "POST":
-                raise _RefusedError(405, f"{method} is not served; POST a call", is_final=True)
+                raise _RefusedError(405, f"{method} is not allowed; POST a call", is_final=True)
             headers: Headers = dict(scope["headers"])
             self._authorize(headers)
             body = await self._read(headers, receive)
@@ -126,11 +125,11 @@ class FunctionApp:
     def _authorize(self, headers: Headers) -> None:
         wanted = f"Bearer {self._token}".encode()
         if self._token and not hmac.compare_digest(headers.get(b"authorization", b""), wanted):
-            raise _RefusedError(401, "a bearer token is wanted", is_final=True)
+            raise _RefusedError(401, "the bearer token is missing or wrong", is_final=True)
 
     async def _read(self, headers: Headers, receive: Receive) -> bytes:
         limit = self._payload_bytes
-        too_large = _RefusedError(413, f"a call has at most {limit} bytes", is_final=True)
+        too_large = _RefusedError(413, f"a call may have at most {limit} bytes", is_final=True)
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > limit:
             raise too_large
@@ -138,7 +137,7 @@ class FunctionApp:
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _RefusedError(400, "the call ended before it was whole", is_final=False)
+                raise _RefusedError(400, "the connection closed during the call", is_final=False)
             body += message.get("body", b"")
             if len(body) > limit:
                 raise too_large
@@ -155,7 +154,7 @@ class FunctionApp:
         if call.function not in self._functions:
             served = ", ".join(sorted(self._functions))
             raise _RefusedError(
-                404, f"{call.function} is not served here, {served} is", is_final=True
+                404, f"{call.function} is not served here; served: {served}", is_final=True
             )
         key = headers.get(b"idempotency-key") or headers.get(b"ce-id") or call.key.encode()
         identity = sha256(key + b"\0" + body).digest()
@@ -166,7 +165,7 @@ class FunctionApp:
             task = self._running[identity] = asyncio.create_task(self._score(call))
             task.add_done_callback(lambda done: self._remember(identity, done))
         try:
-            # Shielded: a caller that hangs up does not end what a second delivery may want.
+            # Shielded: when a caller hangs up, a second delivery may still join this call.
             return await asyncio.shield(task)
         except ScoreError as error:
             raise _RefusedError(
@@ -186,13 +185,13 @@ class FunctionApp:
 
 
 def _open_event(headers: Headers, body: bytes) -> tuple[Headers, bytes]:
-    """Return what a structured CloudEvent says as headers and a call."""
+    """Return the headers and the call inside a structured CloudEvent."""
     try:
         event: Any = json.loads(body)
         data, key = event["data"], str(event["id"])
         return {b"ce-id": key.encode(), **headers}, json.dumps(data).encode()
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"no CloudEvent with an id and a call as its data: {type(error).__name__}: {error}"
+        reason = f"not a CloudEvent with an id and a call as data: {type(error).__name__}: {error}"
         raise _RefusedError(400, reason, is_final=True) from error
 
 
@@ -213,15 +212,20 @@ _GRACE_S = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What is served where."""
+    """Which reward functions to serve, and where.
+
+    Example:
+        >>> ServeOptions(functions=("math", "my_rewards:style"), port=9000)
+
+    """
 
     functions: tuple[str, ...]
     """Names of the functions; a call of any other is refused."""
     host: str = "127.0.0.1"
     port: int = 8080
-    """0 takes any free one."""
+    """0 takes any free port."""
     token: str = ""
-    """The bearer token callers must show; "" wants none."""
+    """Bearer token that callers must send; "": none."""
     scaling: Scaling = field(default_factory=lambda: Scaling(min_instances=1))
     limits: CallLimits = field(default_factory=CallLimits)
 
@@ -233,7 +237,7 @@ class ServeOptions:
 
 
 def bind(options: ServeOptions) -> socket.socket:
-    """Return the socket to serve on."""
+    """Return a socket that listens on the options' host and port."""
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         return socket.create_server((options.host, options.port), family=family, backlog=1024)
@@ -243,7 +247,7 @@ def bind(options: ServeOptions) -> socket.socket:
 
 
 def serve(options: ServeOptions, listener: socket.socket) -> None:
-    """Serve until the process is told to end."""
+    """Serve until the process gets a signal to stop."""
     invoker = LocalInvoker(options.scaling, limits=options.limits, functions=options.functions)
     app = FunctionApp(
         invoker,
@@ -264,7 +268,7 @@ def serve(options: ServeOptions, listener: socket.socket) -> None:
 
 
 def default_port() -> int:
-    """Return the port a platform asks for through PORT, else 8080."""
+    """Return the port that the environment variable PORT names, else 8080."""
     text = os.environ.get("PORT", "8080")
     if not text.isdigit():
         raise ConfigError("PORT", text, "must be a number")

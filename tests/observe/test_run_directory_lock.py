@@ -79,7 +79,7 @@ def test_a_run_that_moves_another_aside_holds_the_new_directory_and_not_the_old(
     with lock_directory(directory) as hold:
         moved = claim_directory(directory)
         assert moved is not None
-        hold.move_on(moved)
+        hold.relock(moved)
         assert find_holder(directory) == f"process {os.getpid()}"
         assert [path.name for path in moved.iterdir()] == ["config.toml"]
         check_free(moved)

@@ -1,0 +1,233 @@
+"""One started sandbox: runs one program, reports how it ended, and is removed.
+
+Limits are enforced from outside: wall time by a timer, processor time and memory by the control
+group's counters, so a program cannot switch them off. Killing a sandbox kills its process 1; the
+kernel then kills every other process of the namespace. `end` returns only after bubblewrap has
+been waited for, so no process outlives its sandbox.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+
+from rollart.errors import SandboxError
+from rollart.sandbox.cgroups import ControlGroup, CpuUsage
+from rollart.sandbox.messages import Setting, decode_words, encode, read_frame
+from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
+
+LEAST_LOOK_S = 0.02
+"""Shortest pause between two reads of the processor time."""
+KILLED = 128 + signal.SIGKILL
+
+
+@dataclass(slots=True, kw_only=True)
+class ProgramStatus:
+    """What is known about a program while it runs.
+
+    Example:
+        >>> status = ProgramStatus(started_at=12.5, report={"code": "0", "is_full": "0"})
+
+    """
+
+    stdout: bytearray = field(default_factory=bytearray)
+    stderr: bytearray = field(default_factory=bytearray)
+    started_at: float | None = None
+    report: Mapping[str, str] | None = None
+    """The runner's last frame, written when the program ended."""
+    reached: ProgramEnd | None = None
+    """The limit the program was killed for."""
+    is_cut: bool = False
+    """Whether some output was dropped."""
+    before: CpuUsage | None = None
+    """Processor usage of the group when the program started."""
+    waited_s: float | None = None
+    """How long it waited for a processor, if it reached its wall limit."""
+
+
+class SandboxProcess:
+    """A started sandbox whose runner waits for its one program."""
+
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        *,
+        pidfd: int,
+        group: ControlGroup | None,
+        uid: int | None,
+    ) -> None:
+        self.uid = uid
+        self._process = process
+        self._pidfd = pidfd
+        self._group = group
+        self._is_ended = False
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether its runner still runs."""
+        return self._process.returncode is None
+
+    async def run(self, program: Program, *, called_at: float) -> ProgramResult:
+        """Run a program, then end the sandbox, also after an error."""
+        try:
+            status = ProgramStatus()
+            limits = program.limits
+            if self._group is not None:
+                self._group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes)
+            message = encode(program, self._setting(limits))
+            with self._watch_memory(status):
+                async with asyncio.TaskGroup() as tasks:
+                    feeding = tasks.create_task(self._feed(message))
+                    watching = tasks.create_task(self._watch_cpu(limits, status))
+                    await self._follow(limits, status)
+                    feeding.cancel()
+                    watching.cancel()
+            return self._conclude(status, limits, called_at)
+        finally:
+            await self.end()
+
+    def kill(self, reason: ProgramEnd | None = None, status: ProgramStatus | None = None) -> None:
+        """Kill all processes inside; keep the first reason given."""
+        if status is not None and status.reached is None:
+            status.reached = reason
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    async def end(self) -> None:
+        """Kill the remaining processes, wait for them and remove the control group."""
+        if not self._is_ended:
+            self.kill()
+            await self._process.wait()
+        # Checked again: another caller may have ended it during the wait.
+        if self._is_ended:
+            return
+        self._is_ended = True
+        os.close(self._pidfd)
+        if self._group is not None:
+            await self._group.remove()
+
+    def _setting(self, limits: ProgramLimits) -> Setting:
+        rlimits = {
+            "RLIMIT_CORE": 0,
+            "RLIMIT_CPU": int(limits.cpu_s) + 1,
+            "RLIMIT_FSIZE": limits.files_bytes,
+            "RLIMIT_NOFILE": 1024,
+        }
+        if self._group is None:
+            # Without a control group the kernel limits each process separately.
+            rlimits["RLIMIT_AS"] = limits.memory_bytes
+            rlimits["RLIMIT_NPROC"] = limits.processes + 2
+        return Setting(rlimits=rlimits, uid=self.uid)
+
+    async def _feed(self, message: bytes) -> None:
+        """Send the runner its program; `_follow` detects a runner that died."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(ConnectionError):
+            self._process.stdin.write(message)
+            await self._process.stdin.drain()
+
+    async def _follow(self, limits: ProgramLimits, status: ProgramStatus) -> None:
+        """Read the runner's frames until the program ended or was killed."""
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        assert self._process.stdout is not None
+        try:
+            while (frame := await read_frame(self._process.stdout)) is not None:
+                match frame:
+                    case b"s", _ if timer is None:
+                        status.started_at = loop.time()
+                        status.before = self._group.usage() if self._group else None
+                        timer = loop.call_later(limits.wall_s, self._stop, status)
+                    case b"o", data:
+                        _keep(status, status.stdout, data, limits.output_bytes)
+                    case b"e", data:
+                        _keep(status, status.stderr, data, limits.output_bytes)
+                    case b"c", _:
+                        status.is_cut = True
+                    case b"x", data:
+                        status.report = decode_words(data)
+                        return
+                    case _:
+                        pass
+        finally:
+            if timer is not None:
+                timer.cancel()
+
+    def _stop(self, status: ProgramStatus) -> None:
+        """Kill the sandbox at its wall limit and note how long it waited for a processor."""
+        if self._group is not None and status.before is not None:
+            status.waited_s = self._group.usage().waited_since(status.before)
+        self.kill("wall", status)
+
+    async def _watch_cpu(self, limits: ProgramLimits, status: ProgramStatus) -> None:
+        """Kill the sandbox when its processes together have used their processor time."""
+        if self._group is None:
+            return
+        before = self._group.cpu_s()
+        while (left := limits.cpu_s - (self._group.cpu_s() - before)) > 0:
+            # On n processors the remaining time cannot be used up sooner than this.
+            soonest = left / (os.cpu_count() or 1)
+            await asyncio.sleep(max(soonest, LEAST_LOOK_S))
+        self.kill("cpu", status)
+
+    @contextlib.contextmanager
+    def _watch_memory(self, status: ProgramStatus) -> Generator[None]:
+        """Kill the sandbox when the kernel reports that its memory ran out."""
+        if self._group is None:
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        event = self._group.watch_memory()
+        loop.add_reader(event, self.kill, "memory", status)
+        try:
+            yield
+        finally:
+            loop.remove_reader(event)
+            os.close(event)
+
+    def _conclude(
+        self, status: ProgramStatus, limits: ProgramLimits, called_at: float
+    ) -> ProgramResult:
+        report = status.report or {}
+        if status.reached is None and self._group is not None and self._group.memory_kills():
+            status.reached = "memory"
+        if status.reached is None and status.report is None:
+            raise SandboxError("the sandbox died before its program ended")
+        end, exit_code = classify(report, status.reached)
+        started_at = status.started_at or called_at
+        before = status.before
+        return ProgramResult(
+            end=end,
+            exit_code=exit_code,
+            stdout=bytes(status.stdout),
+            stderr=bytes(status.stderr),
+            is_cut=status.is_cut,
+            wall_s=asyncio.get_running_loop().time() - started_at,
+            start_s=started_at - called_at,
+            cpu_s=self._group.cpu_s() - before.cpu_s if self._group and before else None,
+            waited_s=status.waited_s,
+        )
+
+
+def classify(report: Mapping[str, str], reached: ProgramEnd | None) -> tuple[ProgramEnd, int]:
+    """Return how a program ended and its exit code.
+
+    `report` is what the runner wrote, `reached` the limit observed from outside, which wins.
+    """
+    if reached is not None or report.get("wall") == "1":
+        return reached or "wall", KILLED
+    number = int(report.get("signal", "0"))
+    code = 128 + number if number else int(report.get("code", "1"))
+    if number == signal.SIGXCPU:
+        return "cpu", code
+    if number == signal.SIGXFSZ or (report.get("is_full") == "1" and code != 0):
+        return "files", code
+    return ("killed" if number else "exited"), code
+
+
+def _keep(status: ProgramStatus, kept: bytearray, data: bytes, limit: int) -> None:
+    room = limit - len(kept)
+    kept += data[:room]
+    status.is_cut = status.is_cut or len(data) > room
