@@ -24,7 +24,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -105,13 +105,17 @@ class Codec(Generic[T]):
         self._hint = hint
         self._name = name
         self._is_foreign = is_foreign
+        self.writers: dict[type, Callable[..., bytes]] = {}
+        """What writes a value, by the classes that were encoded before.
+
+        For a loop in which calling `encode` takes too long: they know nothing of read-only
+        mappings or foreign text, and raise pydantic's errors.
+        """
 
     def encode(self, value: T) -> bytes:
         """Return a value as JSON in UTF-8, on one line."""
         try:
-            encoded = self._writers[type(value)](value)
-        except KeyError:
-            raise CodecError(f"{show(value)} is no {self._name}") from None
+            encoded = self._writer_of(type(value))(value)
         except (ValueError, TypeError, RecursionError) as error:
             encoded = self._encode_slowly(value, error)
         if self._is_foreign and (b"NaN" in encoded or b"Infinity" in encoded):
@@ -130,7 +134,8 @@ class Codec(Generic[T]):
     def _encode_slowly(self, value: T, fault: Exception) -> bytes:
         """Write a value that holds read-only mappings, or text that is no Unicode."""
         try:
-            return self._writers[type(value)](value, fallback=_open_mapping)
+            write = self._writer_of(type(value))
+            return write(value, fallback=_open_mapping, warnings=False)
         except (ValueError, TypeError, RecursionError) as error:
             if self._is_foreign or "surrogates" not in str(error):
                 raise CodecError(f"{self._name} cannot be written as JSON: {fault}") from error
@@ -138,15 +143,17 @@ class Codec(Generic[T]):
         text = json.dumps(tree, ensure_ascii=False, default=_open_mapping)
         return text.encode("utf-8", "replace")
 
-    @cached_property
-    def _writers(self) -> "_Writers":
-        return _Writers(self._make_serializer)
+    def _writer_of(self, cls: type) -> Callable[..., bytes]:
+        writer = self.writers.get(cls)
+        if writer is None:
+            writer = self.writers[cls] = self._make_serializer(cls).to_json
+        return writer
 
     def _make_serializer(self, cls: type) -> SchemaSerializer:
         is_union = _is_union_of_dataclasses(self._hint)
         wanted = get_args(self._hint) if is_union else (self._hint,)
         if cls not in wanted and all(is_dataclass(each) for each in wanted):
-            raise KeyError(cls)
+            raise CodecError(f"{cls.__name__} is not a type of {self._name}")
         # A union's classes have a serializer each: pydantic's union takes longer to find it.
         hint = cls if is_union else self._hint
         is_named = is_union and _kind_of(cls) is None
@@ -156,17 +163,6 @@ class Codec(Generic[T]):
     def _validator(self) -> SchemaValidator:
         config = _FOREIGN if self._is_foreign else _READING
         return SchemaValidator(_derive(self._hint, config), config)
-
-
-class _Writers(dict[type, Callable[..., bytes]]):
-    """What writes a value, by its class; made when it is first needed."""
-
-    def __init__(self, make_serializer: Callable[[type], SchemaSerializer]) -> None:
-        self._make_serializer = make_serializer
-
-    def __missing__(self, cls: type) -> Callable[..., bytes]:
-        self[cls] = partial(self._make_serializer(cls).to_json, warnings=False)
-        return self[cls]
 
 
 _READING = core_schema.CoreConfig(strict=True)

@@ -169,8 +169,11 @@ def test_a_whole_package_and_single_files_are_packed(tmp_path: Path, monkeypatch
     out = tmp_path / "out.zip"
     write_lambda_package(out, ["packed_graders.graders:score"], include=[tmp_path / "note.txt"])
     with zipfile.ZipFile(out) as archive:
-        names = [name for name in archive.namelist() if not name.startswith("rollart/")]
+        packed = archive.namelist()
         functions = json.loads(archive.read("rollart_functions.json"))
+    needed = ("rollart/", "pydantic_core/", "typing_extensions.py")
+    assert {name for name in needed if any(each.startswith(name) for each in packed)} == {*needed}
+    names = [name for name in packed if not name.startswith(needed)]
     assert names == [
         "note.txt",
         "packed_graders/__init__.py",
