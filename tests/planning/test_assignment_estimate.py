@@ -6,7 +6,7 @@ from math import inf
 import pytest
 from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem
 
-from rollart.planning.assignment import EngineLoad, estimate_s
+from rollart.planning.assignment import EngineSlowdown, estimate_s
 from rollart.planning.bounds import Bounds
 from rollart.planning.plan import Plan, PoolShare
 from rollart.planning.trials import Scale, TrialRunner
@@ -24,7 +24,7 @@ def test_an_attempt_among_others_takes_waiting_reading_and_sampling():
     costs = BOUNDS.problem.engine_costs(H800.gpu, 1)
     attempt = demand.mean
     expected = attempt.env_s + attempt.score_s + 2 * attempt.prefill_s(costs) + attempt.sampled / 50
-    attempt_s = EngineLoad(reading=2.0, token_s=0.02).attempt_s(attempt, costs)
+    attempt_s = EngineSlowdown(reading=2.0, token_s=0.02).attempt_s(attempt, costs)
     assert attempt_s == pytest.approx(expected, rel=1e-12)
 
 

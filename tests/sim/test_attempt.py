@@ -10,7 +10,7 @@ from rollart.events import (
     TrajectoryFailed,
     TrajectoryFinished,
 )
-from rollart.sim.attempt import AttemptContext, Job, SimAttempt
+from rollart.sim.attempt import Job, SimAttempt, SimContext
 from rollart.sim.loop import Loop
 from rollart.sim.workload import Script, ScriptTurn
 from rollart.types import (
@@ -46,7 +46,7 @@ class Rig:
                 seed=0,
             ),
             script=script,
-            shared=AttemptContext(
+            shared=SimContext(
                 loop=self.loop,
                 generation=self,
                 arrive=lambda _, action: action(),

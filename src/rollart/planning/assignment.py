@@ -131,11 +131,11 @@ _NEVER = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLoad:
+class EngineSlowdown:
     """How much the sequences on one engine slow each other.
 
     Example:
-        EngineLoad(reading=1.3, token_s=0.02)  # prefill takes 1.3 times as long, 50 tokens a second
+        EngineSlowdown(reading=1.3, token_s=0.02)  # prefill takes 1.3 times as long, 50 tokens a second
 
     """
 
@@ -173,7 +173,7 @@ def estimate_s(
 
     def fits(step_s: float) -> bool:
         loads = {
-            name: _engine_load(
+            name: _engine_slowdown(
                 problem, share, _rates(problem, name, demands, pool_parts), step_s=step_s
             )
             for name, share in shares.items()
@@ -226,17 +226,17 @@ def _rates(
     return [each for each in rates if each[0]]
 
 
-def _engine_load(
+def _engine_slowdown(
     problem: Problem, share: PoolShare, rates: list[tuple[float, Demand]], *, step_s: float
-) -> EngineLoad:
+) -> EngineSlowdown:
     if not rates:
-        return EngineLoad(reading=1.0, token_s=0.0)
+        return EngineSlowdown(reading=1.0, token_s=0.0)
     costs = problem.engine_costs(share.pool.gpu, share.tp)
     readers = share.engines * max(1, share.prefill)
     samplers = share.engines * max(1, share.decode)
     read = sum(n * each.mean.prefill_s(costs) for n, each in rates) / (readers * step_s)
     if read >= 1:
-        return EngineLoad(reading=inf, token_s=inf)
+        return EngineSlowdown(reading=inf, token_s=inf)
     tokens = sum(n * each.mean.sampled for n, each in rates)
     context = sum(n * each.mean.context for n, each in rates) / tokens
     reserved = sum(n * each.mean.reserved for n, each in rates) / tokens
@@ -249,4 +249,4 @@ def _engine_load(
         token_s = costs.decode_s(max(1, round(count)), cached=count * context) * slowed
         running = rate * token_s
     waits = inf if running > most else 1.0
-    return EngineLoad(reading=1 / (1 - read), token_s=token_s * waits)
+    return EngineSlowdown(reading=1 / (1 - read), token_s=token_s * waits)

@@ -99,11 +99,11 @@ class Generation(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptContext:
+class SimContext:
     """What all attempts of a run share.
 
     Example:
-        AttemptContext(loop=loop, generation=fleet, arrive=lambda id_, action: action(),
+        SimContext(loop=loop, generation=fleet, arrive=lambda id_, action: action(),
                        post=inbox.append, is_fresh=scheduler.is_fresh, call_s=0.02)
 
     """
@@ -133,7 +133,7 @@ class SimAttempt:
         "turns",
     )
 
-    def __init__(self, launch: Launch, *, script: Script, shared: AttemptContext) -> None:
+    def __init__(self, launch: Launch, *, script: Script, shared: SimContext) -> None:
         self.id = launch.id
         self.script = script
         self.turns = Turns(script.limits)

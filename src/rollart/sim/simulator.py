@@ -52,7 +52,7 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.sim.attempt import AttemptContext, SimAttempt
+from rollart.sim.attempt import SimAttempt, SimContext
 from rollart.sim.fleet import Fleet
 from rollart.sim.loop import Loop, Timer
 from rollart.sim.outages import Outages
@@ -90,7 +90,7 @@ class Simulator:
         self._arrived: dict[TrajectoryId, Callable[[], None]] = {}
         self._loading: dict[EngineId, Timer] = {}
         """Timers of the weight loads in progress."""
-        self._shared = AttemptContext(
+        self._shared = SimContext(
             loop=self.loop,
             generation=self.fleet,
             arrive=self._arrive,
