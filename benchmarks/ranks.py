@@ -19,7 +19,7 @@ import numpy as np
 
 from rollart.cli.bench import Effort
 from rollart.cluster.local_host import EmbeddedHost, thread_env
-from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import TrainerClient
 from rollart.models.tiny import make_tiny
 from rollart.models.tokenizer import build_tokenizer
 from rollart.training.distributed.ranks import RankGroup, RankPlan

@@ -34,7 +34,7 @@ from typing import Any
 from benchmarks.live_runs.timed import ROOT, say
 from rollart.cli.bench import Effort
 from rollart.config import Config, TaskOptions, load_config
-from rollart.config.rewards import RewardPart
+from rollart.config.options import RewardPart
 from rollart.events import Launch, RunStarted, Score, Train
 from rollart.observe.log import Record, read_log
 from rollart.observe.replay import replay

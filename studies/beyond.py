@@ -29,8 +29,8 @@ from typing import Any
 from rollart.control.lending import Lending
 from rollart.control.rules import Dispatch, Rules
 from rollart.sim.cluster import ClusterDurations
+from rollart.sim.from_config import TASKS
 from rollart.sim.outcome import SimOutcome, simulate
-from rollart.sim.profiles import TASKS
 from rollart.sim.workload import TaskProfile
 from rollart.sim.world import World
 from rollart.types import Json

@@ -28,11 +28,9 @@ from rollart.events import Launch
 from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
 from rollart.sim.cluster import ClusterDurations, RolloutPool, SimCluster
-from rollart.sim.distributions import Latency
-from rollart.sim.outages import OutageOptions
 from rollart.sim.outcome import SimOutcome, simulate
-from rollart.sim.workload import Script, SyntheticWorkload, TaskProfile
-from rollart.sim.world import World
+from rollart.sim.workload import Latency, Script, SyntheticWorkload, TaskProfile
+from rollart.sim.world import OutageOptions, World
 from rollart.types import GroupId, Json, SlotId, TrajectoryId
 from studies.paper.setup import CONSTANTS
 

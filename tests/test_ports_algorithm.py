@@ -8,7 +8,7 @@ import pytest
 import torch
 from training_samples import make_trajectory, make_turn, random_groups
 
-from rollart.config.explanation import field_docs
+from rollart.config.writer import field_docs
 from rollart.plugins import BUILT_IN, find, name_of
 from rollart.ports import Algorithm, Trainer
 from rollart.training.batch import decode, encode

@@ -14,7 +14,7 @@ from pathlib import Path
 from transformers import AutoTokenizer
 
 from benchmarks.trl_sides import game
-from rollart.envs.baselines import NoisyPlayer, Play, play
+from rollart.envs.trial import NoisyPlayer, Play, play
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.options import ModelOptions
 from rollart.models.tiny import build_tiny

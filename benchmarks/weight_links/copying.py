@@ -15,8 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from rollart.types import Version
-from rollart.weights.directory import MEMORY_FILES
-from rollart.weights.shared_memory import SharedMemoryStore
+from rollart.weights.shared_memory import MEMORY_FILES, SharedMemoryStore
 
 ARRAYS = 16
 _READER = """

@@ -131,7 +131,7 @@ class Planned:
     @property
     def figures(self) -> dict[str, Json]:
         """The plan and its expected figures as one JSON object."""
-        from rollart.planning.explanation import to_json  # noqa: PLC0415 loads the simulator
+        from rollart.planning.search import to_json  # noqa: PLC0415 loads the simulator
 
         return to_json(self.result)
 

@@ -29,14 +29,7 @@ from rollart.types import (
     TrajectoryId,
     Version,
 )
-from rollart.types.token_arrays import (
-    AlgorithmNeeds,
-    Floats,
-    Indices,
-    LossTerms,
-    TokenBatch,
-    TokenLosses,
-)
+from rollart.types.tokens import AlgorithmNeeds, Floats, Indices, LossTerms, TokenBatch, TokenLosses
 
 if TYPE_CHECKING:
     import numpy

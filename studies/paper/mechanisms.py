@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from rollart.config.simulation import ScoringOptions
-from rollart.sim.distributions import Latency
-from rollart.sim.profiles import SWE, lognormal
-from rollart.sim.workload import TaskProfile
+from rollart.sim.from_config import SWE, lognormal
+from rollart.sim.workload import Latency, TaskProfile
 from studies.paper.rows import Kind, PaperRow, Runs
 from studies.paper.setup import GROUP_SIZE, SIZES, TP, Setup, testbed
 

@@ -14,7 +14,7 @@ from rollart.control.staleness import Staleness
 from rollart.hardware.gpus import Gpu, gpu_named
 from rollart.hardware.models import ModelShape, model_named
 from rollart.sim.cluster import ClusterDurations, Disaggregation, RolloutPool, SimCluster
-from rollart.sim.profiles import TASKS, lognormal
+from rollart.sim.from_config import TASKS, lognormal
 from rollart.sim.workload import SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
 

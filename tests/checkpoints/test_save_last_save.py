@@ -11,7 +11,7 @@ from rollart.errors import StorageError, UserError
 from rollart.observe.replay import replay
 from rollart.pipelines.agentic import train
 from rollart.training.trainer import TorchTrainer
-from rollart.weights.memory import MemoryStore
+from rollart.weights.store import MemoryStore
 
 FULL = "the store is full: lower weights.keep"
 HERE = ("weights.store='memory'", "run.steps=6")

@@ -17,9 +17,9 @@ from rollart.observe.log import read_log
 from rollart.observe.replay import replay
 from rollart.pipelines.simulation import simulate_run
 from rollart.planning.from_config import world_from
-from rollart.sim.distributions import Latency
 from rollart.sim.from_config import profiles_of
-from rollart.sim.outages import OutageOptions
+from rollart.sim.workload import Latency
+from rollart.sim.world import OutageOptions
 from rollart.types import EngineId, Version
 
 CONFIG = """

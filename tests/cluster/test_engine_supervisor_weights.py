@@ -23,7 +23,7 @@ from rollart.cluster.engine_supervisor import (
     SpawnedEngine,
 )
 from rollart.cluster.local_host import EmbeddedHost
-from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import TrainerClient
 from rollart.control.rules import Batching, Rules
 from rollart.control.scheduler import Scheduler
 from rollart.errors import ActorError, PrunedError, StorageError

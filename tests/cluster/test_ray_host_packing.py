@@ -12,8 +12,8 @@ from drivers import in_a_driver
 from ray.util.placement_group import placement_group_table
 
 from rollart.cluster.ray_host import RayHost
-from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import nodes
+from rollart.cluster.ray_spawner import Resources
 from rollart.config import load_config
 from rollart.config.places import engine_places
 from rollart.errors import PlacementError

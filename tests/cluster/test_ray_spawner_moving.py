@@ -5,9 +5,8 @@ import asyncio
 import pytest
 from checkout import ROOT
 
-from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import RayNode
-from rollart.cluster.ray_spawner import RANK, TrainerMover, bind_ranks
+from rollart.cluster.ray_spawner import RANK, Resources, TrainerMover, bind_ranks
 from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.config import load_config
 from rollart.errors import PlacementError

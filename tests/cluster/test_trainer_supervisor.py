@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from rollart.cluster.local_host import EmbeddedHost
-from rollart.cluster.trainer_client import TrainerClient
-from rollart.cluster.trainer_supervisor import RESTARTS, TrainerSupervisor
+from rollart.cluster.trainer_supervisor import RESTARTS, TrainerClient, TrainerSupervisor
 from rollart.errors import PlacementError, UserError
 
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from rollart.envs.baselines import NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import load_env_class, make_env
+from rollart.envs.trial import NoisyPlayer, Play, RandomPlayer, play
 from rollart.plugins import BUILT_IN
 from rollart.rollout.env_contract import check_reset, check_step
 

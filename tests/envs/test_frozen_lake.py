@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollart.control.task_order import TaskKind, TaskMix
-from rollart.envs.baselines import NoisyPlayer, play
 from rollart.envs.frozen_lake import FrozenLake
+from rollart.envs.trial import NoisyPlayer, play
 from rollart.errors import ConfigError, EnvError
 
 LAKE = TaskKind(name="lake", domain="lake")

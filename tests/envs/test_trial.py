@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import pytest
 
-from rollart.envs.baselines import RandomPlayer, play
-from rollart.envs.trial import Watch, run_watched, try_env
+from rollart.envs.trial import RandomPlayer, Watch, play, run_watched, try_env
 from rollart.errors import ConfigError, EnvError
 
 LONG_S = 20.0

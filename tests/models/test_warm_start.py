@@ -5,8 +5,8 @@ import torch
 from chat_templates import tiny_tokenizer
 from transformers import AutoModelForCausalLM
 
-from rollart.envs.baselines import NoisyPlayer, play
 from rollart.envs.frozen_lake import FrozenLake
+from rollart.envs.trial import NoisyPlayer, play
 from rollart.errors import ConfigError
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.options import ModelOptions

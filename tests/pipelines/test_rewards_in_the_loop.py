@@ -16,8 +16,7 @@ from checkout import SUPPORT
 from live_parts import Countdown, Live
 
 from rollart.config import Config, TaskOptions
-from rollart.config.options import RayOptions
-from rollart.config.rewards import RewardPart, are_compared
+from rollart.config.options import RayOptions, RewardPart, are_compared
 from rollart.control.autoscaling import Scaling
 from rollart.control.rules import MODES, Batching, Filter, Redundancy, Retry, Rules
 from rollart.errors import ConfigError, UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollart.config import Config, TaskOptions
-from rollart.config.rewards import RewardPart
+from rollart.config.options import RewardPart
 from rollart.control.autoscaling import Scaling
 from rollart.errors import ConfigError
 from rollart.pipelines import rewards as build

@@ -21,7 +21,7 @@ from rollart.planning.bounds import Bounds
 from rollart.planning.plan import SPLITS, Plan, PoolShare
 from rollart.planning.trials import Scale, TrialRunner
 from rollart.sim.costs import TrainCosts
-from rollart.sim.distributions import Latency
+from rollart.sim.workload import Latency
 
 SCALE = Scale(attempts=32, steps=6, skip=2)
 PLANS = {

@@ -6,8 +6,7 @@ from planning_samples import H20, H800, make_problem, make_rules
 from rollart.config.simulation import Constants
 from rollart.planning.bounds import Bounds
 from rollart.planning.candidates import find
-from rollart.planning.explanation import bottleneck, explain
-from rollart.planning.search import search
+from rollart.planning.search import bottleneck, explain, search
 from rollart.planning.trials import Scale, TrialRunner
 
 EVENTS = 60_000

@@ -19,12 +19,11 @@ from rollart.events import Launch
 from rollart.observe.log import EventLog, LogHeader
 from rollart.seeds import derive_seed
 from rollart.sim.fleet import FleetMember
-from rollart.sim.outages import OutageOptions
 from rollart.sim.recorded import ask, compare, load, unchanged
 from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.workload import Script, ScriptTurn
-from rollart.sim.world import World
+from rollart.sim.world import OutageOptions, World
 from rollart.types import EngineId, EpisodeLimits, GroupId, SlotId, TrajectoryId, Version
 
 MIX = TaskMix([TaskKind(name="short", domain="s"), TaskKind(name="long", domain="l")], seed=4)

@@ -30,11 +30,9 @@ from rollart.events import (
 from rollart.hardware.gpus import gpu_named
 from rollart.observe.log import encode_record
 from rollart.sim.cluster import Disaggregation, RolloutPool
-from rollart.sim.distributions import Latency
-from rollart.sim.outages import OutageOptions
 from rollart.sim.simulator import Simulator
-from rollart.sim.workload import SyntheticWorkload
-from rollart.sim.world import World
+from rollart.sim.workload import Latency, SyntheticWorkload
+from rollart.sim.world import OutageOptions, World
 
 
 class Recording:

@@ -7,8 +7,7 @@ import pytest
 
 from rollart.errors import ConfigError
 from rollart.events import Launch
-from rollart.sim.distributions import Latency
-from rollart.sim.workload import SyntheticWorkload, TaskProfile
+from rollart.sim.workload import Latency, SyntheticWorkload, TaskProfile
 from rollart.types import GroupId, SlotId, TrajectoryId
 
 PROFILE = TaskProfile(

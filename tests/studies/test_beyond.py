@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from rollart.sim.profiles import TASKS
+from rollart.sim.from_config import TASKS
 from studies.beyond import (
     CHOICES,
     FULL,

@@ -14,7 +14,7 @@ from scorers import in_thread
 
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost
-from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import TrainerClient
 from rollart.control.routing import Router, Routing
 from rollart.control.rules import Rules
 from rollart.control.scheduler import Scheduler

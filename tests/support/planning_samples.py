@@ -8,8 +8,7 @@ from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
 from rollart.planning.plan import ANYWHERE, Plan, PoolShare
 from rollart.planning.problem import Pool, Problem
-from rollart.sim.distributions import Latency
-from rollart.sim.workload import TaskProfile
+from rollart.sim.workload import Latency, TaskProfile
 
 READER = TaskProfile(
     name="reader",

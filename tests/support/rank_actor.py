@@ -7,8 +7,7 @@ from training_samples import trainer_values
 from rollart.cluster.worker_group import Worker, register
 from rollart.training.trainer import TorchTrainer
 from rollart.types import StepReport, Version
-from rollart.weights.memory import MemoryStore
-from rollart.weights.store import open_store
+from rollart.weights.store import MemoryStore, open_store
 
 
 class RankActor(Worker):

@@ -21,8 +21,7 @@ from serverless_calls import attempt, call
 from rollart.cluster.ray_rewards import RayInvoker
 from rollart.cluster.ray_session import connected
 from rollart.config import Config, TaskOptions
-from rollart.config.options import RayOptions
-from rollart.config.rewards import RewardPart
+from rollart.config.options import RayOptions, RewardPart
 from rollart.control.autoscaling import Scaling
 from rollart.control.rules import MODES, Batching, Filter, Rules
 from rollart.errors import ScoreError

@@ -6,8 +6,7 @@ from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
 from rollart.sim.cluster import ClusterDurations, RolloutPool, SimCluster
 from rollart.sim.costs import EngineCosts
-from rollart.sim.distributions import Latency
-from rollart.sim.workload import SyntheticWorkload, TaskProfile
+from rollart.sim.workload import Latency, SyntheticWorkload, TaskProfile
 from rollart.sim.world import World
 
 LONG = TaskProfile(

@@ -3,8 +3,8 @@
 import asyncio
 from functools import cache
 
-from rollart.envs.baselines import NoisyPlayer, play
 from rollart.envs.registry import make_env
+from rollart.envs.trial import NoisyPlayer, play
 from rollart.plugins import BUILT_IN
 
 

@@ -13,7 +13,7 @@ from rollart.training.algorithms.reinforce import Reinforce
 from rollart.training.batch import Batch, decode, encode
 from rollart.training.options import TrainingOptions
 from rollart.training.trainer import TorchTrainer
-from rollart.weights.memory import MemoryStore
+from rollart.weights.store import MemoryStore
 
 
 def make_trainer(checkpoint, *, store=None, version=0, **options) -> TorchTrainer:

@@ -11,8 +11,8 @@ from rollart.errors import CorruptError, InvariantError, PrunedError, StorageErr
 from rollart.types import Version
 from rollart.weights.blobs.files import FileBlobs
 from rollart.weights.buckets import BucketStore
-from rollart.weights.memory import MemoryStore
 from rollart.weights.prefetch import Direct, Prefetcher, open_source
+from rollart.weights.store import MemoryStore
 
 
 class Gated(FileBlobs):

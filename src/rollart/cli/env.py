@@ -10,9 +10,16 @@ from pathlib import Path
 from rollart.cli.output import BOLD, DIM, note, paint, say
 from rollart.cli.parser import Parser
 from rollart.config import parse_override
-from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import make_env
-from rollart.envs.trial import Watch, run_watched
+from rollart.envs.trial import (
+    BaselinePlayer,
+    NoisyPlayer,
+    Play,
+    RandomPlayer,
+    Watch,
+    play,
+    run_watched,
+)
 from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.ports import Env
 from rollart.types import Json

@@ -16,10 +16,9 @@ from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml, load_config
 from rollart.config.places import refused_split
 from rollart.errors import StorageError
-from rollart.planning.explanation import bottleneck, explain, to_json
 from rollart.planning.from_config import apply, problem_of
 from rollart.planning.plan import ANYWHERE
-from rollart.planning.search import PlanResult, search
+from rollart.planning.search import PlanResult, bottleneck, explain, search, to_json
 
 
 def add_plan(parser: ArgumentParser) -> None:

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
+from rollart.checkpoints.resume import blame
 from rollart.checkpoints.save import STATE, Saved
-from rollart.checkpoints.validate import blame
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
-from rollart.cluster.trainer_client import TrainerClient
+from rollart.cluster.trainer_supervisor import TrainerClient
 from rollart.config import Config
 from rollart.config.checks import engine_options
 from rollart.config.places import TRAINING, local_engines
@@ -46,8 +46,8 @@ from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.options import trainer_arguments
 from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
-from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.prefetch import open_source
+from rollart.weights.shared_memory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.store import open_store
 
 

@@ -10,27 +10,78 @@ Errors of the project's tree keep their class, any other error becomes an `Actor
 traceback from where it happened. A process that dies fails the call it was busy with and all later
 ones, with its exit code or signal and the last lines it printed. `close` ends every actor, by force
 if it must, and reaps every process.
+
+SerialExecutor: one thread that runs blocking jobs in order and answers on an event loop.
 """
 
 import asyncio
 import contextlib
 import fcntl
 import os
+import queue
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 from rollart.cluster.child_process import ChildProcess, OutputTail
 from rollart.cluster.local_worker import Actor, nearest_error, restore
-from rollart.cluster.serial_executor import SerialExecutor
 from rollart.errors import ActorDiedError, ActorError, RollartError
 from rollart.plugins import LOCAL_WORKER
 from rollart.serialization.codec import CodecError
 from rollart.serialization.frames import write_pieces
 from rollart.serialization.values import encode, read_frame
 from rollart.types import Json
+
+
+class SerialExecutor:
+    """Runs jobs one at a time in a daemon thread of its own.
+
+    Unlike `ThreadPoolExecutor(1)` it holds up neither the interpreter's exit nor `stop`, and keeps
+    no job's arguments or result while it waits for the next one.
+
+    Example:
+        >>> executor = SerialExecutor("engine-0")
+        >>> await executor.submit(engine.step)
+        >>> executor.stop()
+
+    """
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = (
+            queue.SimpleQueue()
+        )
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def submit(self, job: Callable[[], Any]) -> asyncio.Future[Any]:
+        """Queue a job; its result arrives on the running loop."""
+        future: Future[Any] = Future()
+        self._jobs.put((future, job))
+        return asyncio.wrap_future(future)
+
+    def stop(self) -> None:
+        """End the thread after the jobs queued so far."""
+        self._jobs.put(None)
+
+    def _run(self) -> None:
+        while self._do_next():
+            pass
+
+    def _do_next(self) -> bool:
+        # A function of its own, so that arguments and results are not held while waiting.
+        item = self._jobs.get()
+        if item is None:
+            return False
+        future, job = item
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(job())
+            except BaseException as error:
+                future.set_exception(error)
+        return True
+
 
 _PIPE_BYTES = 1 << 20
 _TAIL_BYTES = 8192

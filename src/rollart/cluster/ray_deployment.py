@@ -25,7 +25,6 @@ from rollart.cluster.engine_supervisor import (
     SpawnedEngine,
 )
 from rollart.cluster.env_supervisor import EnvSupervisor, EnvSupervisorOptions
-from rollart.cluster.ray_resources import Resources
 from rollart.cluster.ray_session import (
     check_cluster,
     cluster_lost,
@@ -35,7 +34,7 @@ from rollart.cluster.ray_session import (
     is_there,
     nodes,
 )
-from rollart.cluster.ray_spawner import RANK, Spawner, SpawnSettings, TrainerMover
+from rollart.cluster.ray_spawner import RANK, Resources, Spawner, SpawnSettings, TrainerMover
 from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.config import Config
 from rollart.control.routing import Router

@@ -28,10 +28,9 @@ from ray.util.scheduling_strategies import (
     PlacementGroupSchedulingStrategy,
 )
 
-from rollart.cluster.local_host import described_error
+from rollart.cluster.local_host import SerialExecutor, described_error
 from rollart.cluster.local_worker import Actor, describe
 from rollart.cluster.ray_blobs import FULL, explain
-from rollart.cluster.serial_executor import SerialExecutor
 from rollart.errors import ActorDiedError, PlacementError, StorageError
 from rollart.types import Json
 

@@ -1,11 +1,10 @@
 """Configuration: TOML files and `key=value` overrides in, one frozen `Config` out."""
 
 from rollart.config.checks import check_names
-from rollart.config.explanation import explain
 from rollart.config.loader import add_import_paths, load_config, parse_override
 from rollart.config.options import EngineOptions, RunOptions, TaskOptions, WeightOptions
 from rollart.config.schema import Config
-from rollart.config.writer import dump_toml
+from rollart.config.writer import dump_toml, explain
 
 __all__ = [
     "Config",

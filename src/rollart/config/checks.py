@@ -11,13 +11,12 @@ from collections.abc import Callable
 from typing import Any
 
 from rollart.config.loader import Layered, OptionBuilder
+from rollart.config.options import check_rewards
 from rollart.config.places import capacities, engine_places, local_engines, trainer_place
-from rollart.config.rewards import check_rewards
 from rollart.config.schema import Config
 from rollart.control.placement import Bindings
-from rollart.envs.baselines import Suggesting
 from rollart.envs.registry import refuse_method
-from rollart.envs.trial import try_env
+from rollart.envs.trial import Suggesting, try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
 from rollart.plugins import find, split_name

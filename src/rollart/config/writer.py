@@ -2,20 +2,40 @@
 
 What is written loads as the same `Config`: keys and their order come from the fields that the
 loader reads.
+
+Explanations: what a key means, from the text written under its field.
+
+Type, limits and default come from the same annotations that the loader checks, so they cannot
+disagree with what it accepts.
 """
 
 import dataclasses
+import inspect
 import json
 import math
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from textwrap import indent
+from typing import Any, cast, get_origin
 
-from rollart.config.fields import TYPE, chosen_kind, keys_of, option_fields
+from rollart.config.fields import (
+    TYPE,
+    chosen_kind,
+    constraints_of,
+    describe_type,
+    field_docs,
+    field_types,
+    keys_of,
+    make_default,
+    option_class,
+    option_fields,
+)
+from rollart.config.loader import unknown_key
 from rollart.config.schema import Config
-from rollart.plugins import name_of
+from rollart.errors import UserError
+from rollart.plugins import Kind, known_names, name_of
 
 Fields = Callable[[Any], dict[str, Any]]
 """What is written of an option class, by key."""
@@ -134,3 +154,93 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, object]]
 
 def _shown(values: Mapping[str, object], key: str) -> str:
     return toml_value(values[key]) if key in values else "not there"
+
+
+def explain(key: str, config: Config | None = None) -> str:
+    """Describe a key, a section or (empty key) the whole config; with values if a config is given.
+
+    A task's keys are asked for as `tasks.NAME.key`, or `tasks.key` when no config is at hand.
+    """
+    cls: type = Config
+    value: Any = config
+    text = inspect.getdoc(Config) or ""
+    kind: Kind | None = None
+    parts = [part for part in key.split(".") if part]
+    for depth, part in enumerate(parts):
+        hints = field_types(cls)
+        if part not in hints:
+            prefix = "".join(f"{each}." for each in parts[:depth])
+            raise UserError(f"{prefix}{part}: {unknown_key(cls, prefix, part)}")
+        text = field_docs(cls)[part]
+        default = _explanation_default(cls, part)
+        value = None if value is None else getattr(value, keys_of(cls)[part])
+        hint = hints[part]
+        within = option_class(hint)
+        kind = chosen_kind(cls, part)
+        if kind is not None:
+            usual = type(make_default(cls, part))
+            within = usual if value is None else type(value)
+            if parts[depth + 1 :] == [TYPE]:
+                now = None if value is None else name_of(kind, within)
+                default = toml_value(name_of(kind, usual))
+                return _explain_field(key, describe_choice(kind), "text", [], default, now)
+            text = f"{text}\n\n{inspect.getdoc(within)}"
+        if within is None:
+            if parts[depth + 1 :]:
+                above = ".".join(parts[: depth + 1])
+                raise UserError(f"{key}: no such key; {above} is {describe_type(hint)}")
+            limits = [each.fix for each in constraints_of(cls, part)]
+            return _explain_field(key, text, describe_type(hint), limits, default, value)
+        cls = within
+        if get_origin(hint) is Mapping and depth + 1 < len(parts):
+            value = _named_task(parts, depth + 1, cls, value)
+    return _explain_section(key, text, cls, kind)
+
+
+def describe_choice(kind: Kind) -> str:
+    """Say what a section's `type` may be."""
+    known = ", ".join(known_names(kind))
+    return f'One of {known}; your own: "module:Class" or "path/to/file.py:Class".'
+
+
+def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
+    """Step over the name in `tasks.NAME.key`, which is written or left out."""
+    if parts[index] in field_types(cls) and (tasks is None or parts[index] not in tasks):
+        return None
+    name = parts.pop(index)
+    if tasks is not None and name not in tasks:
+        raise UserError(f"no task {name!r}; there is {', '.join(tasks)}")
+    return None if tasks is None else tasks[name]
+
+
+def _explain_field(
+    key: str, text: str, kind: str, limits: list[str], default: str, value: object
+) -> str:
+    lines = [key, indent(text, "  "), f"  type     {kind}"]
+    lines += [f"  limits   {each}" for each in limits]
+    lines.append(f"  default  {default}")
+    if value is not None:
+        lines.append(f"  now      {toml_value(value)}")
+    return "\n".join(lines)
+
+
+def _explain_section(key: str, text: str, cls: type, kind: Kind | None) -> str:
+    docs = field_docs(cls) if kind is None else {TYPE: describe_choice(kind), **field_docs(cls)}
+    width = max(len(name) for name in docs)
+    lines = [f"[{key}]" if key else "A config's sections", indent(text, "  "), ""]
+    lines += [f"  {name:<{width}}  {_first_paragraph(words)}" for name, words in docs.items()]
+    return "\n".join(lines)
+
+
+def _first_paragraph(text: str) -> str:
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+def _explanation_default(cls: type, name: str) -> str:
+    entry = next(each for each in option_fields(cls) if each.name == keys_of(cls)[name])
+    if entry.default is not dataclasses.MISSING:
+        return toml_value(entry.default)
+    if entry.default_factory is dataclasses.MISSING:
+        return "none: required"
+    value = make_default(cls, name)
+    return "its own defaults" if dataclasses.is_dataclass(value) else toml_value(value)

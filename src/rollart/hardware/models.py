@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from rollart.hardware.tables import Entry, shipped, unknown
+from rollart.hardware.gpus import Entry, shipped, unknown
 
 BILLION = 1e9
 BF16_BYTES = 2

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollart.clock import SystemClock
-from rollart.cluster.serial_executor import SerialExecutor
+from rollart.cluster.local_host import SerialExecutor
 from rollart.errors import EngineError, InvariantError, RollartError, UserError
 from rollart.ports import Array, Engine, OnCut
 from rollart.types import Completion, EngineId, Request, TrajectoryId, Version

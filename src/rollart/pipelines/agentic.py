@@ -21,9 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.checkpoints.resume import check_fits_checkpoint
+from rollart.checkpoints.resume import blame, check_fits_checkpoint, load_newest
 from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_raise, told_first
-from rollart.checkpoints.validate import blame, load_newest
 from rollart.clock import SystemClock
 from rollart.cluster.deployment import Deployment, make_buffer, make_scheduler, open_embedded
 from rollart.config import Config
@@ -187,21 +186,7 @@ class TrainingRun:
             after_event=partial(self._after_event, scheduler, checkpointer, evaluations),
             lose_engine=site.lose_engine,
         )
-        gc.collect()
-        gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
-        self.recorder.progress.start()
-        self.spending.begin_training()
-        stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
-        failure = None
-        try:
-            await controller.run(parts, engines=site.infos, slots=config.run.environments)
-        except UserError as error:
-            failure = error
-        finally:
-            stalls.cancel()
-            self.controller = None
-            self.spending.end_training()
-            self.recorder.progress.stop()
+        failure = await self._drive(controller, parts, site)
         self.is_saving = True
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
@@ -215,6 +200,27 @@ class TrainingRun:
             }
             self._finish(scheduler, figures, after)
         return self.exit_code
+
+    async def _drive(
+        self, controller: Controller, parts: Parts, site: Deployment
+    ) -> UserError | None:
+        """Run the controller to its end; return the error it ended with, if any."""
+        gc.collect()
+        gc.freeze()  # what start-up made lives as long as the run: not worth looking at again
+        self.recorder.progress.start()
+        self.spending.begin_training()
+        stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
+        failure = None
+        try:
+            await controller.run(parts, engines=site.infos, slots=self.config.run.environments)
+        except UserError as error:
+            failure = error
+        finally:
+            stalls.cancel()
+            self.controller = None
+            self.spending.end_training()
+            self.recorder.progress.stop()
+        return failure
 
     async def _save_last(
         self, checkpointer: Checkpointer, scheduler: Scheduler

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from rollart.checkpoints.resume import check_model_files
 from rollart.checkpoints.save import find_checkpoint
-from rollart.checkpoints.validate import check_model_files
 from rollart.cluster.deployment import make_evaluator, open_engines
 from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.control.scheduler import Scheduler

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from rollart.config import Config
-from rollart.config.rewards import RewardPart, judge_engine, judge_pools, walk
+from rollart.config.options import RewardPart, judge_engine, judge_pools, walk
 from rollart.errors import ConfigError, ScoreError, StorageError
 from rollart.ports import RewardInvoker
 from rollart.rewards.context import SET_UP_VARIABLE, use_sandbox

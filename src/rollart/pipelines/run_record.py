@@ -14,8 +14,8 @@ from rollart.checkpoints.save import Saved, set_aside_later
 from rollart.config import Config, TaskOptions, dump_toml
 from rollart.config.checks import describe_truncation, find_parser, find_player
 from rollart.config.loader import parse_config
+from rollart.config.options import are_compared, check_rewards
 from rollart.config.places import unused_units
-from rollart.config.rewards import are_compared, check_rewards
 from rollart.config.writer import changed_values
 from rollart.control.snapshot import buffered, encode_rules
 from rollart.control.task_order import TaskKind, TaskMix

@@ -16,10 +16,9 @@ from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader, Record
 from rollart.observe.plots import plot_utilisation
 from rollart.observe.trace import Trace, save_trace
-from rollart.sim.outcome import Collector, StepRow, StepRows, outcome_of
+from rollart.sim.outcome import Collector, PoolUse, StepRow, StepRows, outcome_of
 from rollart.sim.resampling import RecordedWorkload
 from rollart.sim.simulator import Observer, Simulator
-from rollart.sim.usage import PoolUse
 from rollart.sim.workload import SyntheticWorkload
 from rollart.sim.world import World
 

@@ -15,9 +15,16 @@ from pathlib import Path
 
 from rollart.checkpoints.save import Saved
 from rollart.config import Config, TaskOptions
-from rollart.envs.baselines import BaselinePlayer, NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.registry import env_source, make_env
-from rollart.envs.trial import Watch, run_watched
+from rollart.envs.trial import (
+    BaselinePlayer,
+    NoisyPlayer,
+    Play,
+    RandomPlayer,
+    Watch,
+    play,
+    run_watched,
+)
 from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.inference.renderer import ChatRenderer
 from rollart.inference.torch.parameters import read_architecture

@@ -14,8 +14,7 @@ from rollart.planning.plan import ANYWHERE, Plan, PoolShare
 from rollart.planning.problem import Objective, Pool, Problem
 from rollart.planning.trials import Scale, make_world
 from rollart.sim.from_config import profiles_of, shape_of
-from rollart.sim.outages import OutageOptions
-from rollart.sim.world import World
+from rollart.sim.world import OutageOptions, World
 
 
 def world_from(config: Config) -> World:

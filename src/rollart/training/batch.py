@@ -41,7 +41,7 @@ from rollart.errors import InvariantError
 from rollart.seeds import derive_seed
 from rollart.training.options import TrainingOptions
 from rollart.types import Trajectory, Turn
-from rollart.types.token_arrays import Floats, TokenBatch
+from rollart.types.tokens import Floats, TokenBatch
 
 _DTYPES: dict[str, type] = {
     "tokens": np.int32,

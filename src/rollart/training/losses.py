@@ -19,7 +19,7 @@ from rollart.training.batch import Batch
 from rollart.training.metrics import Measures
 from rollart.training.model import Model, score
 from rollart.training.packing import MicroBatch
-from rollart.types.token_arrays import Floats, LossTerms, TokenBatch
+from rollart.types.tokens import Floats, LossTerms, TokenBatch
 
 
 @dataclass(slots=True, kw_only=True)

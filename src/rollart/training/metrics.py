@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rollart.training.batch import Batch
 from rollart.training.distributed.process_group import ProcessGroup
-from rollart.types.token_arrays import Floats
+from rollart.types.tokens import Floats
 
 USUAL = (
     "loss",

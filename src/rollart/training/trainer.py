@@ -53,7 +53,7 @@ from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import Policy, divide, load_policy
 from rollart.types import Json, StepReport, Version
-from rollart.types.token_arrays import Floats
+from rollart.types.tokens import Floats
 
 
 def make_optimizer(model: Model, options: TrainingOptions) -> torch.optim.AdamW:

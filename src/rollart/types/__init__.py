@@ -6,7 +6,6 @@ conversations; `program` is what a sandbox runs; `token_arrays` are what an algo
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
-from rollart.types.attempts import AttemptSpec, Played, StepOutcome
 from rollart.types.core import (
     EngineId,
     EngineInfo,
@@ -33,17 +32,28 @@ from rollart.types.messages import (
     open_chat,
 )
 from rollart.types.program import Program, ProgramEnd, ProgramLimits, ProgramResult
-from rollart.types.token_arrays import AlgorithmNeeds, LossTerms, TokenBatch, TokenLosses
 from rollart.types.tokens import (
+    AlgorithmNeeds,
     Completion,
     EpisodeLimits,
     FinishReason,
+    LossTerms,
     Request,
     Sampling,
+    TokenBatch,
+    TokenLosses,
     TokenTurns,
     Turn,
 )
-from rollart.types.trajectories import Payload, ScoreCall, Trajectory, token_trajectory
+from rollart.types.trajectories import (
+    AttemptSpec,
+    Payload,
+    Played,
+    ScoreCall,
+    StepOutcome,
+    Trajectory,
+    token_trajectory,
+)
 
 __all__ = [
     "AlgorithmNeeds",

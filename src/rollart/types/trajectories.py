@@ -2,6 +2,8 @@
 
 What a policy read and did is the payload, one of the classes of `Payload`; everything else is the
 same whatever the policy is. The union stands here alone: a new kind of payload is added to it.
+
+Attempts: what a player gets, what an environment answers, what the player returns.
 """
 
 from collections.abc import Mapping
@@ -10,7 +12,7 @@ from typing import TypeAlias
 
 from rollart.types.arrays import ArraySteps
 from rollart.types.core import GroupId, Json, StopReason, Task, TrajectoryId, Version
-from rollart.types.tokens import TokenTurns, Turn
+from rollart.types.tokens import EpisodeLimits, Sampling, TokenTurns, Turn
 
 Payload: TypeAlias = TokenTurns | ArraySteps
 """What a policy read and did in one attempt; `len` counts how often it acted."""
@@ -100,3 +102,57 @@ class ScoreCall:
     """Whether the function takes the whole tuple and returns one reward for each."""
     key: str
     """The same for every delivery of the same call: a second one must not score twice."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptSpec:
+    """What is known of an attempt before it is played.
+
+    Example:
+        AttemptSpec(id=41, group=10, task=task, system="You walk on ice.",
+                    limits=EpisodeLimits(max_turns=8, max_tokens=512),
+                    sampling=Sampling(max_tokens=4), seed=977)
+
+    """
+
+    id: TrajectoryId
+    group: GroupId
+    task: Task
+    system: str
+    """The environment's instructions; empty if it has none."""
+    limits: EpisodeLimits
+    sampling: Sampling
+    seed: int
+    """Seeds everything that is drawn in this attempt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """What an environment answers to an action.
+
+    Example:
+        StepOutcome(observation="a2", reward=0.0, terminated=False, truncated=False)
+
+    """
+
+    observation: str
+    reward: float
+    terminated: bool
+    truncated: bool
+    success: bool | None = None
+    """None: the episode succeeded if it terminated with a positive sum of rewards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """What a player returns: how the attempt ended, and the record the trainer learns from.
+
+    Example:
+        Played(payload=TokenTurns(turns=turns), stop="terminated", success=True, reward=1.0)
+
+    """
+
+    payload: Payload
+    stop: StopReason
+    success: bool
+    reward: float

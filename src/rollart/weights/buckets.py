@@ -22,8 +22,7 @@ import numpy as np
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
 from rollart.types import ArraySpec, Version
-from rollart.weights.delta import encode
-from rollart.weights.download import Download, LoadedVersion, read_json
+from rollart.weights.download import Download, LoadedVersion, encode, read_json
 from rollart.weights.index import HEAD, Stored, StoreIndex, decode_index
 from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
 

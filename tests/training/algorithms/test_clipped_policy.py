@@ -13,7 +13,7 @@ from rollart.training.algorithms.clipped_policy import (
     k3_divergence,
     weigh_tokens,
 )
-from rollart.types.token_arrays import AlgorithmNeeds, LossTerms
+from rollart.types.tokens import AlgorithmNeeds, LossTerms
 
 RANDOM = np.random.default_rng(0)
 COUNT = 200

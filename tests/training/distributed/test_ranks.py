@@ -9,8 +9,7 @@ import pytest
 from rank_stand_in import StandIn
 
 from rollart.cluster.local_host import EmbeddedHost
-from rollart.cluster.trainer_client import TrainerClient
-from rollart.cluster.trainer_supervisor import TrainerSupervisor
+from rollart.cluster.trainer_supervisor import TrainerClient, TrainerSupervisor
 from rollart.cluster.worker_group import Registered
 from rollart.errors import ConfigError, GroupError, InvariantError
 from rollart.training.distributed.ranks import Rank, RankGroup, RankPlan

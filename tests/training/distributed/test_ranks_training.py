@@ -22,7 +22,7 @@ from rollart.training.batch import encode
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.trainer import TorchTrainer
-from rollart.weights.memory import MemoryStore
+from rollart.weights.store import MemoryStore
 
 MEASURED = (
     "loss",

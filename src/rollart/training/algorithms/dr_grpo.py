@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollart.training.algorithms.baselines import centre_on_group
-from rollart.training.algorithms.clipped_policy import ClippedPolicy
-from rollart.types.token_arrays import Floats, TokenBatch
+from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.types.tokens import Floats, TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 
 from rollart.training.algorithms.clipped_policy import ClippedPolicy
-from rollart.types.token_arrays import Floats, TokenBatch
+from rollart.types.tokens import Floats, TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,7 @@ from rollart.serialization.codec import Codec, CodecError
 from rollart.serialization.frames import FrameLimits
 from rollart.types import Json
 from rollart.weights.blobs.files import FileBlobs
-from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
+from rollart.weights.shared_memory import remove_directory, remove_leftovers, shared_directory
 
 LARGEST_HEAD_BYTES = 2**16
 LARGEST_BODY_BYTES = 2**32

@@ -3,7 +3,7 @@
 import pytest
 
 from rollart.errors import ConfigError
-from rollart.hardware.tables import Entry, shipped, unknown
+from rollart.hardware.gpus import Entry, shipped, unknown
 
 ENTRY = Entry(section="links.x", values={"rate": 3, "count": 2, "note": "said", "none": 0})
 

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 import pytest
 
 from rollart.errors import ConfigError
-from rollart.sim.distributions import Latency, unit_lognormal
+from rollart.sim.workload import Latency, unit_lognormal
 
 COUNT = 20_000
 

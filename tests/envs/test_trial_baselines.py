@@ -2,8 +2,8 @@ import asyncio
 
 import pytest
 
-from rollart.envs.baselines import NoisyPlayer, Play, RandomPlayer, play
 from rollart.envs.frozen_lake import FrozenLake
+from rollart.envs.trial import NoisyPlayer, Play, RandomPlayer, play
 from rollart.errors import ConfigError, EnvError
 
 

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_worlds import small_world
 
+from rollart.sim.outcome import LIMIT, Bins, PoolUse
 from rollart.sim.simulator import Simulator
-from rollart.sim.usage import LIMIT, Bins, PoolUse
 
 intervals = st.lists(st.tuples(st.floats(0, 1e5), st.floats(0, 1e4)), max_size=30)
 

@@ -7,10 +7,9 @@ from planning_samples import H20, H800, NOWHERE_SPECIAL, make_plan, make_problem
 from rollart.hardware.gpus import gpu_named
 from rollart.hardware.models import model_named
 from rollart.planning.bounds import Bound
-from rollart.planning.explanation import bottleneck, explain
 from rollart.planning.plan import PoolShare
 from rollart.planning.problem import Pool
-from rollart.planning.search import PlanResult
+from rollart.planning.search import PlanResult, bottleneck, explain
 from rollart.planning.trials import TrialFigures
 
 BUSY = TrialFigures(

@@ -6,8 +6,8 @@ import pytest
 from checkout import ROOT
 
 from rollart.cluster.ray_host import PACKED, Packed
-from rollart.cluster.ray_resources import FILE, Resources
 from rollart.cluster.ray_session import RayNode
+from rollart.cluster.ray_spawner import FILE, Resources
 from rollart.config import load_config
 from rollart.config.places import WorkerPlace
 from rollart.control.placement import Needs

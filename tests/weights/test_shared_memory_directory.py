@@ -2,9 +2,9 @@ import os
 import subprocess
 import sys
 
-from rollart.weights.directory import remove_directory, remove_leftovers, shared_directory
+from rollart.weights.shared_memory import remove_directory, remove_leftovers, shared_directory
 
-MAKER = "from rollart.weights.directory import *; print(shared_directory('a run/../x'))"
+MAKER = "from rollart.weights.shared_memory import *; print(shared_directory('a run/../x'))"
 
 
 def test_a_run_has_its_own_private_directory():

@@ -4,7 +4,7 @@ import pytest
 
 from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
-from rollart.sim.outages import OutageOptions, Outages
+from rollart.sim.world import OutageOptions, Outages
 from rollart.types import EngineId
 
 ENGINES = [EngineId("a"), EngineId("b")]

@@ -5,7 +5,7 @@ import pytest
 from rollart.config.simulation import ScoringOptions
 from rollart.errors import ConfigError
 from rollart.sim.loop import Loop
-from rollart.sim.rewards import RewardWorkers
+from rollart.sim.simulator import RewardWorkers
 
 
 def play(options: ScoringOptions, *, at: list[float], seconds: float, until: float = 0.0):

@@ -4,7 +4,7 @@ import pytest
 from checkout import ROOT
 
 from rollart.config import check_names, dump_toml, load_config
-from rollart.config.rewards import RewardPart, are_compared, judge_pools
+from rollart.config.options import RewardPart, are_compared, judge_pools
 from rollart.errors import ConfigError
 
 CONFIG = """
