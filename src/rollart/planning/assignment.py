@@ -135,7 +135,7 @@ class EngineSlowdown:
     """How much the sequences on one engine slow each other.
 
     Example:
-        EngineSlowdown(reading=1.3, token_s=0.02)  # prefill takes 1.3 times as long, 50 tokens a second
+        EngineSlowdown(reading=1.3, token_s=0.02)  # prefill takes 30 % longer; 50 tokens per second
 
     """
 
