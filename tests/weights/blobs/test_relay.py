@@ -65,7 +65,7 @@ def test_a_body_before_the_token_is_not_even_read(server):
 @pytest.mark.parametrize("key", ["../out", "/etc/passwd", "", ".hidden", "a/b"])
 def test_keys_that_leave_the_directory_are_refused(server, tmp_path, key):
     blobs = RelayBlobs(server.address, token="right")
-    with pytest.raises(StorageError, match="is no key"):
+    with pytest.raises(StorageError, match="is not a valid key"):
         blobs.put(key, b"x")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["relay"]
     blobs.close()
