@@ -10,10 +10,10 @@ from training_samples import make_trajectory, make_turn, random_groups
 
 from rollart.config.writer import field_docs
 from rollart.plugins import BUILT_IN, find, name_of
-from rollart.ports import Algorithm, Trainer
 from rollart.training.batch import decode, encode
 from rollart.training.options import TrainingOptions, read_algorithm, trainer_arguments
 from rollart.training.trainer import TorchTrainer
+from rollart.training_ports import Algorithm, Trainer
 from rollart.types import LossTerms
 
 NAMES = tuple(BUILT_IN["algorithm"])

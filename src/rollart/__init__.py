@@ -26,15 +26,8 @@ if TYPE_CHECKING:
     )
     from rollart.config import Config
     from rollart.errors import ConfigError, RollartError
-    from rollart.ports import (
-        Algorithm,
-        Blobs,
-        Engine,
-        Env,
-        Player,
-        RewardFunction,
-        WeightStore,
-    )
+    from rollart.ports import Blobs, Engine, Env, Player, RewardFunction, WeightStore
+    from rollart.training_ports import Algorithm
     from rollart.types import Reward, Task, Trajectory, Turn
 
 __version__ = "0.1.0"

@@ -28,7 +28,7 @@ TURN_S = 3.0
 
 
 class Rig:
-    """Surroundings in which every turn takes three seconds."""
+    """A context in which every turn takes three seconds."""
 
     def __init__(self, script: Script, *, is_fresh: bool = True) -> None:
         self.loop = Loop()

@@ -23,5 +23,5 @@ def test_what_goes_wrong_is_raised_where_it_was_asked_for(jobs):
 
 
 def test_a_process_that_ends_is_one_message():
-    with pytest.raises(UserError, match="try fewer"):
+    with pytest.raises(UserError, match="use fewer processes"):
         run_all(os._exit, [3, 3], jobs=2, progress=lambda _: None)

@@ -8,11 +8,11 @@ import pytest
 from training_samples import make_trajectory, make_turn, random_groups
 from written_out import WrittenOut
 
-from rollart.ports import Algorithm
 from rollart.training.algorithms.grpo import Grpo
 from rollart.training.batch import encode
 from rollart.training.options import TrainingOptions
 from rollart.training.trainer import TorchTrainer
+from rollart.training_ports import Algorithm
 
 BASE = TrainingOptions(
     learning_rate=6e-4, eps=1e-3, weight_decay=0.1, max_grad_norm=0.5, micro_batch_tokens=48

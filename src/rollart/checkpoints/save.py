@@ -29,10 +29,10 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import SchedulerRecord, buffered, take_snapshot
 from rollart.errors import ClusterError, DamagedError, ModelError, StorageError, UserError
 from rollart.observe.run_directory import find_holder
-from rollart.ports import RemoteTrainer
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller
 from rollart.serialization.codec import Codec, CodecError, describe_fault, read_object
+from rollart.training_ports import RemoteTrainer
 from rollart.types import Json, Trajectory
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
 from rollart.pipelines.run_record import task_streams
-from rollart.ports import Array, Generator, RemoteTrainer, Renderer, WeightStore
+from rollart.ports import Array, Generator, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
@@ -45,6 +45,7 @@ from rollart.serialization.codec import describe_fault
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.options import trainer_arguments
+from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
 from rollart.weights.prefetch import open_source
 from rollart.weights.shared_memory import remove_directory, remove_leftovers, shared_directory

@@ -41,13 +41,14 @@ from rollart.control.routing import Router
 from rollart.events import EngineJoined, Event
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
-from rollart.ports import Generator, RemoteTrainer
+from rollart.ports import Generator
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
 from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_worker import Ends
 from rollart.rollout.evaluation import Evaluator
+from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, Version
 
 _SAVE_EVERY = 10

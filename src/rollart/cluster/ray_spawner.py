@@ -40,10 +40,11 @@ from rollart.config.pools import GPU
 from rollart.control.placement import CPU, Binding, Bindings, Needs
 from rollart.errors import PlacementError
 from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
-from rollart.ports import Handle, RemoteTrainer
+from rollart.ports import Handle
 from rollart.training.distributed.ranks import RankGroup, RankPlan
 from rollart.training.distributed.rendezvous import LOOPBACK, meeting_addresses
 from rollart.training.options import trainer_arguments
+from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, Json, Version
 
 FILE = "bindings.json"

@@ -31,7 +31,8 @@ from rollart.errors import (
     StorageError,
     UserError,
 )
-from rollart.ports import Array, Handle, RemoteTrainer
+from rollart.ports import Array, Handle
+from rollart.training_ports import RemoteTrainer
 from rollart.types import StepReport, Version
 
 _DEATHS_IN_A_ROW = 5

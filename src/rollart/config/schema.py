@@ -25,11 +25,11 @@ from rollart.control.rules import MODES, Mode, Rules, RuleSections
 from rollart.errors import ConfigError
 from rollart.models.options import ModelOptions
 from rollart.plugins import name_of
-from rollart.ports import Algorithm
 from rollart.rewards.invoke.options import InvokerOptions
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.algorithms.grpo import Grpo
 from rollart.training.options import TrainingOptions, check_algorithm
+from rollart.training_ports import Algorithm
 from rollart.types import Sampling
 
 _OF_THE_LOSS = (

@@ -49,13 +49,13 @@ from rollart.pipelines.start_model import (
     find_model,
     prepare_model,
 )
-from rollart.ports import RemoteTrainer
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
 from rollart.rollout.tasks import run as run_to_end
 from rollart.rollout.tasks import watch_stalls
 from rollart.training.batch import encode
+from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, Json, Trajectory, Version
 
 

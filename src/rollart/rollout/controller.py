@@ -54,9 +54,10 @@ from rollart.events import (
     Wake,
     Woke,
 )
-from rollart.ports import Array, Generator, RemoteTrainer
+from rollart.ports import Array, Generator
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.scoring import Scorer, Scoring
+from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, StepReport, Trajectory, TrajectoryId
 
 _PATIENCE_S = 600.0

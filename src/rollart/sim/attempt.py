@@ -104,7 +104,7 @@ class SimContext:
 
     Example:
         SimContext(loop=loop, generation=fleet, arrive=lambda id_, action: action(),
-                       post=inbox.append, is_fresh=scheduler.is_fresh, call_s=0.02)
+                   post=inbox.append, is_fresh=scheduler.is_fresh, call_s=0.02)
 
     """
 

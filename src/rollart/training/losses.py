@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rollart.errors import InvariantError
-from rollart.ports import Algorithm, TokenColumns
 from rollart.training.batch import Batch
 from rollart.training.metrics import Measures
 from rollart.training.model import Model, score
 from rollart.training.packing import MicroBatch
+from rollart.training_ports import Algorithm, TokenColumns
 from rollart.types.tokens import Floats, LossTerms, TokenBatch
 
 

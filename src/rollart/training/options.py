@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from rollart.constraints import AtLeast, Between, Finite, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
 from rollart.plugins import add_paths, find, name_of
-from rollart.ports import Algorithm
+from rollart.training_ports import Algorithm
 from rollart.types import Json
 
 DEFAULT_ALGORITHM = "grpo"

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from rollart.clock import SystemClock
 from rollart.errors import ConfigError, InvariantError
-from rollart.ports import Algorithm, Array, WeightStore
+from rollart.ports import Array, WeightStore
 from rollart.seeds import derive_seed
 from rollart.training.batch import Batch, RankShare, deal_minibatches, decode, find_moving
 from rollart.training.checkpoint import TrainingProgress, load_checkpoint, save_checkpoint
@@ -52,6 +52,7 @@ from rollart.training.model import Model, attention_cost, is_packable
 from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import Policy, divide, load_policy
+from rollart.training_ports import Algorithm
 from rollart.types import Json, StepReport, Version
 from rollart.types.tokens import Floats
 

@@ -37,25 +37,25 @@ class Stored:
     base: str | None = None
     """The id whose bytes the buckets are changes to; None: they hold all bytes."""
     is_visible: bool = False
-    """Whether it may be fetched; what is stored but not visible is a base of what is."""
+    """Whether it may be fetched; an invisible one is stored only as a base of others."""
 
     @property
     def layout_key(self) -> str:
-        """Where its layout is."""
+        """The key of its layout."""
         return f"{self.id}.layout"
 
     @property
     def manifest_key(self) -> str:
-        """Where its manifest is."""
+        """The key of its manifest."""
         return f"{self.id}.manifest"
 
     def bucket_key(self, index: int) -> str:
-        """Where a bucket is."""
+        """Return the key of a bucket."""
         return f"{self.id}.{index}"
 
     @property
     def keys(self) -> list[str]:
-        """All its values."""
+        """The keys of all its values."""
         buckets = [self.bucket_key(index) for index in range(self.buckets)]
         return [self.manifest_key, *buckets, self.layout_key]
 
@@ -86,7 +86,7 @@ class StoreIndex:
         return next((each for each in self.stored if each.id == id_), None)
 
     def chain(self, stored: Stored) -> list[Stored]:
-        """Return a version and all it is built on, itself first."""
+        """Return a version and all versions it is built on, itself first."""
         chain = [stored]
         while chain[-1].base is not None:
             base = self.find(chain[-1].base)
@@ -98,7 +98,7 @@ class StoreIndex:
     def with_version(self, stored: Stored, *, keep: int) -> "StoreIndex":
         """Return the index that makes a version visible and hides all but the newest `keep`.
 
-        Versions that are not older are replaced: they are of a run this one went back behind.
+        Versions that are not older are replaced: they are of a run that was resumed before them.
         """
         others = [each for each in self._visible if each.version < stored.version]
         newest = sorted([*others, stored], key=lambda each: each.version)[-keep:]

@@ -1,18 +1,14 @@
-"""The weight relay: buckets pushed once over a slow link, read beside the engines from memory.
+"""The weight relay: buckets sent once over a slow link, read beside the engines from memory.
 
     trainer ── TCP, slow link ──► RelayServer ──► files in shared memory ◄── mmap ── engines
 
-The server runs where the engines do and keeps the buckets as files of a directory, by default in
-shared memory. A client on the same machine reads those files itself; only clients elsewhere read
-over TCP. Whoever connects must say the token first; connections are not encrypted, so a link
-nobody should listen to wants a tunnel.
+The server runs beside the engines and stores buckets as files, by default in shared memory. Clients
+on the same machine read those files directly; only others read over TCP. A client must send the
+token first. Connections are not encrypted: use a tunnel over a link that others can read.
 
-Start one with `python -m rollart.weights.blobs.relay --port 7070`.
-ROLLART_WEIGHTS_TOKEN holds the token.
-
-Requests and answers are frames (`serialization.frames`) whose body is the bytes of a bucket. Both
-lengths are bounded before memory is reserved for them; before the token is known to be right, no
-body is read at all.
+Start one with `python -m rollart.weights.blobs.relay --port 7070`; ROLLART_WEIGHTS_TOKEN holds the
+token. Requests and answers are frames (`serialization.frames`) whose body is a bucket. Both lengths
+are checked before memory is reserved, and no body is read before the token is checked.
 """
 
 import argparse
@@ -75,12 +71,12 @@ def read_token() -> str:
     """Return the token of this process's environment."""
     token = os.environ.get(TOKEN_VARIABLE, "")
     if not token:
-        raise StorageError(f"the weight relay wants a token: set {TOKEN_VARIABLE} on both sides")
+        raise StorageError(f"the weight relay needs a token: set {TOKEN_VARIABLE} on both sides")
     return token
 
 
 class RelayServer:
-    """Serves the files of a directory to those who know the token."""
+    """Serves the files of a directory to clients that know the token."""
 
     def __init__(
         self, directory: str | Path, *, token: str, host: str = "127.0.0.1", port: int = 0
@@ -107,7 +103,7 @@ class RelayServer:
         return f"{host}:{port}"
 
     def close(self) -> None:
-        """Hang up on everyone; the files stay."""
+        """Close all connections; the files stay."""
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
@@ -126,7 +122,7 @@ class RelayServer:
             threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
 
     def _serve(self, connection: socket.socket) -> None:
-        """Answer one client until it hangs up; what it does wrong ends its connection only."""
+        """Answer one client until it disconnects; its errors end only its own connection."""
         try:
             with connection:
                 connection.settimeout(CONNECT_S)
@@ -172,18 +168,18 @@ class RelayServer:
 
 
 class RelayBlobs:
-    """Keeps every value at a relay; reads from its directory if that is on this machine."""
+    """Stores every value at a relay; reads from its directory if that is on this machine."""
 
     def __init__(self, address: str, *, token: str | None = None) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isdecimal():
-            raise StorageError(f"{address!r} is no address of a weight relay: wanted host:port")
+            raise StorageError(f"{address!r} is not an address of a weight relay: use host:port")
         self._address = (host, int(port))
         self._token = read_token() if token is None else token
         self._lock = threading.Lock()
         self._connection: socket.socket | None = None
         self._owed = 0
-        """Answers to deletions not read yet."""
+        """Answers to deletions that are not read yet."""
         self._near: FileBlobs | None = None
         self._marker = Path()
         with self._lock:
@@ -191,15 +187,15 @@ class RelayBlobs:
 
     @property
     def place(self) -> str:
-        """What and where it is, for messages."""
+        """A description of the relay and its address, for messages."""
         return f"the weight relay at {self._address[0]}:{self._address[1]}"
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        """Store bytes under a key in place of what was there."""
+        """Store bytes under a key, replacing the old value."""
         self._ask({"do": "put", "key": key}, data)
 
     def get(self, key: str) -> bytes | memoryview:
-        """Return the bytes under a key; raises KeyError if there are none."""
+        """Return the bytes under a key; raise KeyError if there are none."""
         if self._near is not None:
             try:
                 return self._near.get(key)
@@ -214,7 +210,7 @@ class RelayBlobs:
         return body
 
     def delete(self, key: str) -> None:
-        """Remove a key, if it is there; a refusal is told by the next request.
+        """Remove a key, if it exists; the next request reports an error.
 
         Not waiting for the answers makes the deletion of a version one round trip, not many.
         """
@@ -228,12 +224,12 @@ class RelayBlobs:
         self._ask({"do": "delete", "key": key})
 
     def close(self) -> None:
-        """Hang up; what is stored stays."""
+        """Close the connection; stored values stay."""
         with self._lock:
             self._hang_up()
 
     def _ask(self, head: Head, body: bytes | memoryview = b"") -> tuple[Head, memoryview]:
-        """Send a request and return its answer; a broken connection is made anew once."""
+        """Send a request and return its answer; reconnect once if the connection is broken."""
         with self._lock:
             try:
                 answer = self._exchange(head, body)
@@ -243,7 +239,7 @@ class RelayBlobs:
                     answer = self._exchange(head, body)
                 except OSError as error:
                     self._hang_up()
-                    raise StorageError(f"{self.place} hung up: {error}") from error
+                    raise StorageError(f"{self.place} closed the connection: {error}") from error
         if "error" in answer[0]:
             raise StorageError(f"{self.place}: {answer[0]['error']}")
         return answer
@@ -268,7 +264,9 @@ class RelayBlobs:
         answer = receive_frame(connection)
         if answer is None or "error" in answer[0]:
             connection.close()
-            raise StorageError(f"{self.place} refuses: is {TOKEN_VARIABLE} the same there?")
+            raise StorageError(
+                f"{self.place} refused the token: set the same {TOKEN_VARIABLE} there"
+            )
         connection.settimeout(ANSWER_S)
         self._near = _near_files(answer[0])
         self._marker = Path(str(answer[0].get("directory"))) / _MARKER
@@ -290,7 +288,7 @@ def _receive_answer(connection: socket.socket) -> tuple[Head, memoryview]:
 
 
 def _near_files(told: Head) -> FileBlobs | None:
-    """Return the relay's directory if it is this machine's: its marker can be read."""
+    """Return the relay's directory if it is on this machine: its marker can be read."""
     directory = Path(str(told.get("directory")))
     try:
         marker = (directory / _MARKER).read_text(encoding="ascii")
@@ -300,7 +298,7 @@ def _near_files(told: Head) -> FileBlobs | None:
 
 
 def main() -> int:
-    """Serve until a signal ends the process; what it kept in shared memory is removed."""
+    """Serve until a signal ends the process; then remove its files in shared memory."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
