@@ -116,7 +116,7 @@ def test_what_is_not_offered_is_told_with_how_to():
         return get_sandbox()
 
     with pytest.raises(
-        ScoreError, match=r"name in ROLLART_REWARD_SETUP a module:function"
+        ScoreError, match=r"set ROLLART_REWARD_SETUP to a module:function"
     ) as caught:
         asyncio.run(one())
     assert caught.value.is_final

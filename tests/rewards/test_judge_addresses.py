@@ -34,7 +34,7 @@ def pinned() -> Iterator[None]:
         ({"base_url": "https://mine.test/v1"}, "is not allowed here: add it to ROLLART_JUD"),
         (
             {"base_url": "https://a.test/v1", "api_key_variable": "OTHER_API_KEY"},
-            "must say https://a.test/v1=OTHER_API_KEY",
+            "add https://a.test/v1=OTHER_API_KEY",
         ),
         ({"base_url": "https://b.test", "api_key_variable": "A_API_KEY"}, "https://b.test=A_API"),
     ],

@@ -196,7 +196,7 @@ def test_groups_of_an_owner_that_is_gone_are_removed() -> None:
 
 OWNER = """
 import asyncio
-from rollart.sandbox.options import open_sandbox
+from rollart.sandbox import open_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Program
 

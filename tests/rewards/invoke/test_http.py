@@ -154,8 +154,8 @@ async def test_a_status_is_a_reason(status, body, reason, is_final):
 @pytest.mark.parametrize(
     ("variable", "words"),
     [
-        ("MY_TOKEN", "MY_TOKEN is not set where this runs: set it to the token that the server"),
-        ("", "none is sent: name in token_env"),
+        ("MY_TOKEN", "MY_TOKEN is not set in this process: set it to the token that the server"),
+        ("", "no token was sent: set token_env"),
     ],
 )
 async def test_a_token_that_is_missing_is_named(variable, words):

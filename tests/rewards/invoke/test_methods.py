@@ -85,7 +85,7 @@ def test_what_a_function_refuses_or_says_wrong_is_told_with_its_reason():
 
 def test_calls_and_answers_have_a_largest_size():
     with replying(lambda _body: (200, json.dumps({"result": "x" * 300}).encode())) as (url, heard):
-        with pytest.raises(UserError, match="score: a call of 333 bytes, more than 300"):
+        with pytest.raises(UserError, match="score: the call has 333 bytes; the limit is 300"):
             invoke(url, "x" * 300, limits=CallLimits(payload_bytes=300))
         assert heard == []
         with pytest.raises(UserError, match="answered with more than 300 bytes"):
@@ -104,7 +104,7 @@ def test_no_server_no_json_and_no_secrecy_are_one_message_each(monkeypatch):
 
 def test_only_serverless_methods_are_answered():
     for body in (b"[]", b"nonsense", b'{"method": "score"}'):
-        with pytest.raises(UserError, match="a call is JSON such as"):
+        with pytest.raises(UserError, match="a call must be JSON such as"):
             answer(Scorer(), body)
     for name in ("secret", "__init__", "nothing"):
         with pytest.raises(UserError, match=f"'{name}' is not a serverless method of Scorer"):

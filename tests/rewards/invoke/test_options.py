@@ -72,7 +72,7 @@ async def test_an_invoker_is_opened_with_what_makes_it_reliable_around_it(option
 
 
 def test_the_ray_invoker_is_opened_where_ray_is():
-    with pytest.raises(ConfigError, match=r"make a rollart\.cluster\.ray_rewards\.RayInvoker"):
+    with pytest.raises(ConfigError, match=r"create a rollart\.cluster\.ray_rewards\.RayInvoker"):
         open_invoker(InvokerOptions(kind="ray", scaling=Scaling()))
 
 
