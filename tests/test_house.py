@@ -34,7 +34,7 @@ ADAPTERS = ("envs/", "rewards/", "weights/blobs/", "training/algorithms/", "roll
 """Folders whose files each stand for one name in a config; they may be short."""
 IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "threading", "secrets"}
 """What control may not import: it has no clock, no I/O and no log."""
-BOTTOM = ("errors", "types", "events", "ports", "clock", "seeds", "plugins")
+BOTTOM = ("errors", "types", "events", "ports", "training_ports", "clock", "seeds", "plugins")
 """Modules at the bottom that need the standard library alone, like control."""
 HEAVY = ("torch", "transformers", "ray", "matplotlib", "tensorboardX")
 UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support"}

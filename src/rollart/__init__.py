@@ -60,7 +60,6 @@ _MODULES = {
     "config": ("Config",),
     "errors": ("ConfigError", "RollartError"),
     "ports": (
-        "Algorithm",
         "Blobs",
         "Engine",
         "Env",
@@ -68,6 +67,7 @@ _MODULES = {
         "RewardFunction",
         "WeightStore",
     ),
+    "training_ports": ("Algorithm",),
     "types": ("Reward", "Task", "Trajectory", "Turn"),
 }
 """The module that each public name is in."""

@@ -1,6 +1,6 @@
 from rollart.events import Drop, Score, ScoreFailed, TrajectoryScored, Woke
 from rollart.observe.metrics import ScoreMetrics
-from rollart.observe.samples import render_trajectory
+from rollart.observe.recorder import render_trajectory
 from rollart.types import Task, Turn, token_trajectory
 
 WOKE = Woke(at_s=0.0)

@@ -27,8 +27,7 @@ from rollart.observe.log import LogHeader, read_log
 from rollart.observe.metrics import Metrics, Status
 from rollart.observe.plots import moving_average
 from rollart.observe.progress import Progress, Traffic, waits
-from rollart.observe.recorder import Recorder
-from rollart.observe.samples import render_trajectory
+from rollart.observe.recorder import Recorder, render_trajectory
 from rollart.observe.trace import write_trace
 from rollart.observe.trackers import JsonlTracker, read_rows
 from rollart.types import (

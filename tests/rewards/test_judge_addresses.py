@@ -8,8 +8,8 @@ from rewarded import attempt, call
 
 from rollart.errors import ScoreError
 from rollart.rewards import registry as loading
-from rollart.rewards.addresses import may_carry_secrets
 from rollart.rewards.chat import read_judge
+from rollart.rewards.invoke.options import may_carry_secrets
 from rollart.rewards.scoring import score
 from rollart.types import Json, ScoreCall
 

@@ -9,12 +9,19 @@ A process that serves rewards to a network accepts only the addresses and keys i
 
 `chat_through` uses an engine as a chat model. Its session ids are negative, so they never equal a
 trajectory's, and each session is dropped after its answer.
+
+A semaphore that works across event loops: at most `count` holders in this process.
+
+An instance with several concurrent calls runs each on the event loop of its own thread, and
+`asyncio.Semaphore` would limit each loop separately. Waiters are served in the order they came. A
+permit given to a waiter that was cancelled meanwhile goes to the next one, so none is lost.
 """
 
 import asyncio
 import json
 import os
 import threading
+from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import count
@@ -24,11 +31,71 @@ import httpx
 
 from rollart.errors import ConfigError, ScoreError
 from rollart.ports import Generator, Renderer
-from rollart.rewards.addresses import may_carry_secrets
 from rollart.rewards.context import Ask, get_model
+from rollart.rewards.invoke.options import may_carry_secrets
 from rollart.rewards.registry import is_pinned
-from rollart.rewards.semaphore import CrossLoopSemaphore
 from rollart.types import Json, Request, Sampling, TrajectoryId, open_chat
+
+_Waiter = tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]
+
+
+class CrossLoopSemaphore:
+    """Limits how many tasks are inside `async with` at once, in all event loops together.
+
+    Example:
+        >>> semaphore = CrossLoopSemaphore(8)
+        >>> async with semaphore:
+        ...     ...
+
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._waiting: deque[_Waiter] = deque()
+        self._lock = threading.Lock()
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return
+            waiter = loop, loop.create_future()
+            self._waiting.append(waiter)
+        try:
+            await waiter[1]
+        except asyncio.CancelledError:
+            if not self._withdraw(waiter):
+                # It left the queue because it got a permit, which it will not use.
+                self._pass_on()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._pass_on()
+
+    def _withdraw(self, waiter: _Waiter) -> bool:
+        """Remove a waiter from the queue; return whether it was still in it."""
+        with self._lock:
+            try:
+                self._waiting.remove(waiter)
+            except ValueError:
+                return False
+            return True
+
+    def _pass_on(self) -> None:
+        """Give the permit to the longest waiter, or keep it free."""
+        with self._lock:
+            if not self._waiting:
+                self._free += 1
+                return
+            loop, permit = self._waiting.popleft()
+        loop.call_soon_threadsafe(_give, permit)
+
+
+def _give(permit: asyncio.Future[None]) -> None:
+    if not permit.done():  # otherwise its waiter was cancelled and passes the permit on itself
+        permit.set_result(None)
+
 
 T = TypeVar("T")
 

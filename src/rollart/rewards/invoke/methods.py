@@ -18,8 +18,7 @@ import httpx
 
 from rollart.cluster.worker_group import Function, Registered
 from rollart.errors import UserError
-from rollart.rewards.addresses import may_carry_secrets
-from rollart.rewards.invoke.options import CallLimits
+from rollart.rewards.invoke.options import CallLimits, may_carry_secrets
 from rollart.types import Json
 
 TOKEN_VARIABLE = "ROLLART_FUNCTION_TOKEN"  # noqa: S105 - the name of it, not a token

@@ -2,18 +2,36 @@
 
 An options value is valid once built: every field is checked at construction. A token never appears
 in an option; an option names the environment variable that holds it.
+
+Which URLs secrets may be sent to: https, and this machine itself.
 """
 
 import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from rollart.constraints import AtLeast, Between, MoreThan, check_fields
 from rollart.control.autoscaling import Scaling
 from rollart.errors import ConfigError
-from rollart.rewards.addresses import may_carry_secrets
+
+
+def may_carry_secrets(url: str) -> bool:
+    """Return whether data sent to a URL is encrypted or never leaves this machine."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.scheme == "https" or host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,6 @@
 import pytest
 
-from rollart.observe.accounting import Accounting
-from rollart.observe.ledger import Ledger
+from rollart.observe.ledger import Accounting, Ledger
 
 
 class Hand:

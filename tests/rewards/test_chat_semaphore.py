@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from rollart.rewards.semaphore import CrossLoopSemaphore
+from rollart.rewards.chat import CrossLoopSemaphore
 
 
 def test_no_more_sit_than_there_are_seats_on_many_loops():
