@@ -170,8 +170,8 @@ def test_a_long_value_is_cut_in_a_message():
         ('{"a":1,"a":1}', "a key is written twice among"),
         ('{"a":[NaN]}', "'NaN' is not a finite number"),
         ('{"a":[-Infinity]}', "'-Infinity' is not a finite number"),
-        ('{"a":[1e999]}', "'1e999' is not a finite number"),
-        ('{"a":[%s.0]}' % ("9" * 400), "is not a finite number"),
+        ('{"a":[1e999]}', r"options\.a: .*a number in it is not finite"),
+        ('{"a":[%s.0]}' % ("9" * 400), "a number in it is not finite"),
     ],
 )
 def test_foreign_text_may_hold_only_finite_numbers_and_each_key_once(text, message):

@@ -21,10 +21,10 @@ would wait for it. The types follow four rules:
 import base64
 import enum
 import json
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import cached_property
+from math import isfinite
 from operator import attrgetter
 from pathlib import Path
 from types import NoneType, UnionType
@@ -53,8 +53,6 @@ _SHOWN = 80
 """Most characters of a value that a message shows."""
 _NUMBER_KINDS = "biufc"
 """numpy's dtype kinds that are numbers."""
-_MAYBE_INFINITE = re.compile(rb"[eE]\+?\d{3}|\d{300}")
-"""What every text of a number too large for a float holds, and hardly any other."""
 _SCALARS: dict[Any, Callable[[], Any]] = {
     int: core_schema.int_schema,
     float: core_schema.float_schema,
@@ -184,7 +182,7 @@ def _derive(hint: Any, config: core_schema.CoreConfig, *, is_named: bool = False
     if isinstance(hint, enum.EnumType):
         return core_schema.enum_schema(hint, list(hint))
     if hint in (_JSON, Json):
-        return core_schema.any_schema()
+        return _finite_schema() if config is _FOREIGN else core_schema.any_schema()
     return _derive_generic(hint, config)
 
 
@@ -306,6 +304,10 @@ class _ArrayText:
     """Its bytes, row by row, in base64."""
 
 
+def _finite_schema() -> _Schema:
+    return core_schema.no_info_after_validator_function(_check_finite, core_schema.any_schema())
+
+
 def _write_array_schema() -> _Schema:
     write = core_schema.plain_serializer_function_ser_schema(_write_array)
     return core_schema.any_schema(serialization=write)
@@ -341,16 +343,10 @@ def _open_mapping(value: object) -> object:
 
 
 def check_text(data: bytes | bytearray | str) -> None:
-    """Refuse a key that is written twice and a number that is not finite."""
+    """Refuse a key that is written twice, and the words for numbers that are not finite."""
     text = data.encode() if isinstance(data, str) else data
-    is_suspect = _MAYBE_INFINITE.search(text) is not None
     try:
-        json.loads(
-            text,
-            object_pairs_hook=_check_keys,
-            parse_constant=_refuse_number,
-            parse_float=_check_finite if is_suspect else None,
-        )
+        json.loads(text, object_pairs_hook=_check_keys, parse_constant=_refuse_number)
     except RecursionError:
         raise CodecError("it is nested too deeply") from None
     except ValueError as error:
@@ -363,9 +359,20 @@ def _check_keys(pairs: list[tuple[str, Any]]) -> None:
         raise CodecError(f"a key is written twice among {keys}")
 
 
-def _check_finite(text: str) -> None:
-    if abs(float(text)) == float("inf"):
-        _refuse_number(text)
+def _check_finite(value: Any) -> Any:
+    """Return any JSON, of which pydantic checks no part, if its numbers are finite."""
+    match value:
+        case float() if not isfinite(value):
+            raise ValueError("a number in it is not finite")
+        case dict():
+            for each in cast("dict[str, Any]", value).values():
+                _check_finite(each)
+        case list():
+            for each in cast("list[Any]", value):
+                _check_finite(each)
+        case _:
+            pass
+    return value
 
 
 def _refuse_number(text: str) -> NoReturn:
