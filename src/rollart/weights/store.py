@@ -23,7 +23,7 @@ from rollart.weights.shared_memory import SharedMemoryStore
 
 
 class MemoryStore:
-    """Stores the newest versions as read-only copies, for a trainer beside its engines and for tests.
+    """Stores the newest versions as read-only copies, for tests and single-process runs.
 
     A version is added under a lock when its copy is complete, and never written again: what `fetch`
     returns does not change when the trainer changes its own arrays.
