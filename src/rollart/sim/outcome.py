@@ -1,14 +1,8 @@
-"""Outcome: what a simulated run did, as totals (`SimOutcome`) and as one row per optimizer step.
+"""Outcome: what a simulated run did: totals (`SimOutcome`), a row per step, and pool use over time.
 
 The first steps fill an empty pipeline and are left out of every rate. No step drains it, because
 `simulate` treats every run as the start of a longer one. Only the use of reward workers covers the
 whole run. Tokens and waste are counted by `observe.metrics`, which does it for live runs too.
-
-Pool use: how busy each pool of engines and the trainer were over the time of a run.
-
-Busy time is added to bins of equal width. The length of a run is not known before it ends, so when
-the bins run out their width is doubled and neighbours are merged: there are never more than
-`LIMIT`, and no busy time is lost.
 """
 
 from collections.abc import Mapping, Sequence
@@ -255,7 +249,12 @@ TRAINER = "trainer"
 
 
 class Bins:
-    """Busy seconds in bins of equal width."""
+    """Busy seconds in bins of equal width.
+
+    The length of a run is not known before it ends, so when the bins run out their width is doubled
+    and neighbours are merged: there are never more than `limit`, and no busy time is lost.
+
+    """
 
     def __init__(self, *, width_s: float = 1.0, limit: int = LIMIT) -> None:
         self.width_s = width_s

@@ -1,4 +1,4 @@
-"""Simulator: drives the scheduler in simulated time.
+"""Simulator: drives the scheduler in simulated time, with simulated reward workers.
 
     inbox ─► Scheduler.handle ─► observers ─► execute each command
       ▲                                            │
@@ -7,12 +7,6 @@
 The counterpart of `rollout.controller`: the same scheduler, router, lock-step and turn counting,
 but durations come from the cost model or from scripts. Given the same durations both issue the
 same commands; tests/test_parity.py checks that.
-
-Rewards: the simulated workers that score trajectories, and how well they are used.
-
-Dedicated workers are always there and take scores in order. Elastic instances come and go by the
-rule the live invoker uses (`control/autoscaling.py`): a score that finds none free starts one, up
-to a limit, and is taken by the one that is free first; those idle for a while end.
 """
 
 import gc
@@ -71,7 +65,13 @@ _ENDLESS = 1 << 62
 
 
 class RewardWorkers:
-    """Runs reward functions in simulated time; no score waits for the result of another."""
+    """Runs reward functions in simulated time; no score waits for the result of another.
+
+    Dedicated workers always exist and take scores in order. Elastic instances follow the rule of
+    the live invoker (`control.autoscaling`): a score that finds none free starts one, up to a
+    limit, and runs on the first one that is free; an instance that is idle for a while ends.
+
+    """
 
     def __init__(self, options: ScoringOptions, *, loop: Loop) -> None:
         self.busy_s = 0.0

@@ -4,16 +4,6 @@ A `Script` describes one attempt completely: how long its environment takes, wha
 samples in each turn, whether its environment fails, how long its reward takes. It depends only on
 the seed, the task, the member and the try, so two schedules are compared on the same attempts. What
 the members of a group share (the task: its difficulty, its image) is drawn once per task.
-
-Latency: how long something takes, drawn from a named distribution.
-
-| kind      | mean_s                | spread                                                  |
-|-----------|-----------------------|---------------------------------------------------------|
-| constant  | the value             | unused                                                  |
-| normal    | before clamping at 0  | standard deviation over the mean                        |
-| lognormal | of the distribution   | standard deviation of the logarithm                     |
-
-On top of any of them, a `tail_share` of draws is `tail_factor` times as long.
 """
 
 from array import array
@@ -36,6 +26,14 @@ from rollart.types import EpisodeLimits
 class Latency:
     """A distribution of durations.
 
+    | kind      | mean_s                | spread                              |
+    |-----------|-----------------------|-------------------------------------|
+    | constant  | the value             | unused                              |
+    | normal    | before clamping at 0  | standard deviation over the mean    |
+    | lognormal | of the distribution   | standard deviation of the logarithm |
+
+    Whatever the kind, a share `tail_share` of draws is `tail_factor` times as long.
+
     Example:
         Latency(kind="lognormal", mean_s=1.5, spread=0.8).draw(Random(0))  # seconds, 1.5 on average
 
@@ -46,7 +44,7 @@ class Latency:
     mean_s: Annotated[float, AtLeast(0)] = 0.0
     """Its mean, without the tail."""
     spread: Annotated[float, AtLeast(0)] = 0.0
-    """How wide it is; see the table above."""
+    """How wide it is; see the table of the class."""
     tail_share: Annotated[float, Between(0, 1)] = 0.0
     """Share of draws that take `tail_factor` times as long."""
     tail_factor: Annotated[float, AtLeast(1)] = 1.0

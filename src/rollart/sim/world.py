@@ -1,12 +1,8 @@
-"""World: everything that determines a simulated run.
+"""World: everything that determines a simulated run, engine outages included.
 
 Two simulations of equal worlds give equal events: every duration and every script follows from the
-world and its seeds, never from the machine.
-
-Outages: engines that fail now and then and return after a repair.
-
-Each engine's failure times are drawn from a seed of its own, so they do not depend on anything else
-that happens in the run. What a failure and a return do is decided by the two callbacks.
+world and its seeds, never from the machine. Each engine's failure times are drawn from a seed of
+its own, so they do not depend on anything else that happens in the run.
 """
 
 from collections.abc import Callable, Sequence

@@ -3,14 +3,7 @@
 Buckets can be fetched as soon as each is stored, long before the version is complete. Only `finish`
 returns arrays, and it needs the manifest, which is written last: every bucket must have the
 checksum in the manifest. A bucket that does not match is fetched once more, then reported as
-damaged.
-
-Delta: a bucket as its changes to the previous version, exact to the bit.
-
-Changes are the exclusive or of old and new bytes, sorted into planes by byte position in a number:
-an optimizer step rarely changes signs and exponents, so those planes are nearly all zero, while the
-last bits of mantissas are noise. A plane that is zero is omitted, one that compresses well in a
-sample is compressed, others are sent as they are. A bucket that would not shrink is sent in full.
+damaged. A bucket may hold all its bytes, or its changes to the previous version (`encode`).
 """
 
 import json
@@ -42,7 +35,14 @@ _WORTH = 0.75
 
 
 def encode(new: Array, old: Array, *, width: int) -> bytes:
-    """Return the changes from old to new bytes; `width` is the size of a number."""
+    """Return the changes from old to new bytes; `width` is the size of a number.
+
+    Changes are the exclusive or of old and new bytes, sorted into planes by byte position in a
+    number: an optimizer step rarely changes signs and exponents, so those planes are nearly all
+    zero, while the last bits of mantissas are noise. A plane that is zero is omitted, one that
+    compresses well in a sample is compressed, others are sent as they are. A bucket that would not
+    shrink is sent in full.
+    """
     changes = np.bitwise_xor(new, old)
     if not changes.any():
         return _SAME

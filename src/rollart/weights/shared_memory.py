@@ -9,12 +9,6 @@ manifest, and the next writer removes it. The file of a pruned version is reused
 reader has it mapped: a reader holds a shared `flock` as long as any of its arrays lives, and the
 writer needs the exclusive lock. The kernel drops a dead process's locks, so a dead reader blocks
 nothing. One process writes to a directory at a time.
-
-Directories for shared weights: one per run, removed when its run has died.
-
-The name contains the process id of the run and its pid namespace. Other processes may remove a
-directory only if that process is known to be dead, and a process of another namespace (a container
-that shares /dev/shm) cannot know that.
 """
 
 import contextlib
@@ -344,7 +338,12 @@ _NAME = re.compile(r"rollart-.*-(?P<namespace>\d+)-(?P<pid>\d+)-[^-]+")
 
 
 def shared_directory(run_name: str) -> Path:
-    """Create a directory for this process, in shared memory if that is writable."""
+    """Create a directory for this process, in shared memory if that is writable.
+
+    The name contains the process id and its pid namespace. Other processes may remove a directory
+    only if its process is known to be dead, and a process of another namespace (a container that
+    shares /dev/shm) cannot know that.
+    """
     plain_name = re.sub(r"[^A-Za-z0-9_]+", "_", run_name)[:64]
     prefix = f"rollart-{plain_name}-{_pid_namespace()}-{os.getpid()}-"
     return Path(tempfile.mkdtemp(prefix=prefix, dir=_base()))

@@ -1,13 +1,8 @@
-"""Opens the weight store that a config names.
+"""Opens the weight store that a config names; owns the store within one process (`MemoryStore`).
 
 Processes are started with plain options, so they find a common store by kind and location: opening
 the same location twice gives the same store, within a process for `memory`, within a machine for
 `shared_memory`, and from everywhere the location can be reached for the others.
-
-MemoryStore: weights in this process, for tests and for a trainer beside its engines.
-
-A version is a copy made at publication, added under a lock when it is complete, and never written
-again: what `fetch` returns does not change when the trainer changes its own arrays.
 """
 
 import importlib
@@ -28,7 +23,12 @@ from rollart.weights.shared_memory import SharedMemoryStore
 
 
 class MemoryStore:
-    """Stores the newest versions as read-only copies."""
+    """Stores the newest versions as read-only copies, for tests and single-process runs.
+
+    A version is added under a lock when its copy is complete, and never written again: what `fetch`
+    returns does not change when the trainer changes its own arrays.
+
+    """
 
     def __init__(self, keep: int = 2) -> None:
         if keep < 1:
