@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from dataclasses import asdict
@@ -299,7 +300,7 @@ def test_a_checkpoint_of_another_model_is_refused_and_stays_whole(rollart, home,
 def test_a_run_does_not_go_on_to_a_step_it_has_passed(rollart, home, built):
     shutil.copytree(built, home / "later")
     state = checkpoints(home / "later" / "checkpoints")[-1] / "run.json"
-    state.write_text(state.read_text().replace('"version": 1', '"version": 5'))
+    state.write_text(re.sub(r'"version": ?1', '"version":5', state.read_text()))
     code, said = rollart("train", "--resume", "later", "run.steps=4")
     assert code == 2
     assert only_error(said).startswith("run.steps = 4: the checkpoint is of step 5: ")
