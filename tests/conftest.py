@@ -19,6 +19,7 @@ os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
 pytest_plugins = ["small_runs", "checkpoints"]
 
 ON_RAY = "tests/cluster/test_ray_"
+ENDS_CLUSTER = "test_ray_deployment_two_pools"
 NOT_OURS = (
     "ignore:.*:ResourceWarning",
     "ignore:.*:DeprecationWarning",
@@ -45,8 +46,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Start what takes longest first."""
-    items.sort(key=lambda item: not item.nodeid.startswith(ON_RAY))
+    """Start what takes longest first, and the test that ends the cluster after the others on it."""
+    items.sort(key=lambda item: (not item.nodeid.startswith(ON_RAY), ENDS_CLUSTER in item.nodeid))
     for item in items:
         if item.nodeid.startswith(ON_RAY):
             for rule in NOT_OURS:

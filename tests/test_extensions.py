@@ -113,7 +113,7 @@ class Shout:
         return episode.finish()
 '''
 MODULES = {
-    "toy_algorithm": ALGORITHM,
+    "toy_push": ALGORITHM,
     "toy_engine": ENGINE,
     "toy_env": ENV,
     "toy_player": PLAYER,
@@ -121,7 +121,7 @@ MODULES = {
     "toy_store": STORE,
 }
 FRAGMENTS = {
-    "algorithm": '[algorithm]\ntype = "toy_algorithm:Push"\nby = 0.5',
+    "algorithm": '[algorithm]\ntype = "toy_push:Push"\nby = 0.5',
     "engine": '[engine]\nname = "toy_engine:Counting"\noptions = { first = 6 }',
     "player": '[tasks.echo]\nplayer = "toy_player:Shout"',
     "env": '[tasks.echo]\nenv = "toy_env:Letter"\noptions = { letter = "b" }',

@@ -31,7 +31,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.errors import DamagedError, StorageError, UserError
 from rollart.events import Event, StepFinished
 from rollart.inference.driver import EngineDriver
-from rollart.observe.ledger import Accounting
+from rollart.observe.accounting import Accounting
 from rollart.observe.recorder import Recorder
 from rollart.observe.run_directory import DirectoryLock, lock_directory
 from rollart.pipelines.evaluation import Evaluations

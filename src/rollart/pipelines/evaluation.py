@@ -20,7 +20,7 @@ from rollart.config import Config, add_import_paths, check_names, load_config
 from rollart.control.scheduler import Scheduler
 from rollart.errors import UserError
 from rollart.events import EngineUpdated, Event
-from rollart.observe.ledger import Accounting
+from rollart.observe.accounting import Accounting
 from rollart.observe.recorder import Recorder
 from rollart.pipelines.run_record import make_setups
 from rollart.ports import Generator

@@ -1,6 +1,7 @@
 import pytest
 
-from rollart.observe.ledger import Accounting, Ledger
+from rollart.observe.accounting import Accounting
+from rollart.observe.ledger import Ledger
 
 
 class Hand:
