@@ -64,12 +64,12 @@ async def _play(
             setups=make_setups(config, config.sampling),
             access=Access(
                 renderer=engines.renderer,
-                switchboard=EngineClient(
+                engines=EngineClient(
                     engines.router(config.routing, affinity=False),
                     generators=generators,  # type: ignore[arg-type]
                     now=SystemClock().now,
                 ),
-                gate=NoBarrier(),
+                barrier=NoBarrier(),
                 is_fresh=lambda _version: True,
             ),
             tasks=task_streams(config)[1].task,

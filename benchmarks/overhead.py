@@ -42,7 +42,7 @@ async def embedded(*, warm_s: float, measure_s: float) -> Counted:
     router = Router(Routing(), engines=[(_ENGINE, "local")])
     board = EngineClient(router, generators={_ENGINE: proxy}, now=SystemClock().now)
     ends = Ends(put=pump.buffer.put, post=pump.controller.post)
-    worker = make_worker(ends, switchboard=board)
+    worker = make_worker(ends, engines=board)
     counted = await pump.run(
         worker, {_ENGINE: proxy}, infos=_INFOS, warm_s=warm_s, measure_s=measure_s
     )

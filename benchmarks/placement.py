@@ -138,7 +138,7 @@ async def measure(side: Mapping[str, int], *, warm_s: float, measure_s: float) -
     )
     worker = make_worker(
         Ends(put=pump.buffer.put, post=pump.controller.post),
-        switchboard=board,
+        engines=board,
         setups={"reading": setup(**READING), "writing": setup(**WRITING)},
         mix=MIX,
     )

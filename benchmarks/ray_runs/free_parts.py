@@ -100,14 +100,14 @@ def setup(*, turns: int = TURNS, observation: str = "go on", sampled: int = 8) -
 def make_worker(
     ends: Ends,
     *,
-    switchboard: EngineClient,
+    engines: EngineClient,
     setups: Mapping[str, Setup] | None = None,
     mix: TaskMix = MIX,
 ) -> EnvWorker:
     access = Access(
         renderer=LetterRenderer(),
-        switchboard=switchboard,
-        gate=NoBarrier(),
+        engines=engines,
+        barrier=NoBarrier(),
         is_fresh=lambda _version: True,
     )
     return EnvWorker(setups=setups or {"free": setup()}, access=access, tasks=mix.task, ends=ends)
@@ -140,8 +140,8 @@ class FreeEnvironments(EnvServer):
 
 
 def _make(ends: Ends) -> tuple[EnvWorker, EngineClient]:
-    switchboard = EngineClient(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
-    return make_worker(ends, switchboard=switchboard), switchboard
+    engines = EngineClient(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
+    return make_worker(ends, engines=engines), engines
 
 
 class FreeTrainer:

@@ -45,7 +45,7 @@ class Worker(EnvWorker):
     fleet: EngineSupervisor
 
     def open_engine(self, engine, pool, *, is_guest):
-        self._access.switchboard.add(engine, self.fleet.generators[engine])
+        self._access.engines.add(engine, self.fleet.generators[engine])
         super().open_engine(engine, pool, is_guest=is_guest)
 
 
@@ -103,7 +103,7 @@ class Site:
             ends=Ends(put=buffer.put, post=controller.post),
         )
         worker.fleet = self.fleet
-        self.fleet.close_engine = access.switchboard.close
+        self.fleet.close_engine = access.engines.close
         return Parts(
             worker=worker,
             generators=self.fleet.generators,

@@ -102,8 +102,8 @@ class Crew:
         board = EngineClient(Router(Routing(), engines=()), generators={}, now=SystemClock().now)
         access = Access(
             renderer=LetterRenderer(),
-            switchboard=board,
-            gate=self.gate(),
+            engines=board,
+            barrier=self.gate(),
             is_fresh=lambda _version: True,
         )
         worker = EnvWorker(

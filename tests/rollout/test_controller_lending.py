@@ -53,8 +53,8 @@ async def play_across_engines(evictions: int):
                 sampled = engines[here].stats()["sampled_tokens"]
                 while engines[here].stats()["sampled_tokens"] < sampled + 3:
                     await asyncio.sleep(0)
-                access.switchboard.router.open(there, "local")
-                access.switchboard.router.close(here)
+                access.engines.router.open(there, "local")
+                access.engines.router.close(here)
                 await proxies[here].evict()
                 await proxies[there].resume()
                 assert not engines[here].busy

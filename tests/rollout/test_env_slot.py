@@ -16,27 +16,27 @@ SHORT_S = 0.05
 
 
 async def opened(make, *, timeout_s: float = LONG_S) -> EnvSlot:
-    seat = EnvSlot(3)
-    await seat.open("game", make, timeout_s=timeout_s)
-    return seat
+    slot = EnvSlot(3)
+    await slot.open("game", make, timeout_s=timeout_s)
+    return slot
 
 
 def failure_of(make, *, timeout_s: float = LONG_S, calls: str = "reset step") -> Failure:
-    """Return how an environment fails, having made sure the seat is fit for another one."""
+    """Return how an environment fails, having made sure the slot is fit for another one."""
 
     async def run() -> Failure:
-        seat = EnvSlot(3)
+        slot = EnvSlot(3)
         started = time.monotonic()
         with pytest.raises(AttemptError) as caught:
-            await seat.open("game", make, timeout_s=timeout_s)
+            await slot.open("game", make, timeout_s=timeout_s)
             if "reset" in calls:
-                await seat.reset(1, {}, timeout_s=timeout_s)
+                await slot.reset(1, {}, timeout_s=timeout_s)
             if "step" in calls:
-                await seat.step("go", timeout_s=timeout_s)
+                await slot.step("go", timeout_s=timeout_s)
         assert time.monotonic() - started < LONG_S / 2, "the failure was waited for"
-        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
-        assert await seat.reset(1, {}, timeout_s=LONG_S) == ("2 left", {})
-        seat.close()
+        await slot.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        assert await slot.reset(1, {}, timeout_s=LONG_S) == ("2 left", {})
+        slot.close()
         return caught.value.failure
 
     return asyncio.run(run())
@@ -45,10 +45,10 @@ def failure_of(make, *, timeout_s: float = LONG_S, calls: str = "reset step") ->
 @pytest.mark.parametrize("kind", [Countdown, AsyncCountdown, InlineCountdown])
 def test_an_environment_is_played_whatever_its_kind(kind):
     async def run():
-        seat = await opened(lambda _slot: kind())
-        first = await seat.reset(7, {"split": "train"}, timeout_s=LONG_S)
-        outcomes = [await seat.step("go", timeout_s=LONG_S) for _ in range(2)]
-        seat.close()
+        slot = await opened(lambda _slot: kind())
+        first = await slot.reset(7, {"split": "train"}, timeout_s=LONG_S)
+        outcomes = [await slot.step("go", timeout_s=LONG_S) for _ in range(2)]
+        slot.close()
         return first, outcomes
 
     assert asyncio.run(run()) == (
@@ -72,9 +72,9 @@ def test_a_plain_method_may_return_an_awaitable():
             return self.inner.step(action)
 
     async def run():
-        seat = await opened(lambda _slot: Wrapped())
-        first = await seat.reset(7, {}, timeout_s=LONG_S)
-        return first, (await seat.step("go", timeout_s=LONG_S)).observation
+        slot = await opened(lambda _slot: Wrapped())
+        first = await slot.reset(7, {}, timeout_s=LONG_S)
+        return first, (await slot.step("go", timeout_s=LONG_S)).observation
 
     assert asyncio.run(run()) == (("2 left", {}), "1 left")
 
@@ -85,9 +85,9 @@ def test_what_info_says_of_success_is_the_outcomes():
             return "over", 0.0, True, False, {"success": True}
 
     async def run():
-        seat = await opened(lambda _slot: Won())
-        await seat.reset(1, {}, timeout_s=LONG_S)
-        return (await seat.step("go", timeout_s=LONG_S)).success
+        slot = await opened(lambda _slot: Won())
+        await slot.reset(1, {}, timeout_s=LONG_S)
+        return (await slot.step("go", timeout_s=LONG_S)).success
 
     assert asyncio.run(run()) is True
 
@@ -100,9 +100,9 @@ def test_a_fit_environment_is_kept_and_told_its_slot():
         return Countdown()
 
     async def run():
-        seat = await opened(make)
+        slot = await opened(make)
         for _ in range(3):
-            await seat.open("game", make, timeout_s=LONG_S)
+            await slot.open("game", make, timeout_s=LONG_S)
 
     asyncio.run(run())
     assert made == [3]
@@ -125,9 +125,9 @@ def test_a_synchronous_environment_runs_in_one_thread_that_is_not_the_loops():
         return env[0]
 
     async def run():
-        seat = await opened(make)
-        await seat.reset(1, {}, timeout_s=LONG_S)
-        await seat.step("go", timeout_s=LONG_S)
+        slot = await opened(make)
+        await slot.reset(1, {}, timeout_s=LONG_S)
+        await slot.step("go", timeout_s=LONG_S)
 
     asyncio.run(run())
     assert len(env[0].threads) == 1
@@ -229,14 +229,14 @@ def test_an_answer_that_comes_too_late_is_not_taken_for_the_next_one():
             return "late", 9.0, True, False, {}
 
     async def run():
-        seat = await opened(lambda _slot: Late())
-        await seat.reset(1, {}, timeout_s=LONG_S)
+        slot = await opened(lambda _slot: Late())
+        await slot.reset(1, {}, timeout_s=LONG_S)
         with pytest.raises(AttemptError):
-            await seat.step("go", timeout_s=SHORT_S)
-        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
-        await seat.reset(1, {}, timeout_s=LONG_S)
+            await slot.step("go", timeout_s=SHORT_S)
+        await slot.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await slot.reset(1, {}, timeout_s=LONG_S)
         await asyncio.sleep(0.3)
-        return (await seat.step("go", timeout_s=LONG_S)).observation
+        return (await slot.step("go", timeout_s=LONG_S)).observation
 
     assert asyncio.run(run()) == "1 left"
 
@@ -347,15 +347,15 @@ def test_a_cancelled_call_leaves_the_environment_behind():
             await asyncio.Event().wait()
 
     async def run(kind):
-        seat = await opened(lambda _slot: kind())
-        await seat.reset(1, {}, timeout_s=LONG_S)
-        call = asyncio.create_task(seat.step("go", timeout_s=LONG_S))
+        slot = await opened(lambda _slot: kind())
+        await slot.reset(1, {}, timeout_s=LONG_S)
+        call = asyncio.create_task(slot.step("go", timeout_s=LONG_S))
         await asyncio.sleep(0.01)
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        await seat.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
-        return await seat.reset(1, {}, timeout_s=LONG_S)
+        await slot.open("game", lambda _slot: Countdown(), timeout_s=LONG_S)
+        return await slot.reset(1, {}, timeout_s=LONG_S)
 
     assert asyncio.run(run(Hung)) == ("2 left", {})
     assert asyncio.run(run(HungAsync)) == ("2 left", {})
@@ -379,8 +379,8 @@ def test_closing_a_seat_closes_its_environment(asynchronous):
     closed = threading.Event()
 
     async def run():
-        seat = await opened(lambda _slot: closing(closed, asynchronous=asynchronous))
-        await close_all([seat])
+        slot = await opened(lambda _slot: closing(closed, asynchronous=asynchronous))
+        await close_all([slot])
 
     asyncio.run(run())
     assert closed.is_set()
@@ -390,8 +390,8 @@ def test_an_environment_that_gives_way_to_another_kind_is_closed():
     closed = threading.Event()
 
     async def run():
-        seat = await opened(lambda _slot: closing(closed))
-        await seat.open("another", lambda _slot: Countdown(), timeout_s=LONG_S)
+        slot = await opened(lambda _slot: closing(closed))
+        await slot.open("another", lambda _slot: Countdown(), timeout_s=LONG_S)
 
     asyncio.run(run())
     assert closed.wait(5)
@@ -413,10 +413,10 @@ def test_an_environment_that_fails_is_closed_too(fault):
             closed.set()
 
     async def run():
-        seat = await opened(lambda _slot: Failing())
-        await seat.reset(1, {}, timeout_s=LONG_S)
+        slot = await opened(lambda _slot: Failing())
+        await slot.reset(1, {}, timeout_s=LONG_S)
         with pytest.raises(AttemptError):
-            await seat.step("go", timeout_s=SHORT_S)
+            await slot.step("go", timeout_s=SHORT_S)
         assert not closed.is_set() or fault != "hangs for a while"
         release.set()
 
@@ -437,8 +437,8 @@ def test_a_close_that_raises_is_told_once_and_stops_nothing():
         threads, told = EnvThreads(), list[str]()
         threads.listen(told.append)
         seats = [EnvSlot(number, threads=threads) for number in range(2)]
-        for seat in seats:
-            await seat.open("game", lambda _slot: kind(), timeout_s=LONG_S)
+        for slot in seats:
+            await slot.open("game", lambda _slot: kind(), timeout_s=LONG_S)
         EnvSlot(0).close()
         await close_all(seats)
         return told
@@ -456,10 +456,10 @@ def test_a_close_that_raises_is_told_of_its_own_task():
     async def run():
         threads, told = EnvThreads(), list[str]()
         threads.listen(told.append)
-        seat = EnvSlot(0, threads=threads)
-        await seat.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
-        await seat.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
-        await close_all([seat])
+        slot = EnvSlot(0, threads=threads)
+        await slot.open("first", lambda _slot: Stubborn(), timeout_s=LONG_S)
+        await slot.open("second", lambda _slot: Countdown(), timeout_s=LONG_S)
+        await close_all([slot])
         return told
 
     [told] = asyncio.run(run())
@@ -492,9 +492,9 @@ def test_an_asynchronous_close_waits_for_the_thread_of_its_environment():
             order.append("closed")
 
     async def run():
-        seat = await opened(lambda _slot: Mixed())
+        slot = await opened(lambda _slot: Mixed())
         with pytest.raises(AttemptError):
-            await seat.step("go", timeout_s=SHORT_S)
+            await slot.step("go", timeout_s=SHORT_S)
         async with asyncio.timeout(LONG_S):
             while "closed" not in order:
                 await asyncio.sleep(0.01)
@@ -562,12 +562,12 @@ def test_an_environment_that_is_made_too_late_is_closed(way):
         return closing(closed)
 
     async def run():
-        seat = EnvSlot(0)
+        slot = EnvSlot(0)
         if way == "times out":
             with pytest.raises(AttemptError, match="opening it took more than"):
-                await seat.open("game", make, timeout_s=SHORT_S)
+                await slot.open("game", make, timeout_s=SHORT_S)
         else:
-            opening = asyncio.create_task(seat.open("game", make, timeout_s=LONG_S))
+            opening = asyncio.create_task(slot.open("game", make, timeout_s=LONG_S))
             await asyncio.sleep(SHORT_S)
             opening.cancel()
             await asyncio.wait({opening})

@@ -37,10 +37,10 @@ def release():
 
 
 async def opened(make, threads: EnvThreads) -> EnvSlot:
-    seat = EnvSlot(0, threads=threads)
-    await seat.open("game", make, timeout_s=LONG_S)
-    await seat.reset(1, {}, timeout_s=LONG_S)
-    return seat
+    slot = EnvSlot(0, threads=threads)
+    await slot.open("game", make, timeout_s=LONG_S)
+    await slot.reset(1, {}, timeout_s=LONG_S)
+    return slot
 
 
 async def fate(call) -> tuple[str, str]:
@@ -85,7 +85,7 @@ def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
         blocking = await opened(lambda _slot: Blocking(release), threads)
         others = [await opened(lambda _slot: AsyncCountdown(), threads) for _ in range(5)]
         return await asyncio.gather(
-            *[fate(seat.step("go", timeout_s=LIMIT_S)) for seat in (blocking, *others)]
+            *[fate(slot.step("go", timeout_s=LIMIT_S)) for slot in (blocking, *others)]
         )
 
     kinds = sorted(kind for kind, _ in asyncio.run(run()))
@@ -101,10 +101,10 @@ def test_a_pause_within_the_time_of_a_call_costs_nothing():
             return await super().step(action)
 
     async def run():
-        seat = await opened(lambda _slot: Pausing(), threads)
+        slot = await opened(lambda _slot: Pausing(), threads)
         other = await opened(lambda _slot: AsyncCountdown(), threads)
         outcomes = await asyncio.gather(
-            seat.step("go", timeout_s=LONG_S), other.step("go", timeout_s=LONG_S)
+            slot.step("go", timeout_s=LONG_S), other.step("go", timeout_s=LONG_S)
         )
         return [outcome.observation for outcome in outcomes]
 
@@ -143,9 +143,9 @@ def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean
             order.append("closed")
 
     async def run():
-        seat = await opened(lambda _slot: Careful(), threads)
-        await fate(seat.step("go", timeout_s=0.05))
-        await close_all([seat])
+        slot = await opened(lambda _slot: Careful(), threads)
+        await fate(slot.step("go", timeout_s=0.05))
+        await close_all([slot])
 
     asyncio.run(run())
     assert order == ["cancelled", "closed", "clean"]
@@ -165,9 +165,9 @@ def test_an_inline_environment_is_closed_where_it_ran():
             idents.append(threading.get_ident())
 
     async def run():
-        seat = await opened(lambda _slot: Inline(), threads)
-        await seat.step("go", timeout_s=LONG_S)
-        await close_all([seat])
+        slot = await opened(lambda _slot: Inline(), threads)
+        await slot.step("go", timeout_s=LONG_S)
+        await close_all([slot])
 
     asyncio.run(run())
     assert idents == [threading.get_ident()] * 2
@@ -204,8 +204,8 @@ def test_one_that_blocks_in_a_task_or_callback_of_its_own_is_to_blame(release):
             await asyncio.sleep(LONG_S)
 
     async def run(kind):
-        seat = await opened(lambda _slot: kind(release), EnvThreads())
-        return await fate(seat.step("go", timeout_s=LIMIT_S))
+        slot = await opened(lambda _slot: kind(release), EnvThreads())
+        return await fate(slot.step("go", timeout_s=LIMIT_S))
 
     assert asyncio.run(run(InTask)) == ("env_timeout", BLOCKED)
     assert asyncio.run(run(InCallback))[0] == "env_timeout"
@@ -318,8 +318,8 @@ def test_each_environment_that_blocks_is_told_once(release):
 
     async def run():
         for _ in range(2):
-            seat = await opened(lambda _slot: Blocking(release), threads)
-            await fate(seat.step("go", timeout_s=LIMIT_S))
+            slot = await opened(lambda _slot: Blocking(release), threads)
+            await fate(slot.step("go", timeout_s=LIMIT_S))
 
     asyncio.run(run())
     assert len(warnings) == 1
@@ -357,8 +357,8 @@ def test_whatever_a_call_raises_is_answered():
             raise Panic("rust")
 
     async def run():
-        seat = await opened(lambda _slot: Panicking(), EnvThreads())
-        return await fate(seat.step("go", timeout_s=LONG_S))
+        slot = await opened(lambda _slot: Panicking(), EnvThreads())
+        return await fate(slot.step("go", timeout_s=LONG_S))
 
     kind, message = asyncio.run(run())
     assert (kind, message[:31]) == ("env_error", "game: step raised Panic: rust (")

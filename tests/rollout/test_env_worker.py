@@ -94,7 +94,7 @@ def outcome(make, *, engine=None, cancel_when=None, launches=None, **options) ->
                         harness.worker.cancel(each.id)
                         harness.worker.cancel(each.id)
             assert proxy.in_flight == 0
-            harness.access.switchboard.router.check()
+            harness.access.engines.router.check()
             await harness.worker.close()
             harness.worker.cancel(ID)
             return harness
@@ -333,7 +333,7 @@ def test_sessions_that_end_are_forgotten_by_the_engine():
     ends = [event for event in harness.events if isinstance(event, TrajectoryFinished)]
     assert sorted(end.info.id for end in ends) == list(range(8))
     assert engine.stats()["reused_tokens"] > 0
-    assert harness.access.switchboard.router.forget(ID) is None
+    assert harness.access.engines.router.forget(ID) is None
 
 
 def test_lock_step_episodes_that_fail_or_end_early_hold_nobody_up():

@@ -151,12 +151,12 @@ def make_task(index: int) -> Task:
 def make_access(generators, *, gate=None, is_fresh=lambda _version: True, closed=()) -> Access:
     return Access(
         renderer=LetterRenderer(),
-        switchboard=EngineClient(
+        engines=EngineClient(
             Router(Routing(), engines=[(id_, "local") for id_ in generators if id_ not in closed]),
             generators=generators,
             now=SystemClock().now,
         ),
-        gate=gate or NoBarrier(),
+        barrier=gate or NoBarrier(),
         is_fresh=is_fresh,
     )
 

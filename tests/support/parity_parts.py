@@ -208,10 +208,10 @@ async def _live(case: Case, loop: VirtualLoop) -> History:
     serving = [(info.id, info.pool) for info in case.infos if not info.lent]
     access = Access(
         renderer=CountRenderer(),
-        switchboard=EngineClient(
+        engines=EngineClient(
             Router(routing, engines=serving), generators=generators, now=clock.now
         ),
-        gate=LockStepBarrier() if case.rules.mode.lockstep else NoBarrier(),
+        barrier=LockStepBarrier() if case.rules.mode.lockstep else NoBarrier(),
         is_fresh=scheduler.is_fresh,
     )
     setup = Setup(

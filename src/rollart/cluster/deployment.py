@@ -213,7 +213,7 @@ def evaluator_over(
     client: EngineClient,
 ) -> Evaluator:
     """Return what plays held-out episodes on the engines of a client."""
-    access = Access(renderer=renderer, switchboard=client, gate=NoBarrier(), is_fresh=_always)
+    access = Access(renderer=renderer, engines=client, barrier=NoBarrier(), is_fresh=_always)
     # After the run's own slots and as many that replace slots that rest.
     first, count = 2 * config.run.environments, config.run.environments
     return Evaluator(
@@ -238,8 +238,8 @@ def make_worker(
         setups=setups,
         access=Access(
             renderer=engines.renderer,
-            switchboard=_make_client(config, engines, on_cut=ends.cut),
-            gate=barrier_for(mode.lockstep),
+            engines=_make_client(config, engines, on_cut=ends.cut),
+            barrier=barrier_for(mode.lockstep),
             is_fresh=controller.scheduler.is_fresh,
         ),
         tasks=task_streams(config)[0].task,

@@ -230,8 +230,8 @@ def _make_worker(
     )
     access = Access(
         renderer=renderer,
-        switchboard=client,
-        gate=barrier_for(mode.lockstep),
+        engines=client,
+        barrier=barrier_for(mode.lockstep),
         # The scheduler, which alone knows the versions, cancels attempts that grow too old.
         is_fresh=_always,
     )

@@ -101,20 +101,20 @@ class TrainingRun:
             self._say_where()
             if saved is None:
                 open_record(self.config, self.recorder, saved)
-            site = await stack.enter_async_context(self._open_site(start, version))
+            deployment = await stack.enter_async_context(self._open_deployment(start, version))
             if saved is not None:
-                await (await site.trainer()).load(str(saved.directory))
+                await (await deployment.trainer()).load(str(saved.directory))
                 open_record(self.config, self.recorder, saved)
             self.spending.note("start", timer.now())
-            evaluator = site.make_evaluator(self.setups)
+            evaluator = deployment.make_evaluator(self.setups)
             stack.push_async_callback(evaluator.close)
             self.evaluations = evaluations = Evaluations(
                 self.config,
                 evaluator,
                 recorder=self.recorder,
                 spending=self.spending,
-                engines=site.infos,
-                generators=site.generators,
+                engines=deployment.infos,
+                generators=deployment.generators,
             )
             self.notes |= {} if saved is None else saved.notes
             self.notes["temperature"] = self.config.sampling.temperature
@@ -124,9 +124,9 @@ class TrainingRun:
                 self.notes["before"] = await evaluations.run(version)
             await evaluations.go_on(version)
             timer = SystemClock()
-            trainer = await site.trainer()
+            trainer = await deployment.trainer()
             self.spending.note("start", timer.now())
-            return await self._train(site, trainer, evaluations, rewards)
+            return await self._train(deployment, trainer, evaluations, rewards)
 
     def _say_where(self) -> None:
         """Say what is being started where that takes a while."""
@@ -136,7 +136,9 @@ class TrainingRun:
             where = f" on Ray ({address})" if address else ""
             self.recorder.progress.message(f"starting engines and {trainer}{where}")
 
-    def _open_site(self, start: Path, version: Version) -> AbstractAsyncContextManager[Deployment]:
+    def _open_deployment(
+        self, start: Path, version: Version
+    ) -> AbstractAsyncContextManager[Deployment]:
         """Open the place the config names: this machine, or a cluster."""
         if not self.config.ray.address:
             return open_embedded(self.config, model=self.model, start=start, version=version)
@@ -152,7 +154,11 @@ class TrainingRun:
         )
 
     async def _train(
-        self, site: Deployment, trainer: RemoteTrainer, evaluations: Evaluations, rewards: Rewards
+        self,
+        deployment: Deployment,
+        trainer: RemoteTrainer,
+        evaluations: Evaluations,
+        rewards: Rewards,
     ) -> int:
         config, saved = self.config, self.saved
         scheduler = make_scheduler(config, saved)
@@ -172,11 +178,11 @@ class TrainingRun:
             scheduler, clock=clock, observers=[self.recorder.record]
         )
         self.recorder.progress.waiting_for = scheduler.waiting_for
-        self.recorder.progress.in_flight = partial(_in_flight, site)
+        self.recorder.progress.in_flight = partial(_in_flight, deployment)
         self.recorder.gauges = rewards.gauges
         parts = Parts(
-            worker=await site.make_rollout(self.setups, controller=controller, buffer=buffer),
-            generators=site.generators,
+            worker=await deployment.make_rollout(self.setups, controller=controller, buffer=buffer),
+            generators=deployment.generators,
             trainer=trainer,
             buffer=buffer,
             encode=partial(encode, temperature=config.sampling.temperature),
@@ -184,9 +190,9 @@ class TrainingRun:
             on_train=partial(self._sample, scheduler),
             before_event=partial(evaluations.before_event, scheduler),
             after_event=partial(self._after_event, scheduler, checkpointer, evaluations),
-            lose_engine=site.lose_engine,
+            lose_engine=deployment.lose_engine,
         )
-        failure = await self._drive(controller, parts, site)
+        failure = await self._drive(controller, parts, deployment)
         self.is_saving = True
         if failure is not None:
             await save_and_raise(failure, controller, checkpointer, self.directory)
@@ -195,14 +201,16 @@ class TrainingRun:
         with told_first(unsaved, self.directory):
             after = None if self.interrupts else await evaluations.run_last(scheduler.optimizer)
             figures: dict[str, Json] = {
-                "engines": {id_: dict(counters) for id_, counters in (await site.stats()).items()},
+                "engines": {
+                    id_: dict(counters) for id_, counters in (await deployment.stats()).items()
+                },
                 "rewards": rewards.summary(self.recorder.metrics.scores.failures),
             }
             self._finish(scheduler, figures, after)
         return self.exit_code
 
     async def _drive(
-        self, controller: Controller, parts: Parts, site: Deployment
+        self, controller: Controller, parts: Parts, deployment: Deployment
     ) -> UserError | None:
         """Run the controller to its end; return the error it ended with, if any."""
         gc.collect()
@@ -212,7 +220,9 @@ class TrainingRun:
         stalls = asyncio.create_task(watch_stalls(self.recorder.progress.warn))
         failure = None
         try:
-            await controller.run(parts, engines=site.infos, slots=self.config.run.environments)
+            await controller.run(
+                parts, engines=deployment.infos, slots=self.config.run.environments
+            )
         except UserError as error:
             failure = error
         finally:
@@ -298,11 +308,11 @@ class TrainingRun:
             main.cancel()
 
 
-def _in_flight(site: Deployment) -> dict[EngineId, int]:
+def _in_flight(deployment: Deployment) -> dict[EngineId, int]:
     """Return the requests of the engines of this process; others count their own."""
     return {
         id_: each.in_flight
-        for id_, each in list(site.generators.items())  # asked by the thread that draws
+        for id_, each in list(deployment.generators.items())  # asked by the thread that draws
         if isinstance(each, EngineDriver)
     }
 
@@ -321,14 +331,14 @@ def train(
 
     `begun` is given the run before its first step, so that another thread can interrupt it.
     """
-    with lock_directory(config.run.path) as hold:
-        return _train(config, hold=hold, resume=resume, begun=begun)
+    with lock_directory(config.run.path) as lock:
+        return _train(config, lock=lock, resume=resume, begun=begun)
 
 
 def _train(
     config: Config,
     *,
-    hold: DirectoryLock,
+    lock: DirectoryLock,
     resume: Path | None,
     begun: Callable[[TrainingRun], None],
 ) -> int:
@@ -349,7 +359,7 @@ def _train(
     model = prepare_model(config, say) if saved is None else find_model(config, saved, say)
     check_model(model, named=config.model.path)
     prepared_s = clock.now()
-    recorder = make_recorder(config, saved, hold=hold)
+    recorder = make_recorder(config, saved, lock=lock)
     spending = Accounting(recorder.metrics.ledger)
     spending.note("model", prepared_s)
     if saved is not None and "spent" in saved.notes:

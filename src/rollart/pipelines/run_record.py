@@ -77,13 +77,13 @@ def checkpoint_directory(directory: Path) -> Path:
     return directory / "checkpoints"
 
 
-def make_recorder(config: Config, saved: Saved | None, *, hold: DirectoryLock) -> Recorder:
+def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -> Recorder:
     """Claim the run's directory and say what is gone on from; `open_record` comes next."""
     directory = config.run.path
     before = None if saved is None else _config_beside(saved)
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
     if moved is not None:
-        hold.relock(moved)
+        lock.relock(moved)
     stream = task_streams(config)[0]
     recorder = Recorder(
         directory,

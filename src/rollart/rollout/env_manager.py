@@ -68,14 +68,14 @@ class Access:
     """What every EnvManager of a process shares.
 
     Example:
-        Access(renderer=ChatRenderer(tokenizer), switchboard=EngineClient(router, ...),
-               gate=NoBarrier(), is_fresh=lambda born: True)
+        Access(renderer=ChatRenderer(tokenizer), engines=EngineClient(router, ...),
+               barrier=NoBarrier(), is_fresh=lambda born: True)
 
     """
 
     renderer: Renderer
-    switchboard: EngineClient
-    gate: Barrier
+    engines: EngineClient
+    barrier: Barrier
     is_fresh: Callable[[Version], bool]
 
 
@@ -117,7 +117,7 @@ class EnvManager:
             message = f"{self._task_name}: the episode took more than {limit_s:g} s"
             raise AttemptError("episode_timeout", message) from None
         finally:
-            self._access.switchboard.forget(self._spec.id)
+            self._access.engines.forget(self._spec.id)
 
     async def reset(self) -> tuple[str, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
@@ -138,12 +138,12 @@ class EnvManager:
     async def complete(self, request: Request) -> Completion:
         """Have an engine complete a request."""
         access = self._access
-        await access.gate.arrive(self._spec.id)
+        await access.barrier.arrive(self._spec.id)
         try:
-            completion = await access.switchboard.complete(request)
+            completion = await access.engines.complete(request)
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        self.served[access.switchboard.home(request.session)] += 1
+        self.served[access.engines.home(request.session)] += 1
         self.note_action(completion.versions[0], cost=len(completion.tokens))
         return completion
 
@@ -159,7 +159,7 @@ class EnvManager:
         if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
             await asyncio.Event().wait()
-        await self._access.gate.arrive(self._spec.id)
+        await self._access.barrier.arrive(self._spec.id)
         return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
 
     def note_action(self, version: Version, *, cost: int) -> None:

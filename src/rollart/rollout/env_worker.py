@@ -87,7 +87,7 @@ class EnvWorker:
 
     def launch(self, launches: Sequence[Launch], group: Tasks) -> None:
         """Start attempts that belong together."""
-        self._access.gate.join([launch.id for launch in launches])
+        self._access.barrier.join([launch.id for launch in launches])
         for launch in launches:
             task = group.create_task(self._run(launch))
             self._running[launch.id] = task
@@ -114,15 +114,15 @@ class EnvWorker:
 
     def leave(self, trajectory: TrajectoryId) -> None:
         """Take an attempt out of the barrier."""
-        self._access.gate.leave(trajectory)
+        self._access.barrier.leave(trajectory)
 
     def open_engine(self, engine: EngineId, pool: str, *, is_guest: bool) -> None:
         """Let an engine take requests."""
-        self._access.switchboard.open(engine, pool, is_guest=is_guest)
+        self._access.engines.open(engine, pool, is_guest=is_guest)
 
     def close_engine(self, engine: EngineId) -> None:
         """Send an engine no further request."""
-        self._access.switchboard.close(engine)
+        self._access.engines.close(engine)
 
     async def close(self) -> None:
         """Close every environment, and give them a while for it."""

@@ -72,7 +72,7 @@ class Evaluator:
         self._setups = setups
         self._access = access
         self._tasks = tasks
-        self._seats = [EnvSlot(number) for number in slots]
+        self._slots = [EnvSlot(number) for number in slots]
         self._seed = seed
         self._sessions = 0
         self._turn = asyncio.Lock()
@@ -87,20 +87,20 @@ class Evaluator:
 
     async def close(self) -> None:
         """Close every environment, and give them a while for it."""
-        await close_all(self._seats)
+        await close_all(self._slots)
 
     async def _run(self, episodes: int) -> Evaluation:
-        free = list(self._seats)
+        free = list(self._slots)
         waiting = asyncio.Semaphore(len(free))
         results: list[Trajectory | Failure] = []
 
         async def play(index: int) -> None:
             async with waiting:
-                seat = free.pop()
+                slot = free.pop()
                 try:
-                    results.append(await self._play(index, seat))
+                    results.append(await self._play(index, slot))
                 finally:
-                    free.append(seat)
+                    free.append(slot)
 
         await together(play(index) for index in range(episodes))
         finished = [result for result in results if isinstance(result, Trajectory)]
@@ -111,7 +111,7 @@ class Evaluator:
             last_failure=failures[-1] if failures else "",
         )
 
-    async def _play(self, index: int, seat: EnvSlot) -> Trajectory | Failure:
+    async def _play(self, index: int, slot: EnvSlot) -> Trajectory | Failure:
         task = self._tasks(index)
         setup = self._setups[task.env]
         self._sessions += 1
@@ -124,7 +124,7 @@ class Evaluator:
             sampling=setup.sampling,
             seed=derive_seed(self._seed, index),
         )
-        manager = EnvManager(spec, setup=setup, slot=seat, access=self._access)
+        manager = EnvManager(spec, setup=setup, slot=slot, access=self._access)
         try:
             return await manager.play(_ignore)
         except AttemptError as error:
