@@ -17,7 +17,8 @@ from letter_env import Letters
 
 import rollart
 from rollart.api import run_outside_loop
-from rollart.errors import UserError
+from rollart.errors import ConfigError, UserError
+from rollart.plugins import load_module
 
 QUICKSTART = ROOT / "examples" / "quickstart.toml"
 NAMES = [name for name in rollart.__all__ if name != "__version__"]
@@ -214,3 +215,77 @@ def test_the_notebook_runs_in_a_notebook(tmp_path):
     said = dict(line.split(": ", 1) for line in done.stdout.splitlines() if ": " in line)
     assert {"success", "greedy", "lost", "seconds a step on 12 GPUs"} <= said.keys()
     assert said["lost"] == "0"
+
+
+def test_the_public_names_import_without_any_extra():
+    blocked = ("torch", "transformers", "safetensors", "ray", "matplotlib", "tensorboardX", "httpx")
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        "import rollart\n"
+        "for name in rollart.__all__: getattr(rollart, name)\n"
+        "from rollart.cli import main\n"
+        "print(main(['config', 'explain', 'run.steps']))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_script_that_is_imported_for_its_class_does_not_train_again(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text("import rollart\nclass Toy: pass\nrollart.train(env='frozen_lake')\n")
+    with pytest.raises(ConfigError, match=r"rollart.train was called while the file was imported"):
+        load_module(str(script), field="algorithm.type")
+
+
+def test_an_object_for_another_process_is_refused_if_a_script_has_it():
+    def score(trajectory):
+        return 1.0
+
+    score.__module__ = "__main__"
+    with pytest.raises(ConfigError, match="put it in a module"):
+        rollart.load_config(env="frozen_lake", weights={"store": score})
+
+
+def test_ctrl_c_ends_the_wait_for_work_that_cannot_be_stopped_in_order():
+    release = threading.Event()
+    main = threading.get_ident()
+
+    def work():
+        signal.pthread_kill(main, signal.SIGINT)
+        release.wait(30)
+
+    async def notebook():
+        run_outside_loop(work)
+
+    loop = asyncio.new_event_loop()  # as a notebook's kernel has it: Ctrl-C raises
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(notebook())
+    finally:
+        release.set()
+        loop.close()
+
+
+def test_the_programs_of_the_readme_run(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert "steps=30" in program
+    script = tmp_path / "readme.py"
+    script.write_text(program.replace("steps=30", f"steps=1, **{SMALL!r}"))
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert 0.0 <= float(done.stdout.splitlines()[-1]) <= 1.0
+
+
+def test_an_instance_in_place_of_a_class_is_named():
+    with pytest.raises(ConfigError, match="give the class or function itself"):
+        rollart.load_config(env=Letters())  # pyright: ignore[reportArgumentType]

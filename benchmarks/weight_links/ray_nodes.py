@@ -1,8 +1,8 @@
 """A Ray cluster of two nodes, one at each end of the link.
 
-The head is on the engines' side, and so is, by the rule of `on_ray.blobs`, the table that owns the
-buckets: whoever opens the store first has it beside it, and the engines do. What the trainer pushes
-leaves its node's object store over the link and lies in that of the engines.
+The head is on the engines' side, and so is the table that owns the buckets: by the rule of
+`cluster.ray_blobs` it is beside whoever opens the store first, and the engines do. What the trainer
+pushes leaves its node's object store over the link and lies in that of the engines.
 """
 
 import contextlib

@@ -2,7 +2,8 @@
 
 Every function takes a config as a TOML file, as a mapping of sections, as a `Config`, or as
 keyword arguments alone, and returns values that need no files to be read. Wherever a config names
-an object as "module:Object", Python code may give the object itself, a class of the notebook too.
+an object as "module:Object", Python code may give the object itself, a class of the notebook too;
+reward functions and weight stores run in other processes and must be in a module.
 The command line calls the same functions, so both refuse the same mistakes with the same message.
 
 Importing this module loads neither torch, ray nor the simulator: each function imports what it
@@ -43,10 +44,11 @@ from rollart.observe.run_directory import (
     find_holder,
 )
 from rollart.observe.trackers import read_rows
-from rollart.plugins import import_name
+from rollart.plugins import import_name, refuse_inside_import
 from rollart.types import Json
 
 if TYPE_CHECKING:
+    refuse_inside_import("rollart.simulate")
     from rollart.pipelines.simulation import Simulated
     from rollart.planning.problem import Objective
     from rollart.planning.search import PlanResult
@@ -56,6 +58,8 @@ Source: TypeAlias = "Config | Mapping[str, Any] | Path | str | None"
 """A config: loaded, as sections by name, as the path of a TOML file, or none but the defaults."""
 T = TypeVar("T")
 _RUN_KEYS = frozenset(each.name for each in dataclasses.fields(RunOptions))
+_ELSEWHERE = re.compile(r"\.rewards\.\w+\.function$|^weights\.store$")
+"""Keys of objects that other processes import."""
 _PLAIN_KEY = re.compile(r"[\w.-]+", re.ASCII)
 
 
@@ -196,6 +200,7 @@ def train(
         0.41
 
     """
+    refuse_inside_import("rollart.train")
     # Threads that wait asleep: spinning ones slow a busy machine twentyfold. Before torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     start = None if resume is None else _directory(resume)
@@ -212,7 +217,7 @@ def train(
     try:
         code = run_outside_loop(
             lambda: run_training(config, resume=start, begun=begun.append),
-            interrupt=lambda: [each.interrupt() for each in begun],
+            interrupt=lambda: bool([each.interrupt() for each in begun]),
         )
     finally:
         gc.unfreeze()  # a notebook lives on, and may train again
@@ -236,6 +241,7 @@ def evaluate(
         0.98
 
     """
+    refuse_inside_import("rollart.evaluate")
     path = _directory(run)
     check_saved(path, given=str(path))
     from rollart.pipelines.evaluation import evaluate  # noqa: PLC0415 loads torch
@@ -282,6 +288,7 @@ def plan(
         3.2
 
     """
+    refuse_inside_import("rollart.plan")
     from rollart.planning.from_config import apply, problem_of  # noqa: PLC0415 loads the simulator
     from rollart.planning.search import search  # noqa: PLC0415
 
@@ -357,11 +364,12 @@ def find_run(path: Path, *, given: str) -> Path:
     raise UserError(f"{given}: holds no {CONFIG}, so it is not a run's directory")
 
 
-def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], object] = lambda: None) -> T:
+def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], bool] = lambda: False) -> T:
     """Call `work`, in a thread of its own where an event loop is running, as in a notebook.
 
     `work` runs an event loop itself, which a thread can do once at a time. A Ctrl-C while the
-    thread works is passed to `interrupt`, which may be called from any thread.
+    thread works is passed to `interrupt`, which may be called from any thread and says whether it
+    stops the work in order; otherwise the caller stops waiting for it.
     """
     try:
         asyncio.get_running_loop()
@@ -384,7 +392,8 @@ def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], object] =
         try:
             ended.wait()  # a thread whose join was interrupted would count as ended
         except KeyboardInterrupt:
-            interrupt()
+            if not interrupt():
+                raise
     if errors:
         raise errors[0]
     return results[0]
@@ -442,6 +451,9 @@ def _nested(values: Iterable[tuple[str, Any]]) -> dict[str, Any]:
 def _plain(value: Any, field: str) -> Any:
     """Return a value as a config holds it: a class or function by its name."""
     if inspect.isclass(value) or inspect.isfunction(value):
+        if value.__module__ == "__main__" and _ELSEWHERE.search(field):
+            fix = "runs in a process of its own, which cannot see this script: put it in a module"
+            raise ConfigError(field, value.__qualname__, fix)
         return import_name(value, field=field)
     if isinstance(value, Path):
         return str(value)

@@ -11,6 +11,7 @@ All strings that name modules of this package are here, so that a move is one ed
 
 import importlib
 import importlib.util
+import inspect
 import sys
 import threading
 from collections.abc import Iterable, Mapping
@@ -84,6 +85,7 @@ EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "t
 """Which extra brings a package that what is shipped needs."""
 _FILE_PREFIX = "rollart_file_"
 """What the modules of files named by their path are called, before the file's own name."""
+_files_being_run: list[Path] = []
 _running = threading.RLock()
 """Held while a file is run."""
 
@@ -228,12 +230,28 @@ def _load_file(name: str, field: str, shown: object) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[key] = module
+    _files_being_run.append(path)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[key]
         raise ConfigError(field, shown, _broken(str(path), error)) from error
+    finally:
+        _files_being_run.pop()
     return module
+
+
+def refuse_inside_import(what: str) -> None:
+    """Refuse to start something while a user's file is being imported for an object in it.
+
+    A script that trains at its top level would otherwise train again in every process that loads
+    its classes.
+    """
+    if _files_being_run:
+        raise UserError(
+            f"{_files_being_run[-1]}: {what} was called while the file was imported for an object "
+            'in it: put the call under if __name__ == "__main__":'
+        )
 
 
 def _broken(name: str, error: Exception) -> str:
@@ -277,6 +295,9 @@ def import_name(found: Any, *, field: str) -> str:
         'rollart.envs.frozen_lake:FrozenLake'
 
     """
+    if not (inspect.isclass(found) or inspect.isroutine(found)):
+        fix = f"give the class or function itself, not an object made of it: {type(found).__name__}"
+        raise ConfigError(field, type(found).__name__, fix)
     module, name = found.__module__, found.__qualname__
     if getattr(sys.modules.get(module), name, None) is not found:
         fix = f"define {found.__name__} at the top level of a module, script or notebook"

@@ -45,6 +45,13 @@ class DiskTrainer:
         pass
 
 
+def spoil_version(state: Path) -> None:
+    """Take the version out of a checkpoint's state."""
+    written = json.loads(state.read_text())
+    del written["scheduler"]["version"]
+    state.write_text(json.dumps(written))
+
+
 def halfway() -> tuple[Scheduler, Buffer]:
     """Return a scheduler with one finished attempt, and the buffer that holds it."""
     batching = Batching(groups_per_step=1, group_size=2)
@@ -230,6 +237,7 @@ def test_what_is_no_run_is_told(tmp_path):
         (lambda d: (d / "run.json").write_text("{"), "not a whole checkpoint"),
         (lambda d: (d / "run.json").write_text('{"format": 3}'), "not a whole checkpoint"),
         (lambda d: (d / "run.json").write_text('{"format": 7}'), "written in format 7, not 3"),
+        (lambda d: spoil_version(d / "run.json"), "scheduler.version must be an integer"),
         (lambda d: (d / "buffer.jsonl").unlink(), "not a whole checkpoint"),
         (lambda d: (d / "buffer.jsonl").write_text('{"id": 1}\n'), "not a whole checkpoint"),
     ],

@@ -13,8 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
-from safetensors import SafetensorError, safe_open
-
 from rollart.checkpoints.save import (
     Saved,
     checkpoints,
@@ -146,6 +144,8 @@ def _check_model(checkpoint: Path) -> None:
 
 def _read_shapes(checkpoint: Path, stem: str) -> Shapes:
     """Return the shapes of all tensors stored under a stem, in one file or several."""
+    from safetensors import SafetensorError, safe_open  # noqa: PLC0415 an extra
+
     names = [f"{stem}.safetensors"]
     index = checkpoint / f"{stem}.safetensors.index.json"
     if index.is_file():

@@ -211,6 +211,9 @@ def load_saved(directory: Path) -> Saved:
             "version of rollart: go on with that one, or start from its weights (model.path)"
         )
     state = _read_part(directory, STATE, lambda: _STATE.decode((directory / STATE).read_bytes()))
+    if type(state.scheduler.get("version")) is not int:
+        why = f"{STATE}: scheduler.version must be an integer"
+        raise DamagedError(f"{directory}: not a whole checkpoint: {why}")
     return Saved(
         directory=directory,
         scheduler=cast("SchedulerRecord", state.scheduler),

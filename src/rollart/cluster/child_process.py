@@ -92,7 +92,10 @@ class ChildProcess:
         return self._process.returncode is None
 
     def kill(self) -> None:
-        """Send SIGKILL to the process and all it started; safe at any time, from any thread."""
+        """Send SIGKILL to the process and all it started, from any thread.
+
+        After its end was seen, only to end what it started, and soon: ids are used again.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 

@@ -180,7 +180,8 @@ class ProcessActor:
 
     def kill(self) -> None:
         """Send SIGKILL."""
-        self.process.kill()
+        if self.process.is_running:
+            self.process.kill()
 
     def _exchange(self, method: str, request: object) -> Any:
         pieces = encode(request)
@@ -195,7 +196,8 @@ class ProcessActor:
 
     def _death(self) -> ActorDiedError:
         if self.process.wait(timeout_s=1.0) is None:
-            self.process.kill()
+            if self.process.is_running:
+                self.process.kill()
             self.process.wait()
         self._reader.join(timeout=1.0)
         output = self._tail.text

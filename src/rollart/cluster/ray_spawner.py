@@ -334,6 +334,9 @@ class TrainerMover:
             if is_moved:
                 self._rename(successors)
             return is_moved
+        except Exception as error:  # a full disk, for one: the trainer works where it is
+            self._warn(f"the trainer cannot move: {error}")
+            return False
         finally:
             self._release(successors)
 

@@ -166,9 +166,10 @@ class Supervisor(Generic[A]):
         try:
             await asyncio.wait({successor})
             async with place.turn:
-                if place.successor is successor:  # else it replaced an actor that was lost
-                    place.successor = None
-                    await self._take_over(place, successor.result())
+                if place.successor is not successor:  # it replaces an actor that was lost
+                    return successor.exception() is None
+                place.successor = None
+                await self._take_over(place, successor.result())
                 return place.actor is successor.result()
         except Exception as error:
             self._role.warn(f"{place.title} cannot move: {error}")

@@ -177,7 +177,7 @@ def check_algorithm(algorithm: object) -> None:
     missing = [name for name in wanted if not hasattr(algorithm, name)]
     if missing:
         kind = type(algorithm)
-        fix = f"{kind.__name__} has no {', '.join(missing)}; see rollart.ports.Algorithm"
+        fix = f"{kind.__name__} has no {', '.join(missing)}; see rollart.Algorithm"
         raise ConfigError("algorithm.type", name_of("algorithm", kind), fix)
 
 

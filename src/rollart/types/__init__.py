@@ -1,8 +1,8 @@
 """The values of the project, by what they are about; all are re-exported here.
 
 `core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
-have; `trajectories` joins them; `attempts` is what a player gets and returns; `messages` are
-conversations; `program` is what a sandbox runs; `token_arrays` are what an algorithm trains on.
+have, with what an algorithm is given of them; `trajectories` joins them, and has what a player gets
+and returns; `messages` are conversations; `program` is what a sandbox runs.
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
