@@ -48,7 +48,6 @@ from rollart.plugins import import_name, refuse_inside_import
 from rollart.types import Json
 
 if TYPE_CHECKING:
-    refuse_inside_import("rollart.simulate")
     from rollart.pipelines.simulation import Simulated
     from rollart.planning.problem import Objective
     from rollart.planning.search import PlanResult
@@ -200,7 +199,7 @@ def train(
         0.41
 
     """
-    refuse_inside_import("rollart.train")
+    refuse_inside_import("train")
     # Threads that wait asleep: spinning ones slow a busy machine twentyfold. Before torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     start = None if resume is None else _directory(resume)
@@ -241,7 +240,7 @@ def evaluate(
         0.98
 
     """
-    refuse_inside_import("rollart.evaluate")
+    refuse_inside_import("evaluate")
     path = _directory(run)
     check_saved(path, given=str(path))
     from rollart.pipelines.evaluation import evaluate  # noqa: PLC0415 loads torch
@@ -263,6 +262,7 @@ def simulate(
         127.4
 
     """
+    refuse_inside_import("simulate")
     from rollart.pipelines.simulation import simulate_run  # noqa: PLC0415 loads the simulator
     from rollart.planning.from_config import world_from  # noqa: PLC0415
 
@@ -288,7 +288,7 @@ def plan(
         3.2
 
     """
-    refuse_inside_import("rollart.plan")
+    refuse_inside_import("plan")
     from rollart.planning.from_config import apply, problem_of  # noqa: PLC0415 loads the simulator
     from rollart.planning.search import search  # noqa: PLC0415
 

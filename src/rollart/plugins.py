@@ -249,8 +249,8 @@ def refuse_inside_import(what: str) -> None:
     """
     if _files_being_run:
         raise UserError(
-            f"{_files_being_run[-1]}: {what} was called while the file was imported for an object "
-            'in it: put the call under if __name__ == "__main__":'
+            f"{_files_being_run[-1]}: rollart.{what} was called while the file was imported for an "
+            'object in it: put the call under if __name__ == "__main__":'
         )
 
 

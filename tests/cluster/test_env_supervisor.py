@@ -412,7 +412,6 @@ def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_
         assert crew.warnings[1:] == [
             "environment worker 0 is lost (the actor is gone); starting another",
             "environment worker 0 cannot be made now: no machine",
-            "environment worker 0 cannot move: no machine",
         ]
         await crew.until(lambda: len(crew.workers.processes()) == 2)
         assert crew.names[2:] == ["environments-0.2"]

@@ -83,7 +83,7 @@ def test_an_algorithm_travels_as_its_type_and_fields():
         ({"clip_low": 2.0}, r"algorithm\.clip_low = 2\.0: must lie between 0 and 1"),
         (
             {"type": "rollart.training.options:LoraOptions"},
-            "LoraOptions has no needs, advantages, token_weights, loss; see rollart.ports",
+            "LoraOptions has no needs, advantages, token_weights, loss; see rollart.Algorithm",
         ),
     ],
 )
