@@ -182,7 +182,7 @@ class EngineJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineLost:
-    """An engine is gone, and no answer of its is to come; its turns go on elsewhere.
+    """An engine was lost and answers nothing more; its turns continue at another engine.
 
     Example: EngineLost(engine="engine-2", message="its process was killed")
 

@@ -181,7 +181,7 @@ _EVALUATION = 3
 
 
 def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
-    """Return a new scheduler, or one that goes on from a checkpoint."""
+    """Return a new scheduler, or one restored from a checkpoint."""
     rules, domain_of = config.rules, task_streams(config)[0].domain
     if saved is None:
         return Scheduler(rules, domain_of=domain_of)

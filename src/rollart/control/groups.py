@@ -175,7 +175,7 @@ class Admission:
 
     @property
     def has_batch_to_come(self) -> bool:
-        """Whether more is rolling than may be left behind: a step need not wait for the surplus."""
+        """Whether more groups are rolling than the surplus, which no step waits for."""
         return self.rolling > self.redundancy.extra_groups
 
     def resume(self, version: Version) -> None:
@@ -215,7 +215,7 @@ class Admission:
 
 
 Verdict = Literal["rolling", "ready", "too_few_members", "zero_variance"]
-"""A group goes on, is worth training on, or is to be dropped for a reason."""
+"""A group is still rolling, is ready to be trained, or is dropped for a reason."""
 
 
 class GroupTable:

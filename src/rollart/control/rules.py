@@ -62,7 +62,7 @@ class Retry:
     """Attempts, rests and the point of giving up."""
 
     max_attempts: Annotated[int, AtLeast(1)] = 3
-    """Attempts at one member before its group goes on without it."""
+    """Attempts at one member before its group continues without it."""
     backoff_s: Annotated[float, AtLeast(0)] = 0.5
     """Rest of a slot after its first failure in a row; doubled by each further one."""
     backoff_max_s: float = 60.0

@@ -80,7 +80,7 @@ class Stepping:
         self._step = asyncio.create_task(step)
 
     async def ended(self) -> StepFinished:
-        """Wait for the end of the step that was begun; whoever waits no more does not end it."""
+        """Wait for the end of the step in progress; cancelling the wait does not cancel it."""
         assert self._step is not None
         return _finished(await asyncio.shield(self._step))
 

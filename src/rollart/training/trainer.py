@@ -139,7 +139,7 @@ class TorchTrainer:
             self._take(policy)
 
     def meeting(self) -> str:
-        """Open the place where the ranks meet, on the first one's machine; return where it is."""
+        """Open the rendezvous on the first rank's machine; return its address."""
         options, place = self._options, self._place
         self._table, rendezvous = open_meeting(
             place.address, ranks=place.world_size, timeout_s=options.timeout_s
@@ -147,7 +147,7 @@ class TorchTrainer:
         return rendezvous
 
     def join(self, rendezvous: str) -> None:
-        """Meet the other ranks and keep of the weights this one's share."""
+        """Join the other ranks at the rendezvous and keep this rank's share of the weights."""
         place, timeout_s = self._place, self._options.timeout_s
         if self._table is None:
             self._table = enter_meeting(rendezvous, ranks=place.world_size, timeout_s=timeout_s)

@@ -30,21 +30,21 @@ GRACE_S = 5.0
 
 
 class Rank(Worker):
-    """What a rank can be asked, and how a group of them is: `TorchTrainer` is what is made.
+    """The methods of a rank as callers see them; the bodies are those of `TorchTrainer`.
 
-    Apart from it, because PyTorch need not be loaded by those who only call.
+    Declared apart from it, so that a process that only calls ranks does not load PyTorch.
     """
 
     target = TRAINER
 
     @register("rank_zero")
     def meeting(self) -> str:
-        """Open the place where the ranks meet, on the first one's machine; return where it is."""
+        """Open the rendezvous on the first rank's machine; return its address."""
         raise NotImplementedError
 
     @register("together")
     def join(self, rendezvous: str) -> None:
-        """Meet the other ranks and keep of the weights this one's share."""
+        """Join the other ranks at the rendezvous and keep this rank's share of the weights."""
         raise NotImplementedError
 
     @register("together")
