@@ -110,7 +110,8 @@ class AttemptContext(Protocol):
     """What a player may use during one attempt.
 
     Time limits, routing, the lock-step of mode `sync` and the report of failures are taken care
-    of: a method raises when the attempt cannot go on, and the player lets that pass.
+    of: a method raises when the attempt cannot continue, and the player lets that pass. An attempt
+    has one request at a time, whose `session` is the attempt's id.
 
     Example:
         observation, info = await attempt.reset()
@@ -154,6 +155,9 @@ class Player(Protocol):
 
     The class is made once per kind of task, without arguments; `play` is called for many attempts
     at once, so an attempt's state is local to it. Choose one with `tasks.NAME.player`.
+
+    An exception of the player's own fails its attempt alone, except a `rollart.errors.UserError`,
+    which ends the run with its message.
 
     Example:
         class OneAnswer:

@@ -1,6 +1,7 @@
 """What an EnvManager gives a player, and what it makes of what the player does."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from live_parts import Countdown, make_access, make_setup, make_task, running_proxy
 
 from rollart.config.checks import find_player
-from rollart.errors import ConfigError, ModelError
+from rollart.errors import ConfigError, EngineError, ModelError, ScoreError
+from rollart.inference.driver import RequestError
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_manager import EnvManager
 from rollart.rollout.env_slot import EnvSlot, close_all
@@ -19,6 +21,7 @@ from rollart.types import (
     Failure,
     GroupId,
     Played,
+    Request,
     SlotId,
     TokenTurns,
     TrajectoryId,
@@ -67,7 +70,7 @@ class Greedy:
 '''
 
 
-def play(player=None, make=lambda _slot: Countdown(), **changes):
+def play(player=None, make=lambda _slot: Countdown(), generator=None, **changes):
     """Play one attempt; return what came of it, the births told and what it cost."""
 
     async def run():
@@ -83,7 +86,7 @@ def play(player=None, make=lambda _slot: Countdown(), **changes):
                 seed=3,
             )
             slot, births = EnvSlot(SlotId(0)), []
-            access = make_access({ENGINE: proxy})
+            access = make_access({ENGINE: generator or proxy})
             manager = EnvManager(spec, setup=setup, slot=slot, access=access)
             try:
                 result = await manager.play(births.append)
@@ -166,6 +169,19 @@ class Scripted:
         return await self.act(attempt)
 
 
+def make_request(attempt):
+    spec = attempt.spec
+    return Request(
+        session=spec.id,
+        turn=0,
+        domain=spec.task.domain,
+        tokens=(1,),
+        sampling=spec.sampling,
+        stop=attempt.renderer.stop,
+        seed=spec.seed,
+    )
+
+
 async def crash(_attempt):
     raise ValueError("no idea")
 
@@ -182,10 +198,30 @@ async def time_out(_attempt):
     raise TimeoutError("a tool took long")
 
 
+async def doubt(_attempt):
+    raise AssertionError("not my move")
+
+
+async def score(_attempt):
+    raise ScoreError("the judge is down")
+
+
+async def ask_nonsense(attempt):
+    await attempt.complete("go")
+
+
+async def ask_for_another(attempt):
+    await attempt.complete(replace(make_request(attempt), session=TrajectoryId(2)))
+
+
 @pytest.mark.parametrize(
     ("act", "said"),
     [
         (crash, "countdown: the player raised ValueError: no idea (test_env_manager.py:"),
+        (doubt, "countdown: the player raised AssertionError: not my move (test_env_manager.py:"),
+        (score, "countdown: the player raised ScoreError: the judge is down"),
+        (ask_nonsense, "countdown: complete() takes a Request; it was given 'go'"),
+        (ask_for_another, "countdown: a request's session is the id of its attempt, 1, not 2"),
         (time_out, "countdown: the player raised TimeoutError: a tool took long"),
         (return_nothing, "countdown: the player must return a Played; it returned None"),
         (never_act, "countdown: the player ended the attempt without an action of the policy"),
@@ -205,6 +241,91 @@ def test_an_error_of_our_own_is_not_the_players():
 
     with pytest.raises(ModelError):
         play(Scripted(act))
+
+
+class BrokenGenerator:
+    """An engine that fails every request."""
+
+    def __init__(self, error):
+        self.error = error
+
+    async def generate(self, request, on_cut=None):
+        raise self.error
+
+    def forget(self, session):
+        pass
+
+
+async def ask(attempt):
+    await attempt.complete(make_request(attempt))
+
+
+async def ask_and_complain(attempt):
+    try:
+        await ask(attempt)
+    except Exception as error:
+        raise RuntimeError("no answer") from error
+
+
+async def ask_in_a_group(attempt):
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(ask(attempt))
+
+
+async def ask_and_ignore(attempt):
+    with suppress(Exception):
+        await ask(attempt)
+    return await never_act(attempt)
+
+
+ASKING = [ask, ask_and_complain, ask_in_a_group, ask_and_ignore]
+BROKEN = [
+    ValueError("bad logits"),
+    TimeoutError("no reply"),
+    AssertionError("a bug"),
+    EngineError("out of memory"),
+]
+
+
+@pytest.mark.parametrize("act", ASKING)
+@pytest.mark.parametrize("error", BROKEN, ids=lambda error: type(error).__name__)
+def test_an_engine_that_breaks_ends_the_run_whatever_the_player_makes_of_it(act, error):
+    with pytest.raises(type(error)) as raised:
+        play(Scripted(act), generator=BrokenGenerator(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("act", ASKING[:3])
+def test_a_request_that_is_refused_is_not_the_players_error(act):
+    failure, _, _ = play(Scripted(act), generator=BrokenGenerator(RequestError("too long")))
+    assert failure == Failure(kind="engine", message="countdown: too long")
+
+
+async def recover(attempt):
+    with suppress(AttemptError):
+        await ask(attempt)
+    raise ValueError("my own")
+
+
+def test_a_player_that_overcame_a_failure_is_blamed_for_its_next_one():
+    failure, _, _ = play(Scripted(recover), generator=BrokenGenerator(RequestError("too long")))
+    assert (failure.kind, "the player raised ValueError: my own" in failure.message) == (
+        "player",
+        True,
+    )
+
+
+async def ask_twice_at_once(attempt):
+    await asyncio.gather(ask(attempt), ask(attempt))
+
+
+def test_an_attempt_asks_one_thing_at_a_time():
+    failure, _, _ = play(Scripted(ask_twice_at_once))
+    assert failure == Failure(
+        kind="player",
+        message="countdown: an attempt asks one thing at a time: await complete() before the next "
+        "one",
+    )
 
 
 class Quiz(Countdown):

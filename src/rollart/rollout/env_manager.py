@@ -2,8 +2,12 @@
 
 It gives a player what it needs (`AttemptContext`): the environment with its time limits, the
 engines, the renderer. It keeps the deadline of the episode, notes the weights of the first action
-and the cost so far, and turns everything that fails below it into an `AttemptError`. The player
-decides only what is asked of the policy and which actions are taken.
+and the cost so far. The player decides only what is asked of the policy and which actions are
+taken.
+
+A failure has one cause. What the context's methods raise is noted as it leaves them, so an error
+that reaches `play` is known by identity, not by class: noted, it comes from the environment, the
+parser or the engines; otherwise it is the player's own and fails this attempt alone.
 
 Requests are routed in this process, so no turn visits the controller. An environment that is still
 busy when its attempt is cancelled is abandoned, not awaited.
@@ -11,11 +15,12 @@ busy when its attempt is cancelled is abandoned, not awaited.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
-from rollart.errors import EnvError, RollartError, describe_error
+from rollart.errors import EnvError, InvariantError, UserError, describe_error
 from rollart.inference.driver import RequestError
 from rollart.ports import Env, Player, Renderer
 from rollart.rollout.barrier import Barrier
@@ -28,6 +33,7 @@ from rollart.types import (
     Completion,
     EngineId,
     EpisodeLimits,
+    FailureKind,
     Json,
     Played,
     Request,
@@ -90,6 +96,9 @@ class EnvManager:
         self._acts = 0
         self._born: Version | None = None
         self._on_birth: Callable[[Version], None] | None = None
+        self._is_asking = False
+        self._failures: list[Exception] = []
+        """What the methods that a player calls have raised."""
         self.cost = 0
         """What the policy has produced so far."""
         self.served: Counter[EngineId] = Counter()
@@ -109,10 +118,13 @@ class EnvManager:
         """Play the attempt to its end; raises AttemptError when something fails under it."""
         self._on_birth = on_birth
         limit_s = self._setup.timeouts.episode_s
+        deadline = asyncio.timeout(limit_s)
         try:
-            async with asyncio.timeout(limit_s):
+            async with deadline:
                 return self._record(await self._play())
         except TimeoutError:
+            if not deadline.expired():
+                raise
             self._slot.close()
             message = f"{self._task_name}: the episode took more than {limit_s:g} s"
             raise AttemptError("episode_timeout", message) from None
@@ -121,6 +133,82 @@ class EnvManager:
 
     async def reset(self) -> tuple[str, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
+        with self._noting_failures():
+            return await self._reset()
+
+    async def complete(self, request: Request) -> Completion:
+        """Have an engine complete a request."""
+        self._check_request(request)
+        access = self._access
+        self._is_asking = True
+        try:
+            with self._noting_failures():
+                await access.barrier.arrive(self._spec.id)
+                completion = await access.engines.complete(request)
+        finally:
+            self._is_asking = False
+        self.served[access.engines.home(request.session)] += 1
+        self.note_action(completion.versions[0], cost=len(completion.tokens))
+        return completion
+
+    async def parse(self, text: str) -> str:
+        """Return the action in a completion's text, by the user's parser if there is one."""
+        parse = self._setup.parse
+        if parse is None:
+            return text.strip()
+        with self._noting_failures():
+            return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
+
+    async def step(self, action: str) -> StepOutcome:
+        """Apply an action to the environment."""
+        if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
+            # Too old to train on: the Cancel that says so is on its way.
+            await asyncio.Event().wait()
+        with self._noting_failures():
+            await self._access.barrier.arrive(self._spec.id)
+            return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
+
+    def note_action(self, version: Version, *, cost: int) -> None:
+        """Count an action of the policy; `complete` does this by itself."""
+        self._acts += 1
+        self.cost += cost
+        if self._born is None:
+            self._born = version
+            if self._on_birth is not None:
+                self._on_birth(version)
+
+    async def _play(self) -> Played:
+        try:
+            played = await self._setup.player.play(self)
+        except Exception as error:
+            self._raise_what_ends_the_run()
+            below = next((each for each in self._failures if comes_from(error, each)), None)
+            if below is not None:
+                raise below from below.__cause__
+            self._blame_player(error)
+        self._raise_what_ends_the_run()
+        return played
+
+    def _raise_what_ends_the_run(self) -> None:
+        """Raise what no player may hide: an engine that broke, or a bug below the player."""
+        for failure in self._failures:
+            if not isinstance(failure, AttemptError):
+                raise failure from failure.__cause__
+
+    def _blame_player(self, error: Exception) -> NoReturn:
+        """Raise what an exception of the player's own code means."""
+        match error:
+            case EnvError():
+                raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
+            case UserError() | InvariantError():
+                # Raised on purpose (a tokenizer that does not fit the model): it ends the run.
+                raise error
+            case _:
+                said = f"{describe_error(error)}{where_raised(error, self._setup.player)}"
+                message = f"{self._task_name}: the player raised {said}"
+                raise AttemptError("player", message) from error
+
+    async def _reset(self) -> tuple[str, dict[str, Json]]:
         task, timeouts = self._spec.task, self._setup.timeouts
         await self._slot.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
         observation, info = await self._slot.reset(
@@ -135,53 +223,34 @@ class EnvManager:
             self._spec = replace(self._spec, task=task)
         return observation, info
 
-    async def complete(self, request: Request) -> Completion:
-        """Have an engine complete a request."""
-        access = self._access
-        await access.barrier.arrive(self._spec.id)
+    @contextmanager
+    def _noting_failures(self) -> Generator[None]:
+        """Note what is raised below the player; make data of what fails this attempt alone."""
         try:
-            completion = await access.engines.complete(request)
+            yield
         except RequestError as error:
-            raise AttemptError("engine", f"{self._task_name}: {error}") from error
-        self.served[access.engines.home(request.session)] += 1
-        self.note_action(completion.versions[0], cost=len(completion.tokens))
-        return completion
-
-    async def parse(self, text: str) -> str:
-        """Return the action in a completion's text, by the user's parser if there is one."""
-        parse = self._setup.parse
-        if parse is None:
-            return text.strip()
-        return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
-
-    async def step(self, action: str) -> StepOutcome:
-        """Apply an action to the environment."""
-        if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
-            # Too old to train on: the Cancel that says so is on its way.
-            await asyncio.Event().wait()
-        await self._access.barrier.arrive(self._spec.id)
-        return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
-
-    def note_action(self, version: Version, *, cost: int) -> None:
-        """Count an action of the policy; `complete` does this by itself."""
-        self._acts += 1
-        self.cost += cost
-        if self._born is None:
-            self._born = version
-            if self._on_birth is not None:
-                self._on_birth(version)
-
-    async def _play(self) -> Played:
-        try:
-            return await self._setup.player.play(self)
-        except EnvError as error:
-            raise AttemptError("env_contract", f"{self._task_name}: {error}") from None
-        except (RollartError, AssertionError):
-            raise  # an attempt that failed, or a program that is wrong
+            raise self._fail("engine", error) from error
         except Exception as error:
-            said = f"{describe_error(error)}{where_raised(error, self._setup.player)}"
-            message = f"{self._task_name}: the player raised {said}"
-            raise AttemptError("player", message) from error
+            self._failures.append(error)
+            raise
+
+    def _fail(self, kind: FailureKind, problem: object) -> AttemptError:
+        failure = AttemptError(kind, f"{self._task_name}: {problem}")
+        self._failures.append(failure)
+        return failure
+
+    def _check_request(self, request: Request) -> None:
+        """Refuse what an engine would choke on, while the player can still be blamed for it."""
+        if not isinstance(request, Request):  # pyright: ignore[reportUnnecessaryIsInstance]
+            problem = f"complete() takes a Request; it was given {request!r}"
+        elif request.session != self._spec.id:
+            own = self._spec.id
+            problem = f"a request's session is the id of its attempt, {own}, not {request.session}"
+        elif self._is_asking:
+            problem = "an attempt asks one thing at a time: await complete() before the next one"
+        else:
+            return
+        raise self._fail("player", problem)
 
     def _record(self, played: Played) -> Trajectory:
         spec, name = self._spec, self._task_name
@@ -206,3 +275,19 @@ class EnvManager:
     @property
     def _task_name(self) -> str:
         return self._spec.task.env
+
+
+def comes_from(error: BaseException, failure: BaseException) -> bool:
+    """Say whether an error is a failure, was raised from it, or is a group that holds it.
+
+    Example:
+        >>> comes_from(ExceptionGroup("two calls", [failure]), failure)
+        True
+
+    """
+    if error is failure:
+        return True
+    within = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    if error.__cause__ is not None:
+        within = (*within, error.__cause__)
+    return any(comes_from(each, failure) for each in within)
