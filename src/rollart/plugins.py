@@ -14,7 +14,7 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -26,6 +26,8 @@ from rollart.errors import ConfigError, UserError, describe_error
 
 Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
 """What can be added by one file and a name."""
+Sort = Literal["object", "class", "function"]
+"""What an object must be, to be used where a config names it."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
     "algorithm": {
@@ -83,6 +85,12 @@ HARDWARE_TABLES = "rollart.hardware"
 COMMAND_PACKAGE = "rollart.cli"
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
+_SORTS: Mapping[Sort, tuple[Callable[[Any], bool], Callable[[Any], bool], str]] = {
+    "object": (lambda found: found is not None, lambda _: False, ""),
+    "class": (inspect.isclass, inspect.isclass, "class "),
+    "function": (callable, inspect.isfunction, "function "),
+}
+"""By sort: what an object must satisfy, which ones an error lists, and what it calls them."""
 _FILE_PREFIX = "rollart_file_"
 """What the modules of files named by their path are called, before the file's own name."""
 _files_being_run: list[Path] = []
@@ -113,23 +121,60 @@ def known_names(kind: Kind) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*BUILT_IN[kind], *installed)))
 
 
-def find(kind: Kind, name: str, *, field: str) -> Any:
-    """Return the object called `name`.
+def find(
+    kind: Kind,
+    name: str,
+    *,
+    field: str,
+    what: Sort = "object",
+    is_offered: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Return the object called `name`; `what` and `is_offered` are those of `load_object`.
 
     Example:
         >>> find("env", "frozen_lake", field="tasks.lake.env")
         <class 'rollart.envs.frozen_lake.FrozenLake'>
 
     """
-    target = split_name(resolve(kind, name))
-    if target is None:
-        raise ConfigError(field, name, describe_unknown(kind, name, own="Object"))
-    module_name, wanted = target
-    module = load_module(module_name, field=field, value=name)
+    target = resolve(kind, name)
+    if split_name(target) is None:
+        own = what if what == "function" else what.capitalize()
+        raise ConfigError(field, name, describe_unknown(kind, name, own=own))
+    return load_object(target, field=field, value=name, what=what, is_offered=is_offered)
+
+
+def load_object(
+    target: str,
+    *,
+    field: str,
+    value: object = None,
+    what: Sort = "object",
+    is_offered: Callable[[Any], bool] | None = None,
+) -> Any:
+    """Return the object, class or function (any callable) written `module:name`.
+
+    `value` is what the field says, if that is not the target. Where there is no such object, the
+    error lists those of the module that `is_offered` accepts (by default all of the same sort).
+
+    Example:
+        >>> load_object("my_parsers.py:last_word", field="tasks.lake.parser", what="function")
+        <function last_word at 0x7f2a1c0>
+
+    """
+    shown = target if value is None else value
+    names = split_name(target)
+    if names is None:
+        raise ConfigError(field, shown, f"write it as module:{what} or path/to/file.py:{what}")
+    module_name, wanted = names
+    module = load_module(module_name, field=field, value=shown)
     found = getattr(module, wanted, None)
-    if found is None:
-        raise ConfigError(field, name, f"{module_name} has no {wanted}")
-    return found
+    fits, offers, label = _SORTS[what]
+    if fits(found):
+        return found
+    offers = is_offered or offers
+    offered = [each for each, it in vars(module).items() if each[0] != "_" and offers(it)]
+    near = f"; it has {', '.join(offered)}" if offered else ""
+    raise ConfigError(field, shown, f"{module_name} has no {label}{wanted}{near}")
 
 
 def name_of(kind: Kind, found: type) -> str:

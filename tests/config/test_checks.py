@@ -4,6 +4,7 @@ import sys
 import pytest
 
 from rollart.config import check_names, load_config
+from rollart.config.checks import find_parser
 from rollart.errors import ConfigError
 
 ENVS = """
@@ -108,6 +109,28 @@ def test_what_cannot_be_called_as_it_will_be_is_refused(load, override, said):
     with pytest.raises(ConfigError) as caught:
         check_names(load(f"tasks.lake.{override}"))
     assert str(caught.value) == said
+
+
+def test_a_parser_may_be_a_function_of_a_file(load, tmp_path):
+    file = tmp_path / "parsers.py"
+    file.write_text("def last(text):\n    return text.split()[-1]\n")
+    config = load(f"tasks.lake.parser='{file}:last'")
+    check_names(config)
+    assert find_parser(config.tasks["lake"].parser, field="parser")("go left") == "left"
+
+
+@pytest.mark.parametrize(
+    ("parser", "said"),
+    [
+        ("no_parsers:last", "no module no_parsers here or installed"),
+        ("checked_envs:find_it", "checked_envs has no function find_it; it has find_nothing, "),
+        ("/nowhere/parsers.py:last", "there is no file /nowhere/parsers.py"),
+    ],
+)
+def test_a_parser_that_is_not_there_is_named(load, parser, said):
+    with pytest.raises(ConfigError) as caught:
+        check_names(load(f"tasks.lake.parser='{parser}'"))
+    assert str(caught.value).startswith(f"tasks.lake.parser = '{parser}': {said}")
 
 
 def test_a_parser_without_a_signature_is_taken(load):

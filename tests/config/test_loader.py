@@ -132,7 +132,10 @@ def test_environment_options_may_be_nested(write):
         ("weight = nan\n", "tasks.lake.weight = nan: must be a finite number (run.toml:3)"),
         ("[sampling]\ntemperature = inf\n", "temperature = inf: must be a finite number"),
         ("weight = 0\n", "tasks.*.weight = [0.0]: at least one must be more than 0"),
-        ("parser = 'eval'\n", 'must read "module:function", or be empty (run.toml:3)'),
+        (
+            "parser = 'eval'\n",
+            'must read "module:function" or "file.py:function", or be empty (run.toml:3)',
+        ),
         ("step_timeout_s = 0\n", "tasks.lake.step_timeout_s = 0.0: must be more than 0"),
         ("[tasks.other]\nweight = 1\n", "tasks.other.env: is required in [tasks.other]"),
         ("[run]\nname = 'a/b'\n", "use letters, digits, '.', '_' and '-' only (run.toml:4)"),

@@ -5,7 +5,6 @@ engines are looked up, and each error names the key that the user wrote. What is
 knowing, such as training on draws from a part of the tokens, is described, not refused.
 """
 
-import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +18,7 @@ from rollart.envs.registry import refuse_method
 from rollart.envs.trial import Suggesting, try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
-from rollart.plugins import find, split_name
+from rollart.plugins import find, load_object, split_name
 from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Sampling
@@ -92,19 +91,9 @@ def find_player(task: str, target: str) -> Player:
 
 
 def find_parser(target: str, *, field: str) -> Callable[[str], Any]:
-    """Return the function called `module:function`."""
-    module_name, _, function_name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        fix = f"no module {error.name}; put it next to the config or set run.import_paths"
-        raise ConfigError(field, target, fix) from error
-    except Exception as error:
-        fix = f"importing {module_name} failed: {describe_error(error)}"
-        raise ConfigError(field, target, fix) from error
-    found = getattr(module, function_name, None)
-    if not callable(found):
-        raise ConfigError(field, target, f"{module_name} has no function {function_name}")
+    """Return the function called `module:function` or `file.py:function`."""
+    found = load_object(target, field=field, what="function")
+    function_name = target.rpartition(":")[2]
     if problem := refuse_call(found, function_name, ("text",)):
         raise ConfigError(field, target, problem)
     if inspect.iscoroutinefunction(found):

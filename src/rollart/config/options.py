@@ -205,9 +205,11 @@ class TaskOptions:
     """What plays its attempts: "turns" talks with the model turn by turn; your own:
     "module:Class" or "path/to/file.py:Class" (docs/extend.md)."""
     parser: Annotated[
-        str, Matches(r"([\w.]+:\w+)?", 'must read "module:function", or be empty')
+        str,
+        Matches(r"(.+:\w+)?", 'must read "module:function" or "file.py:function", or be empty'),
     ] = ""
-    """"module:function" that turns a completion's text into an action; empty strips it."""
+    """"module:function" or "path/to/file.py:function" that turns a completion's text into an
+    action; empty strips it."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the environment's class."""
     rewards: Mapping[str, RewardPart] = field(default_factory=dict[str, RewardPart])

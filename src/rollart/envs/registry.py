@@ -17,7 +17,7 @@ from typing import TypeVar, cast
 from zlib import crc32
 
 from rollart.errors import ConfigError, describe_error
-from rollart.plugins import describe_unknown, load_module, resolve, split_name
+from rollart.plugins import find
 from rollart.ports import Env
 from rollart.rollout.env_contract import refuse_call
 from rollart.types import Json
@@ -29,19 +29,12 @@ _CALLS = {"reset": ("seed", "task"), "step": ("action",), "close": ()}
 
 def load_env_class(name: str) -> Callable[..., Env]:
     """Return the class called `name`."""
-    target = split_name(resolve("env", name))
-    if target is None:
-        raise ConfigError(_FIELD, name, describe_unknown("env", name, own="Class"))
-    module_name, class_name = target
-    module = load_module(module_name, field=_FIELD, value=name)
-    found = getattr(module, class_name, None)
-    if not inspect.isclass(found):
-        classes = [n for n, v in vars(module).items() if _has_shape(v)]
-        near = f"; it has {', '.join(classes)}" if classes else ""
-        raise ConfigError(_FIELD, name, f"{module_name} has no class {class_name}{near}")
+    found = find("env", name, field=_FIELD, what="class", is_offered=_has_shape)
     missing = [m for m in ("reset", "step") if not callable(getattr(found, m, None))]
     if missing:
-        fix = f"{class_name} has no method {' and no method '.join(missing)}; an environment has"
+        fix = (
+            f"{found.__name__} has no method {' and no method '.join(missing)}; an environment has"
+        )
         raise ConfigError(_FIELD, name, f"{fix} reset(seed, task) and step(action)")
     for method, arguments in _CALLS.items():
         if problem := refuse_method(found, method, arguments):

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
-from rollart.errors import ConfigError, ScoreError
-from rollart.plugins import load_module
+from rollart.errors import ScoreError
+from rollart.plugins import load_object
 from rollart.ports import Sandbox
 
 Ask: TypeAlias = Callable[[Sequence[Mapping[str, str]]], Awaitable[str]]
@@ -86,10 +86,5 @@ def _set_up(is_offered: Callable[[], bool]) -> None:
     with _lock:
         if is_offered() or not target or target in _done:
             return
-        module_name, _, function_name = target.rpartition(":")
-        found = getattr(load_module(module_name, field=SET_UP_VARIABLE), function_name, None)
-        if not callable(found):
-            fix = f"{module_name} has no function {function_name}"
-            raise ConfigError(SET_UP_VARIABLE, target, fix)
-        found()
+        load_object(target, field=SET_UP_VARIABLE, what="function")()
         _done.add(target)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from rollart.errors import ConfigError
-from rollart.plugins import BUILT_IN, describe_unknown, load_module, resolve, split_name
+from rollart.plugins import BUILT_IN, find
 from rollart.types import Json
 
 _SHORT = {target: name for name, target in BUILT_IN["reward"].items()}
@@ -40,20 +40,11 @@ def load_function(name: str) -> Callable[..., Any]:
     if _pinned and name not in _pinned[0]:
         fix = f"is not served here; this process serves {', '.join(sorted(_pinned[0]))}"
         raise ConfigError(_FIELD, name, fix)
-    target = split_name(resolve("reward", name))
-    if target is None:
-        raise ConfigError(_FIELD, name, describe_unknown("reward", name, own="function"))
-    module_name, function_name = target
-    module = load_module(module_name, field=_FIELD, value=name)
-    found = getattr(module, function_name, None)
-    if not callable(found):
-        functions = [n for n, v in vars(module).items() if inspect.isfunction(v) and n[0] != "_"]
-        near = f"; it has {', '.join(functions)}" if functions else ""
-        raise ConfigError(_FIELD, name, f"{module_name} has no function {function_name}{near}")
+    found = find("reward", name, field=_FIELD, what="function")
     try:
         inspect.signature(found).bind_partial(object())
     except (TypeError, ValueError) as error:
-        raise ConfigError(_FIELD, name, _unfit(function_name, error)) from error
+        raise ConfigError(_FIELD, name, _unfit(name.rpartition(":")[2], error)) from error
     return found
 
 
