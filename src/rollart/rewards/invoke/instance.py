@@ -36,7 +36,12 @@ _OUT_OF_MEMORY_CODE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an instance is told before its first call."""
+    """What an instance needs to know before its first call.
+
+    Example:
+        Settings(path=("/home/me",), concurrency=1, memory_bytes=2**29, payload_bytes=2**20)
+
+    """
 
     path: tuple[str, ...]
     """Where it imports from."""
@@ -51,7 +56,14 @@ class Settings:
 
     def encode(self) -> bytes:
         """Return the settings as JSON."""
+        # Not by the codec: a directory on the path may have a name that is no Unicode, which
+        # `json` keeps and the codec does not.
         return json.dumps(asdict(self)).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> "Settings":
+        """Return the settings that were encoded."""
+        return cls(**json.loads(data))
 
 
 class _Server:
@@ -124,6 +136,8 @@ def describe(error: ScoreError | MemoryError, message: str = "") -> bytes:
     if isinstance(error, ScoreError):
         is_final, is_own = error.is_final, error.is_own
     cut = (message or str(error))[:_MESSAGE_CHARACTERS]
+    # Not by the codec, which makes its schema at the first use: a process that is out of memory
+    # must still be able to say so.
     return json.dumps({"error": cut, "is_final": is_final, "is_own": is_own}).encode()
 
 
@@ -144,7 +158,7 @@ def main() -> None:
         first = read_message(stream)
         if first is None:
             return
-        settings = Settings(**json.loads(first.payload))
+        settings = Settings.decode(first.payload)
         sys.path[:] = settings.path
         if settings.functions is not None:
             pin(settings.functions)
