@@ -6,20 +6,11 @@ all of it. Neither numpy nor torch is imported here.
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from rollart.types import (
-    StepReport,
-    Version,
-)
+from rollart.ports import Array
+from rollart.types import StepReport, Version
 from rollart.types.tokens import AlgorithmNeeds, Floats, Indices, LossTerms, TokenBatch, TokenLosses
-
-if TYPE_CHECKING:
-    import numpy
-
-    Array: TypeAlias = numpy.ndarray[Any, Any]
-else:
-    Array = object
 
 
 class Trainer(Protocol):

@@ -4,9 +4,9 @@ import pytest
 from live_parts import STOP, running_proxy, say
 
 from rollart.errors import ConfigError, EngineError, InvariantError
-from rollart.inference.driver import RequestError
+from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
-from rollart.types import Completion, Request, Sampling, TrajectoryId, Version
+from rollart.types import Completion, EngineId, Request, Sampling, TrajectoryId, Version
 
 
 def ask(session: int, *, turn: int = 0, tokens=(1, 2, 3), max_tokens: int = 8) -> Request:
@@ -195,6 +195,18 @@ def test_a_version_that_is_not_in_the_store_is_an_error_of_the_update():
             return (await proxy.generate(ask(1))).versions, proxy.version
 
     assert asyncio.run(run()) == ((Version(0),) * 3, Version(0))
+
+
+def test_an_engine_without_a_weight_store_loads_nothing():
+    async def run():
+        driver = EngineDriver(ScriptedEngine(say("go")), id=EngineId("e"))
+        driving = asyncio.create_task(driver.run())
+        await driver.suspend()
+        with pytest.raises(InvariantError, match="engine e has no weight store to load 1 from"):
+            await driver.update(Version(1))
+        driving.cancel()
+
+    asyncio.run(run())
 
 
 def test_a_forgotten_session_leaves_no_prefix_behind():

@@ -26,13 +26,12 @@ from rollart.config.places import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
-from rollart.errors import InvariantError
 from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.tokenizer import load_tokenizer
 from rollart.pipelines.run_record import task_streams
-from rollart.ports import Array, Generator, Renderer, WeightStore
+from rollart.ports import Generator, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
@@ -122,7 +121,7 @@ async def open_engines(
         proxies[id_] = EngineDriver(
             engine,
             id=id_,
-            fetch=_refuse if source is None else source.fetch,
+            fetch=None if source is None else source.fetch,
             pulled_s=None if source is None else source.pulled_s,
             keep_kv=config.syncing.keep_kv,
         )
@@ -137,10 +136,6 @@ async def open_engines(
         await asyncio.gather(*loops, return_exceptions=True)
         if source is not None:
             source.close()
-
-
-def _refuse(version: Version) -> Mapping[str, Array]:
-    raise InvariantError(f"engines without a weight store were asked to load version {version}")
 
 
 def _threads_each(config: Config, *, engines: int) -> int:
@@ -213,7 +208,7 @@ def evaluator_over(
     client: EngineClient,
 ) -> Evaluator:
     """Return what plays held-out episodes on the engines of a client."""
-    access = Access(renderer=renderer, engines=client, barrier=NoBarrier(), is_fresh=_always)
+    access = Access(renderer=renderer, engines=client, barrier=NoBarrier())
     # After the run's own slots and as many that replace slots that rest.
     first, count = 2 * config.run.environments, config.run.environments
     return Evaluator(
@@ -259,10 +254,6 @@ def _make_client(
         now=SystemClock().now,
         on_cut=on_cut,
     )
-
-
-def _always(_version: Version) -> bool:
-    return True
 
 
 class Deployment(Protocol):

@@ -11,10 +11,8 @@ from typing import Any, cast
 from rollart.cluster.engine_server import EngineServer
 from rollart.config.checks import engine_options
 from rollart.config.loader import add_import_paths, parse_config
-from rollart.errors import InvariantError
 from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
-from rollart.ports import Array
 from rollart.types import EngineId, Json, Version
 from rollart.weights.prefetch import open_source
 from rollart.weights.store import open_store
@@ -51,7 +49,7 @@ class EngineActor(EngineServer):
             EngineDriver(
                 engine,
                 id=EngineId(name),
-                fetch=_refuse if self._source is None else self._source.fetch,
+                fetch=None if self._source is None else self._source.fetch,
                 pulled_s=None if self._source is None else self._source.pulled_s,
                 keep_kv=settings.syncing.keep_kv,
             )
@@ -62,7 +60,3 @@ class EngineActor(EngineServer):
         await super().close()
         if self._source is not None:
             self._source.close()
-
-
-def _refuse(version: Version) -> Mapping[str, Array]:
-    raise InvariantError(f"an engine without a weight store was asked to load version {version}")

@@ -31,7 +31,7 @@ from rollart.rollout.barrier import barrier_for
 from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
-from rollart.types import EngineId, Trajectory, TrajectoryId, Version
+from rollart.types import EngineId, Trajectory, TrajectoryId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +232,6 @@ def _make_worker(
         renderer=renderer,
         engines=client,
         barrier=barrier_for(mode.lockstep),
-        # The scheduler, which alone knows the versions, cancels attempts that grow too old.
-        is_fresh=_always,
     )
     worker = EnvWorker(
         setups=setups,
@@ -243,7 +241,3 @@ def _make_worker(
         score_elsewhere=mode.score == "after_rollout",
     )
     return worker, client
-
-
-def _always(_version: Version) -> bool:
-    return True

@@ -81,8 +81,8 @@ def _always() -> bool:
     return True
 
 
-async def _do_nothing(_actor: Any) -> None:
-    pass
+async def do_nothing(_actor: Any) -> None:
+    """Do nothing with an actor, as a role that has nothing to hand over."""
 
 
 def _ignore(*_args: object) -> None:
@@ -107,7 +107,7 @@ class Role(Generic[A]):
     warn: Callable[[str], None]
     join: Callable[[Place[A], A], None] = _ignore
     """Learns that an actor is now the one of its place."""
-    take_over: Callable[[A], Awaitable[None]] = _do_nothing
+    take_over: Callable[[A], Awaitable[None]] = do_nothing
     """Brings a successor to the state of the actor it follows."""
     release: Callable[[str], None] = _ignore
     """Gives back the hardware of an actor that could not be made, by its name."""

@@ -22,7 +22,14 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rollart.cluster.supervisor import Place, RestartPolicy, Role, Supervisor, close_quietly
+from rollart.cluster.supervisor import (
+    Place,
+    RestartPolicy,
+    Role,
+    Supervisor,
+    close_quietly,
+    do_nothing,
+)
 from rollart.errors import (
     ActorDiedError,
     ActorError,
@@ -128,7 +135,7 @@ class TrainerSupervisor:
         if not self._place.turn.locked():
             async with self._place.turn:
                 lost, self._place.actor = self._place.actor, None
-                await asyncio.gather(close_quietly(lost), self._do(_do_nothing))
+                await asyncio.gather(close_quietly(lost), self._do(do_nothing))
 
     async def move(self, spawn: Callable[[], Awaitable[RemoteTrainer]]) -> bool:
         """Continue in a trainer that is made elsewhere; say whether that succeeded.
@@ -143,7 +150,7 @@ class TrainerSupervisor:
             await self._save()
             old, self._place.actor = self._place.actor, None
             await close_quietly(old)
-            await self._do(_do_nothing)
+            await self._do(do_nothing)
 
     async def close(self) -> None:
         """End the trainer and remove its own saves."""
@@ -225,10 +232,6 @@ class TrainerSupervisor:
 
 async def _retire(_place: Place[RemoteTrainer], trainer: RemoteTrainer) -> None:
     await close_quietly(trainer)
-
-
-async def _do_nothing(_trainer: RemoteTrainer) -> None:
-    return None
 
 
 class TrainerClient:

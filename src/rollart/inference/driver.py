@@ -55,11 +55,11 @@ class EngineDriver:
         engine: Engine,
         *,
         id: EngineId,  # noqa: A002
-        fetch: Callable[[Version], Mapping[str, Array]],
+        fetch: Callable[[Version], Mapping[str, Array]] | None = None,
         pulled_s: Callable[[Version], float] | None = None,
         keep_kv: bool = False,
     ) -> None:
-        """Own `engine`; load weights with `fetch`.
+        """Own `engine`; load weights with `fetch`, without which it keeps those it has.
 
         `pulled_s` returns how long pulling a version took, if part of it happened before `fetch`.
         """
@@ -246,6 +246,8 @@ class EngineDriver:
         )
 
     def _load(self, version: Version) -> Mapping[str, float]:
+        if self._fetch is None:
+            raise InvariantError(f"engine {self.id} has no weight store to load {version} from")
         start_s = self._clock.now()
         weights = self._fetch(version)
         exposed_s = self._clock.now() - start_s

@@ -75,14 +75,16 @@ class Access:
 
     Example:
         Access(renderer=ChatRenderer(tokenizer), engines=EngineClient(router, ...),
-               barrier=NoBarrier(), is_fresh=lambda born: True)
+               barrier=NoBarrier(), is_fresh=scheduler.is_fresh)
 
     """
 
     renderer: Renderer
     engines: EngineClient
     barrier: Barrier
-    is_fresh: Callable[[Version], bool]
+    is_fresh: Callable[[Version], bool] = lambda _born: True
+    """Says whether an attempt of these weights may still be trained on. By default always: in a
+    process that does not know the versions, the scheduler cancels attempts that grow too old."""
 
 
 class EnvManager:
