@@ -142,3 +142,8 @@ def describe_error(error: BaseException) -> str:
         text = "its text cannot be read"
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…"
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's text; other libraries' errors often have many."""
+    return str(error).strip().split("\n", 1)[0]

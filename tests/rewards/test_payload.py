@@ -74,6 +74,16 @@ def test_a_call_comes_back_equal(one: ScoreCall):
     assert decode_call(encode_call(one), limit_bytes=LIMIT_BYTES) == one
 
 
+def test_a_call_that_is_too_large_is_never_sent():
+    one = call("exact", attempt("4"))
+    size = len(encode_call(one))
+    assert len(encode_call(one, limit_bytes=size)) == size
+    with pytest.raises(ScoreError) as caught:
+        encode_call(one, limit_bytes=size - 1)
+    assert str(caught.value) == f"exact: a call of {size} bytes, more than {size - 1}"
+    assert caught.value.is_final
+
+
 @given(st.lists(rewards, max_size=4).map(tuple))
 def test_rewards_come_back_equal(several: tuple[Reward, ...]):
     assert decode_rewards(encode_rewards(several), count=len(several)) == several

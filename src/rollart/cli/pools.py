@@ -15,9 +15,9 @@ from rollart.control.placement import Binding, Bindings, PoolRow
 from rollart.errors import ConfigError, UserError
 from rollart.observe.log import read_log
 from rollart.observe.replay import turns_served
+from rollart.observe.run_directory import LOG
 from rollart.sim.from_config import shape_of
 
-LOG = "events.jsonl"
 BINDINGS = "bindings.json"
 """In a run's directory, every binding of the run."""
 _USES = {"train": "trains", "rollout": "rolls out", "environments": "hosts environments"}

@@ -25,10 +25,9 @@ from rollart.cli.parser import add_overrides
 from rollart.errors import UserError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
+from rollart.observe.run_directory import LOG
 from rollart.observe.trace import write_trace
 from rollart.types import Json
-
-LOG = "events.jsonl"
 
 
 def add_eval(parser: ArgumentParser) -> None:

@@ -23,8 +23,8 @@ from rollart.cli.parser import add_overrides
 from rollart.config import load_config
 from rollart.errors import StorageError, UserError
 from rollart.events import Command, Event, StepFinished
-from rollart.observe.run_directory import check_free, claim_directory
-from rollart.pipelines.simulation import LOG, PLOT, TRACE, Simulated, simulate_run
+from rollart.observe.run_directory import LOG, check_free, claim_directory
+from rollart.pipelines.simulation import PLOT, TRACE, Simulated, simulate_run
 from rollart.planning.from_config import world_from
 from rollart.plugins import load_checkout
 from rollart.sim.from_config import change_by

@@ -98,11 +98,7 @@ class RayInvoker:
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
         """Score the call's trajectories: one task."""
-        payload = encode_call(call)
-        limit = self._limits.payload_bytes
-        if len(payload) > limit:
-            message = f"{call.function}: a call of {len(payload)} bytes, more than {limit}"
-            raise ScoreError(message, is_final=True)
+        payload = encode_call(call, limit_bytes=self._limits.payload_bytes)
         if not ray.is_initialized():
             raise ScoreError(f"{call.function}: this process is connected to no Ray cluster")
         answer = await self._carry(call.function, payload)

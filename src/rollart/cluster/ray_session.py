@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from rollart.checkpoints.save import checkpoints
 from rollart.config import Config
-from rollart.errors import ClusterError, ConfigError, UserError
+from rollart.errors import ClusterError, ConfigError, UserError, first_line
 
 
 class Machine(Protocol):
@@ -250,7 +250,7 @@ def _find(address: str) -> str:
 
 def _not_joined(address: str, error: BaseException) -> UserError:
     return UserError(
-        f"--address {address}: no Ray cluster could be joined ({_first_line(error)}); start one "
+        f"--address {address}: no Ray cluster could be joined ({first_line(error)}); start one "
         "with `ray start --head`, or use --address local for one on this machine"
     )
 
@@ -261,10 +261,6 @@ def _look_for(address: str) -> None:
     if not host or not port.isdigit():
         raise ValueError("write it as host:port")
     socket.create_connection((host.strip("[]"), int(port)), timeout=_LOOK_S).close()
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]
 
 
 _GUARD_LOOK_S = 1.0

@@ -8,11 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from rollart.hardware.gpus import Entry, shipped, unknown
+from rollart.hardware.gpus import UNSOURCED, Entry, shipped, unknown
 
 BILLION = 1e9
 BF16_BYTES = 2
-UNSOURCED = "given by the user"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

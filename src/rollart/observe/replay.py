@@ -26,6 +26,7 @@ from rollart.events import (
     TrajectoryFinished,
 )
 from rollart.observe.log import LogPart, Record, read_log
+from rollart.observe.run_directory import LOG
 from rollart.types import EngineId, Json, TrajectoryId, Version
 
 _CHECK_EVERY = 97
@@ -47,7 +48,7 @@ def replay(directory: Path) -> dict[str, Json]:
     ledger = _Endings()
     events = staleness = lost = 0
     promised: list[int] = []
-    for part in read_log(directory / "events.jsonl"):
+    for part in read_log(directory / LOG):
         scheduler = _scheduler(part)
         ledger.resume(part)
         for number, record in enumerate(part.records):

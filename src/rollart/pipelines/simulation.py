@@ -15,6 +15,7 @@ from rollart.control.snapshot import encode_rules
 from rollart.events import Command, Event
 from rollart.observe.log import EventLog, LogHeader, Record
 from rollart.observe.plots import plot_utilisation
+from rollart.observe.run_directory import LOG
 from rollart.observe.trace import Trace, save_trace
 from rollart.sim.outcome import Collector, PoolUse, StepRow, StepRows, outcome_of
 from rollart.sim.resampling import RecordedWorkload
@@ -24,7 +25,7 @@ from rollart.sim.world import World
 
 Watch = Callable[[Simulator], Observer]
 """Given the simulator before it starts; returns an observer of its events."""
-LOG, TRACE, PLOT = "events.jsonl", "trace.json", "utilisation.png"
+TRACE, PLOT = "trace.json", "utilisation.png"
 """The files of a simulated run."""
 
 

@@ -33,8 +33,8 @@ _CALL = Codec[ScoreCall](ScoreCall, name="call", is_foreign=True)
 _ANSWER = Codec[_Answer](_Answer, name="answer", is_foreign=True)
 
 
-def encode_call(call: ScoreCall) -> bytes:
-    """Return a call as bytes."""
+def encode_call(call: ScoreCall, *, limit_bytes: int | None = None) -> bytes:
+    """Return a call as bytes, of which there may be at most `limit_bytes`."""
     _check_json(call.options, "options")
     for trajectory in call.trajectories:
         _check_json(trajectory.task.payload, "task.payload")
@@ -45,10 +45,14 @@ def encode_call(call: ScoreCall) -> bytes:
                 is_final=True,
             )
     try:
-        return _HEAD + _CALL.encode(call)[1:]
+        payload = _HEAD + _CALL.encode(call)[1:]
     except CodecError as error:
         what = f"the call of {call.function!r}"
         raise ScoreError(f"{what} cannot be sent: {error}", is_final=True) from error
+    if limit_bytes is not None and len(payload) > limit_bytes:
+        message = f"{call.function}: a call of {len(payload)} bytes, more than {limit_bytes}"
+        raise ScoreError(message, is_final=True)
+    return payload
 
 
 def decode_call(payload: bytes, *, limit_bytes: int) -> ScoreCall:

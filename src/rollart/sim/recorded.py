@@ -23,6 +23,7 @@ from rollart.control.snapshot import decode_rules, decode_tasks
 from rollart.errors import ConfigError, RollartError, UserError
 from rollart.events import RunStarted
 from rollart.observe.log import LogPart, read_log
+from rollart.observe.run_directory import CONFIG, LOG
 from rollart.sim.fleet import FleetMember
 from rollart.sim.loop import Loop
 from rollart.sim.measured import Measured, RunFigures
@@ -31,8 +32,6 @@ from rollart.sim.simulator import Simulator
 from rollart.sim.timed import TimedEngine
 from rollart.sim.world import World
 
-LOG = "events.jsonl"
-CONFIG = "config.toml"
 _FEWEST_STEPS = 3
 _WINDOWS_PER_SEGMENT = 2
 """Length of a segment, in windows of outstanding work."""

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from rollart.errors import ModelError
+from rollart.errors import ModelError, first_line
 from rollart.models.loader import find_device
 from rollart.training.packing import MicroBatch
 
@@ -59,7 +59,7 @@ def load_model(path: str, *, dtype: str, device: str) -> Model:
         )
         model, report = loaded
     except (OSError, ValueError, KeyError, SafetensorError) as error:
-        raise ModelError(f"cannot load a model from {path}: {_first_line(error)}") from error
+        raise ModelError(f"cannot load a model from {path}: {first_line(error)}") from error
     for problem in ("missing_keys", "mismatched_keys", "error_msgs"):
         if report.get(problem):
             names = ", ".join(sorted(str(name) for name in report[problem])[:3])
@@ -162,7 +162,3 @@ def _layer_kinds(model: Model) -> set[str]:
     recurrent = getattr(model, "_is_stateful", False)
     windowed = getattr(config, "sliding_window", None)
     return {"recurrent" if recurrent else "sliding_attention" if windowed else "full_attention"}
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

@@ -66,11 +66,7 @@ class LambdaInvoker:
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
         """Score the call's trajectories with one invocation."""
-        payload = encode_call(call)
-        limit = self._limits.payload_bytes
-        if len(payload) > limit:
-            message = f"{call.function}: a call of {len(payload)} bytes, more than {limit}"
-            raise ScoreError(message, is_final=True)
+        payload = encode_call(call, limit_bytes=self._limits.payload_bytes)
         loop = asyncio.get_running_loop()
         answer = await loop.run_in_executor(self._threads, self._request, call.function, payload)
         return decode_rewards(answer, count=len(call.trajectories))

@@ -57,11 +57,7 @@ class HttpInvoker:
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
         """Score the call's trajectories with one request."""
-        payload = encode_call(call)
-        limit = self._limits.payload_bytes
-        if len(payload) > limit:
-            message = f"{call.function}: a call of {len(payload)} bytes, more than {limit}"
-            raise ScoreError(message, is_final=True)
+        payload = encode_call(call, limit_bytes=self._limits.payload_bytes)
         try:
             async with (
                 asyncio.timeout(self._limits.timeout_s),

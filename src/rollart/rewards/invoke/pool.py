@@ -182,11 +182,7 @@ class LocalInvoker:
 
     async def invoke(self, call: ScoreCall) -> tuple[Reward, ...]:
         """Score the call's trajectories in an instance; wait for a place in it if need be."""
-        payload = encode_call(call)
-        if len(payload) > self._limits.payload_bytes:
-            limit = self._limits.payload_bytes
-            message = f"{call.function}: a call of {len(payload)} bytes, more than {limit}"
-            raise ScoreError(message, is_final=True)
+        payload = encode_call(call, limit_bytes=self._limits.payload_bytes)
         if self._is_closed:
             raise ScoreError("the local invoker is closed", is_final=True)
         if not self._scaler.has_room:
