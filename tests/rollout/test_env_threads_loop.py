@@ -1,5 +1,6 @@
 import asyncio
 import gc
+import inspect
 import sys
 import threading
 import time
@@ -362,3 +363,21 @@ def test_whatever_a_call_raises_is_answered():
 
     kind, message = asyncio.run(run())
     assert (kind, message[:31]) == ("env_error", "game: step raised Panic: rust (")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_coroutine_whose_time_was_up_before_it_began_is_closed():
+    home = EnvThreads().loop
+    release = threading.Event()
+
+    async def run():
+        home.post(lambda: release.wait(LONG_S))
+        work = asyncio.sleep(0)
+        call = home.submit(work, name="game: close")
+        call.drop()
+        release.set()
+        after = home.submit(lambda: asyncio.sleep(0), name="game: step")
+        await after.future
+        return inspect.getcoroutinestate(work), call in home.calls
+
+    assert asyncio.run(run()) == (inspect.CORO_CLOSED, False)

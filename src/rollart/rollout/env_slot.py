@@ -167,7 +167,7 @@ class EnvSlot:
                 call = _begin_inline(value)
             else:
                 loop = self.threads.loop if home is None or home.is_over else home
-                call = loop.submit(lambda: value, name=f"{kind}: close")
+                call = loop.submit(value, name=f"{kind}: close")
             _, error = await call.future
         if error is not None and not isinstance(error, BlockedError | HeldUpError):
             said = f"{describe_error(error)}{where_raised(error, env)}"
@@ -205,14 +205,17 @@ class EnvSlot:
             if inspect.iscoroutine(value):
                 value.close()
             raise self._failed(what, HeldUpError(), timeout_s)
-        return await self._on_loop(lambda: value, timeout_s, what)
+        return await self._on_loop(value, timeout_s, what)
 
     async def _on_loop(
-        self, make: Callable[[], Awaitable[Any]], timeout_s: float, what: str
+        self,
+        work: Callable[[], Awaitable[Any]] | Awaitable[Any],
+        timeout_s: float,
+        what: str,
     ) -> object:
         if self._home is None:
             self._home = self.threads.loop
-        call = self._home.submit(make, name=f"{self._kind}: {what}")
+        call = self._home.submit(work, name=f"{self._kind}: {what}")
         return await self._result(call, timeout_s, what)
 
     def _submit(self, run: Callable[[], object]) -> Call:

@@ -18,6 +18,7 @@ Environments that declare themselves `inline` run on the loop of the driver and 
 
 import asyncio
 import contextlib
+import inspect
 import queue
 import sys
 import threading
@@ -202,12 +203,14 @@ class LoopThread:
         task = asyncio.current_task(self._loop)
         return None if task is None else self._call_of.get(task)
 
-    def submit(self, make: Callable[[], Awaitable[object]], *, name: str) -> Call:
-        """Await what a function makes; both happen on this loop."""
-        call = Call(make, name=name)
+    def submit(
+        self, work: Callable[[], Awaitable[object]] | Awaitable[object], *, name: str
+    ) -> Call:
+        """Await some work, or what a function makes, which is then called on this loop too."""
+        call = Call(work if callable(work) else lambda: work, name=name)
         call.home = self
         self.calls.add(call)
-        self.post(lambda: self._begin(call))
+        self.post(lambda: self._begin(call, work))
         return call
 
     def post(self, callback: Callable[[], object]) -> None:
@@ -228,9 +231,11 @@ class LoopThread:
         if tasks:
             await asyncio.wait(tasks)
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: Call, work: object) -> None:
         if call.future.done():  # cancelled before it began
             self.calls.discard(call)
+            if inspect.iscoroutine(work):
+                work.close()  # or Python warns that it was never awaited
             return
         task = call.begin(self._loop)
         self._call_of[task] = call
