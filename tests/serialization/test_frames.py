@@ -40,6 +40,16 @@ def test_a_frame_that_comes_in_pieces_is_read_whole():
     assert read_frame(lambda view: stream.readinto(view[:3])) == (b'{"a":1}', b"body more")
 
 
+def test_a_large_body_is_read_as_it_was_written_and_may_be_changed():
+    sent = bytes(range(256)) * 2**13
+    _, body = read(b"".join(make_frame(b"{}", sent)))
+    assert body == sent
+    body[0] = 7
+    assert (body[0], body[1]) == (7, 1)
+    with pytest.raises(CutFrameError):
+        read(b"".join(make_frame(b"{}", sent))[:-1])
+
+
 def test_a_frame_cut_short_is_told_from_the_end():
     for length in range(1, len(FRAME)):
         with pytest.raises(CutFrameError):

@@ -16,6 +16,7 @@ import os
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from mmap import MAP_ANONYMOUS, MAP_PRIVATE, mmap
 
 from rollart.serialization.codec import CodecError
 
@@ -23,6 +24,8 @@ MAGIC = b"RLA1"
 PREFIX = struct.Struct("<4sIQ")
 _MOST_PIECES = 512
 """Buffers per writev call; the kernel's limit is 1024."""
+_MAPPED_BYTES = 2**20
+"""Buffers from this size on are mapped, not allocated."""
 
 Buffer = bytes | bytearray | memoryview
 Fill = Callable[[memoryview], int]
@@ -117,8 +120,8 @@ def write_pieces(fd: int, pieces: list[memoryview]) -> None:
 
 def _read(fill: Fill, wanted: int) -> memoryview:
     try:
-        view = memoryview(bytearray(wanted))
-    except (MemoryError, OverflowError) as error:
+        view = memoryview(_reserve(wanted))
+    except (MemoryError, OSError, OverflowError) as error:
         raise FrameError(f"a frame announces {wanted} bytes, more than there is memory") from error
     filled = 0
     while filled < wanted:
@@ -127,3 +130,14 @@ def _read(fill: Fill, wanted: int) -> memoryview:
             break
         filled += got
     return view[:filled]
+
+
+def _reserve(size: int) -> bytearray | mmap:
+    """Return memory for `size` bytes.
+
+    Of a large buffer the pages come from the kernel as they are filled: a bytearray would be
+    written twice, first with zeros.
+    """
+    if size < _MAPPED_BYTES:
+        return bytearray(size)
+    return mmap(-1, size, flags=MAP_PRIVATE | MAP_ANONYMOUS)
