@@ -19,7 +19,7 @@ from rollart import errors
 from rollart.cluster.child_process import prepare_child
 from rollart.errors import ActorDiedError, ActorError, ConfigError, RollartError
 from rollart.serialization.codec import CodecError
-from rollart.serialization.frames import write_pieces
+from rollart.serialization.frames import CutFrameError, write_pieces
 from rollart.serialization.values import encode, read_frame
 from rollart.types import Json
 
@@ -156,7 +156,8 @@ def main() -> None:
     ignored = (signal.SIGINT, signal.SIGTERM)
     prepare_child(parent_pid, ignored=ignored, fds=(read_fd, write_fd))
     faulthandler.enable()
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    # The parent closed the pipes, or died, perhaps in the middle of a frame: nobody listens.
+    with contextlib.suppress(EOFError, CutFrameError, BrokenPipeError):
         serve(read_fd, write_fd)
 
 
