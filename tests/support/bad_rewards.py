@@ -35,15 +35,6 @@ def process(trajectory: Trajectory) -> float:
     return float(os.getpid())
 
 
-def first_time(trajectory: Trajectory, *, mark: str, how: str) -> float:
-    """Fail in some way when the file `mark` is not there yet."""
-    try:
-        Path(mark).touch(exist_ok=False)
-    except FileExistsError:
-        return 1.0
-    return BAD[how](trajectory)
-
-
 def counted(trajectory: Trajectory, *, log: str, seconds: float = 0.0) -> float:
     """Write a line for every run."""
     with Path(log).open("a") as file:
@@ -103,9 +94,6 @@ def eats_memory(trajectory: Trajectory) -> float:
     kept = []
     while True:
         kept.append(bytearray(10_000_000))
-
-
-BAD = {"leaves": leaves, "never_returns": never_returns, "raises": raises}
 
 
 _left: list[asyncio.Task[None]] = []

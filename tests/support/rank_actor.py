@@ -7,7 +7,7 @@ from training_samples import trainer_values
 from rollart.cluster.worker_group import Worker, register
 from rollart.training.trainer import TorchTrainer
 from rollart.types import StepReport, Version
-from rollart.weights.store import MemoryStore, open_store
+from rollart.weights.store import MemoryStore
 
 
 class RankActor(Worker):
@@ -47,13 +47,6 @@ class RankActor(Worker):
     def weights(self) -> dict[str, Any]:
         version = self.trainer.publish()
         return dict(self._store.fetch(version)) if self._place["rank"] == 0 else {}
-
-    @register("together")
-    def publish_to(self, store: dict[str, Any]) -> Version:
-        """Publish into a store of these options, from now on."""
-        if self._place["rank"] == 0:
-            self.trainer._store = open_store(**store)
-        return self.trainer.publish()
 
     @register("together")
     def adapter(self) -> dict[str, Any]:
