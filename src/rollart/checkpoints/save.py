@@ -1,13 +1,12 @@
 """Checkpoints of a run: trainer, scheduler and buffer, at the same instant.
 
-A checkpoint is begun between two events: the scheduler's snapshot and the finished trajectories
-it counts on are taken at once, and the trainer is asked to save before it can be asked to step.
-The directory is filled under another name and renamed last, so one that is there is whole. A disk
-that refuses costs that checkpoint, with a message; the run and the checkpoints before it stay.
+A checkpoint is begun between two events: the scheduler's snapshot and the finished trajectories it
+counts on are taken at once, and the trainer is asked to save before it can be asked to step. The
+directory is filled under another name and renamed last, so one that exists is complete. A disk
+error costs that checkpoint, with a message; the run and its earlier checkpoints stay.
 
-The last save of a run: what was trained outlives what broke, if the trainer does.
-
-Where it cannot be made, that is told before anything else, with the checkpoint there is.
+A run that fails is saved once more if the trainer still works. Where that fails too, the message
+says so first and names the newest checkpoint.
 """
 
 import asyncio

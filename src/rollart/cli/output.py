@@ -1,7 +1,4 @@
-"""Printing: plain text to the terminal, coloured only where a person looks.
-
-Tables: rows of like values as aligned text.
-"""
+"""Printing: plain text and aligned tables, coloured only where a person looks."""
 
 import os
 import sys

@@ -1,17 +1,15 @@
 """The embedded host: actors in this process, or each in a child process behind two pipes.
 
-Every actor has one thread, which makes it and runs its calls in order: the event loop is never
-blocked, and an actor never runs two calls at a time. For an actor in a child process the thread
-writes the call and waits for the reply; everything else is the same, and a class cannot tell where
-it runs. Arguments belong to the actor until the call is answered. Cancelling an await drops a call
-that has not started; one that has started runs to its end, and its result is dropped.
+Every actor has one thread (`SerialExecutor`), which makes it and runs its calls in order: the event
+loop is never blocked, and an actor never runs two calls at a time. For an actor in a child process
+the thread writes the call and waits for the reply; a class cannot tell where it runs. Arguments
+belong to the actor until the call is answered. Cancelling an await drops a call that has not
+started; one that has started runs to its end, and its result is dropped.
 
 Errors of the project's tree keep their class, any other error becomes an `ActorError` with the
 traceback from where it happened. A process that dies fails the call it was busy with and all later
 ones, with its exit code or signal and the last lines it printed. `close` ends every actor, by force
 if it must, and reaps every process.
-
-SerialExecutor: one thread that runs blocking jobs in order and answers on an event loop.
 """
 
 import asyncio

@@ -1,16 +1,13 @@
-"""What a run spawns on a Ray cluster: each actor is bound to a node, then started there.
+"""What a run spawns on a Ray cluster: each worker is bound to a node, then started there.
 
-Engines and environment workers are bound one by one. The ranks of the trainer are bound together:
-all of them have a place or none has. To move the trainer home, successors of all ranks are bound
-beside the ranks; where they do not all fit, the trainer saves, ends and is made again from its
-save. Either way a place counts as taken until the rank in it has ended.
+`control.placement` chooses the node. This module reads the cluster (`Resources`), asks Ray for
+what a binding says, and writes every change to `bindings.json` in the run's directory, which
+`rollart pools` shows. No unit is bound twice, because a worker's units count as taken from `bind`
+until `release`; those of a rank until its process has ended.
 
-Resources: which node of a Ray cluster each worker of a run is bound to.
-
-`control.placement` chooses the node; this module reads the cluster, translates a binding into what
-Ray is asked for, and writes every change to `bindings.json` in the run's directory, which
-`rollart pools` shows. A worker's units count as taken from `bind` until `release`, so two workers
-are never bound to the same units.
+Engines and environment workers are bound one by one, the ranks of the trainer together: all of
+them have a place or none has. To move the trainer home, successors of all ranks are bound beside
+the ranks; where they do not all fit, the trainer saves, ends and is made again from its save.
 """
 
 import json

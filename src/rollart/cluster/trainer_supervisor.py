@@ -1,19 +1,17 @@
-"""TrainerSupervisor: a trainer that survives the death of the processes it runs in.
+"""TrainerSupervisor: a trainer that survives the death of its processes; behind `RemoteTrainer`.
 
     step(batch) ─► journal ─► trainer ─ dies ─► make another, load the last save, repeat the journal
 
-Every batch since the last save is kept, so a trainer that is made again gets to where the lost one
-was: the same versions from the same batches. The caller notices nothing but the time it took. The
-trainer saves for itself every few steps, apart from the run's checkpoints, which may be pruned. A
-version that was published is published again, as its store may have been lost with the trainer.
+Every batch since the last save is kept, so a new trainer reaches the state of the lost one: the
+same versions from the same batches. The caller notices only the time it took. The trainer saves
+for itself every few steps, because the run's checkpoints may be pruned, and a published version is
+published again, because its store may have been lost too.
 
-To move, a successor is made while the trainer works, and takes its state over between two calls.
-Where there is no room for both, the trainer saves and ends before another is made (`restart`).
+To move, a successor is made while the trainer works and takes over between two calls. Where there
+is no room for both, the trainer saves and ends before another is made (`restart`).
 
-TrainerClient: the trainer in another process, behind the typed port `RemoteTrainer`.
-
-The names of an actor's methods are strings only in this package: a caller writes
-`await trainer.step(batch)`, and the type checker sees the batch and the report.
+An actor's methods are called by name; `TrainerClient` keeps those names here, so that callers
+write `await trainer.step(batch)` and the type checker sees the batch and the report.
 """
 
 import asyncio

@@ -1,12 +1,9 @@
-"""The plain sections of a config: the run, its tasks, engines, weights and cluster.
+"""The plain sections of a config: the run, its tasks and their rewards, engines, weights, cluster.
 
-Each class checks its own fields when it is made, so an object that exists is valid by itself;
-what concerns two sections is checked in `schema`.
-
-The options of rewards: which functions score a task's attempts, and what they count for.
-
-A task's reward is the sum of weight × value over its parts. Functions are found, and their options
-checked, before a run starts (`check_rewards`); what is wrong is named by its key in the config.
+Each class checks its own fields when it is made, so an object that exists is valid by itself; what
+concerns two sections is checked in `schema`. A task's reward is the sum of weight × value over its
+parts. Loading a config imports none of the user's code, so reward functions and their options are
+checked later, before a run starts (`check_rewards`); an error names the key in the config.
 """
 
 import math

@@ -1,12 +1,8 @@
-"""Writer: a `Config` as TOML, complete or without defaults, and what two configs differ in.
+"""Writer: a `Config` as TOML, how two configs differ, and what a key means.
 
 What is written loads as the same `Config`: keys and their order come from the fields that the
-loader reads.
-
-Explanations: what a key means, from the text written under its field.
-
-Type, limits and default come from the same annotations that the loader checks, so they cannot
-disagree with what it accepts.
+loader reads. The explanation of a key is the text under its field; type, limits and default come
+from the annotations that the loader checks, so they cannot disagree with what it accepts.
 """
 
 import dataclasses

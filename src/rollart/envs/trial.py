@@ -1,15 +1,13 @@
-"""Trial: games without a model, in one thread under a watch; one that hangs is an error in time.
+"""Trial: games without a model, by a random or a noisy player, in one thread under a watch.
+
+They try an environment, measure chance level, and make demonstrations for warm starts. An episode
+is determined by the environment, the player and the seed.
 
 Such games are many and their calls take microseconds, so they all run in one thread (a thread hop
 for each call, as in `rollout.env_threads`, would cost more than the games). The caller waits and
 sees in the `Watch` which call is in progress and since when. A call over its limit raises an
 EnvError and the daemon thread is abandoned. Making and closing are calls like the others, except
 that an environment that cannot close loses no game that was played.
-
-Players without a model: a random one and a noisy one, and the loop in which they play.
-
-Used to try an environment, to measure chance level, and to make demonstrations for warm starts. An
-episode is determined by the environment, the player and the seed.
 """
 
 import asyncio

@@ -1,12 +1,10 @@
 """Hardware: the peak figures of GPUs and links, from public datasheets.
 
 Figures are peaks as vendors print them; the cost model decides how much of a peak is reached. Units
-are in the field names. Shipped entries and a user's own pass the same checks (`tables.Entry`).
+are in the field names.
 
-Entries: checked tables of figures, shipped as data files or given by the user.
-
-An entry that loads is complete: every field is present or has a default, has the right type and is
-in its range. Shipped entries and a user's entries pass the same checks.
+Shipped entries and a user's own pass the same checks (`Entry`), so an entry that loads is complete:
+every field is present or has a default, has the right type and is in its range.
 """
 
 import math

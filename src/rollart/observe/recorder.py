@@ -1,9 +1,8 @@
 """The recorder: the one object a driver reports to; it writes all files of a run's directory.
 
-The driver calls `record` once per event, in order, so the log, the metrics and the display agree.
-Before `open` no file is touched, so a run that cannot resume leaves its directory unchanged.
-
-Samples: trajectories written as readable text files, one file per trajectory.
+Among them are samples of trajectories, each a file of readable text. The driver calls
+`record` once per event, in order, so the log, the metrics and the display agree. Before `open` no
+file is touched, so a run that cannot resume leaves its directory unchanged.
 """
 
 import sys

@@ -1,11 +1,9 @@
-"""One training run, from its parts to its summary.
+"""One training run from a config: what is checked before it, its parts, and its summary.
 
     trainer ranks ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
 
 Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to end in order,
 with a checkpoint; a second one ends at once.
-
-Training from a config: what is checked before it, and the run itself to its end.
 """
 
 import asyncio

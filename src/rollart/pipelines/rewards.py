@@ -6,11 +6,9 @@ A part that compares attempts is called once for all that are scored together, a
 each. One that fails fails the reward of its trajectory, with its reason, and no other's. What was
 opened here is closed when the block ends, whatever a function is still doing.
 
-Offering: how a process that runs reward functions comes by the sandbox of the run's config.
-
-Such a process is started by an invoker and knows the run only by its environment: one variable
-names `offer_sandbox`, which it calls at the first need, the other holds the options as JSON. It
-imports no more than that takes, since a cold start waits for it.
+A process that runs reward functions knows the run only by its environment: one variable names
+`offer_sandbox`, which it calls when a function first needs a sandbox, the other holds the sandbox's
+options as JSON. It imports no more than that takes, since a cold start waits for it.
 """
 
 import asyncio

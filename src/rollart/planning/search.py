@@ -1,4 +1,4 @@
-"""Search: from a problem to a plan, first by bounds, then by simulation.
+"""Search: from a problem to a plan, first by bounds, then by simulation; and why this plan.
 
     divisions ─ bound ─► candidates ─ short runs ─► the better half ─ longer runs ─► the best
       ─ single changes that help, one after another ─► full runs ─► plan
@@ -7,8 +7,6 @@ A plan whose bound is worse, by more than noise, than a simulated result is neve
 search ends when no plan left could be better, or when its budget is spent; the result says how many
 plans were not tried. The same problem gives the same plan, because effort is counted in simulated
 events and not in seconds.
-
-Explanation: the planner's result in sentences, and as one JSON object.
 """
 
 from collections.abc import Callable, Sequence

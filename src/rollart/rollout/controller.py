@@ -1,20 +1,16 @@
-"""Controller: the scheduler's live driver.
+"""Controller: the scheduler's live driver, and the optimizer step under way.
 
     inbox ─► Scheduler.handle ─► log, observers ─► execute each command
       ▲                                               │
       └── its result is the next event ◄──────────────┘
 
-Launches and cancels go to the environment worker; Train, Publish, scores and the weight syncs run
-as tasks beside the rollout, and none is waited for here. Back-pressure: nothing but the scheduler's
-own window decides how much runs, so the inbox stays short.
+Launches and cancels go to the environment worker. Training, publishing, scoring and weight syncs
+run as tasks beside the rollout; the loop awaits none of them. Only the scheduler's window decides
+how much runs, so the inbox stays short.
 
-A run that ends with an error the trainer has no part in takes in the step under way first: what the
-scheduler knows is then what the trainer holds, and can be saved.
-
-Stepping: the optimizer step under way.
-
-It outlives the tasks of a run that fails elsewhere: the trainer makes the step whatever becomes of
-the run, so a run that ends takes it in first, and can then be saved as the trainer is.
+A run that fails is saved as the trainer is. The step under way (`Stepping`) therefore outlives the
+tasks of the run: the trainer finishes it in any case, and the scheduler takes its result in before
+the run ends, unless the trainer itself failed.
 """
 
 import asyncio

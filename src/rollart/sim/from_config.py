@@ -5,11 +5,10 @@ attempts, optimizer steps and weights took, so only the schedule may change: the
 sections, and of [run] the mode, the steps and the environments. Any other key is an error that
 says so.
 
-Task profiles: how the episodes of well-known tasks behave, for the simulator and the planner.
-
-A config takes one by name, `profile = { like = "swe" }`. Turns are the paper's; tokens per turn and
-latencies are chosen, and docs/simulator.md says by what. They stand for SWE-bench, WebShop,
-FrozenLake, and GEM's mathematics and games.
+A task profile says how the episodes of a well-known task behave; a config takes one by name,
+`profile = { like = "swe" }`. Turns are the paper's; tokens per turn and latencies are chosen, and
+docs/simulator.md says by what. They stand for SWE-bench, WebShop, FrozenLake, and GEM's mathematics
+and games.
 """
 
 from collections.abc import Sequence

@@ -1,12 +1,10 @@
-"""Token turns: what a language model read and sampled, as the ids the engine saw.
+"""Tokens: what a language model read and sampled, and the arrays an algorithm makes losses of.
 
 No text is tokenised twice: a request holds the whole history as ids, a completion the ids that were
 sampled, and a turn keeps both, so that the trainer sees exactly what the engine saw.
 
-Token arrays: what an algorithm is given of a batch, and what it gives back.
-
-The values of the port `Algorithm`. A batch is numpy arrays over all its tokens, seen once a step; a
-loss is torch tensors over the sampled tokens of one micro-batch. Neither numpy nor torch is
+The values of the port `Algorithm` are arrays: of a batch, numpy's over all its tokens, seen once a
+step; of a loss, torch's over the sampled tokens of one micro-batch. Neither numpy nor torch is
 imported here, so that a config can name an algorithm without loading them.
 """
 

@@ -1,9 +1,7 @@
-"""Trajectories: the finished record of an attempt, and the call that scores some.
+"""Attempts and trajectories: what a player gets and returns, its finished record, and its scoring.
 
-What a policy read and did is the payload, one of the classes of `Payload`; everything else is the
-same whatever the policy is. The union stands here alone: a new kind of payload is added to it.
-
-Attempts: what a player gets, what an environment answers, what the player returns.
+What a policy read and did is the payload, one of the classes of `Payload`; every other field is the
+same whatever the policy is. A new kind of payload is added to that union and nowhere else.
 """
 
 from collections.abc import Mapping

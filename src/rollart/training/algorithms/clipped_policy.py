@@ -1,4 +1,4 @@
-"""The clipped policy loss: what GRPO, Dr. GRPO, RLOO and REINFORCE share besides advantages.
+"""The clipped policy loss and the baselines that GRPO, Dr. GRPO, RLOO and REINFORCE share.
 
 For each sampled token of advantage A, under the weights θ being trained:
 
@@ -13,12 +13,10 @@ w = min(exp(logp_proximal - logp_behaviour), correction_cap), without gradient, 
 age: tokens of mixed versions each get their own. `correction = "none"`: the proximal policy is the
 behaviour policy and w = 1, which is plain PPO.
 
+Baselines are per trajectory. A group with nothing to compare (one member, or equal rewards) gets
+exactly 0, so that rounding never makes a signal of it.
+
 Tensors are used through their methods alone, so that a config loads this without torch.
-
-Baselines: what a reward is compared with.
-
-All are per trajectory. A group with nothing to compare (one member, or equal rewards) gets exactly
-0, so that rounding never makes a signal of it.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,9 @@
-"""Where ranks meet: a table of addresses on the first rank's machine, reached over TCP.
+"""Where the ranks of a trainer meet, and the addresses by which they reach each other.
 
-The first rank listens before anyone else is told where, on the one address the others reach it by
-and no other: on loopback where all ranks are on one machine. A meeting serves one group of ranks
-once; a group made again meets anew. The data connections that follow use the interface of each
-rank's own address.
-
-Addresses: where the ranks of a trainer reach each other.
+The meeting is a table of addresses on the first rank's machine, reached over TCP. The first rank
+listens before the others learn where, on the one address they reach it by: on loopback where all
+ranks are on one machine. A meeting serves one group of ranks once; a group made again meets again.
+The data connections that follow use the interface of each rank's own address.
 """
 
 import fcntl
