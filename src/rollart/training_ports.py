@@ -1,8 +1,9 @@
 """The ports of training: what a trainer and an algorithm must offer, as Protocols.
 
-`Trainer` is the object, `RemoteTrainer` the same behind a handle, awaited. An `Algorithm` is given
-arrays over all tokens of a batch and turns them into advantages and losses, so that one file holds
-all of it. Neither numpy nor torch is imported here.
+`Trainer` is the object, `RankTrainer` one of several that work as one, `RemoteTrainer` the same
+behind a handle, awaited. An `Algorithm` is given arrays over all tokens of a batch and turns them
+into advantages and losses, so that one file holds all of it. Neither numpy nor torch is imported
+here.
 """
 
 from collections.abc import Mapping
@@ -54,6 +55,25 @@ class Trainer(Protocol):
 
     def close(self) -> None:
         """Release what the trainer holds."""
+        ...
+
+
+class RankTrainer(Trainer, Protocol):
+    """A trainer that makes its steps together with others, each of which holds a share.
+
+    Example:
+        >>> where = ranks[0].meeting()
+        >>> for rank in ranks:  # each in a process of its own
+        ...     rank.join(where)
+
+    """
+
+    def meeting(self) -> str:
+        """Open the rendezvous on the first rank's machine; return its address."""
+        ...
+
+    def join(self, rendezvous: str) -> None:
+        """Join the other ranks at the rendezvous and keep this rank's share of the weights."""
         ...
 
 

@@ -21,61 +21,30 @@ from typing import Any
 from rollart.cluster.worker_group import Registered, Worker, WorkerGroup, register
 from rollart.errors import GroupError, InvariantError, RollartError, UserError
 from rollart.plugins import TRAINER
-from rollart.ports import Array, Host
+from rollart.ports import Host
 from rollart.training.distributed.rendezvous import LOOPBACK
-from rollart.types import Json, StepReport, Version
+from rollart.training_ports import RankTrainer
+from rollart.types import Json, Version
 
 GRACE_S = 5.0
 """How long the other ranks may still answer when one has failed."""
 
 
 class Rank(Worker):
-    """The methods of a rank as callers see them; the bodies are those of `TorchTrainer`.
+    """How a group calls each method of the ports; the bodies are those of `TorchTrainer`.
 
     Declared apart from it, so that a process that only calls ranks does not load PyTorch.
     """
 
     target = TRAINER
-
-    @register("rank_zero")
-    def meeting(self) -> str:
-        """Open the rendezvous on the first rank's machine; return its address."""
-        raise NotImplementedError
-
-    @register("together")
-    def join(self, rendezvous: str) -> None:
-        """Join the other ranks at the rendezvous and keep this rank's share of the weights."""
-        raise NotImplementedError
-
-    @register("together")
-    def step(self, batch: Mapping[str, Array]) -> StepReport:
-        """Make one optimizer step."""
-        raise NotImplementedError
-
-    @register("together")
-    def publish(self) -> Version:
-        """Put the current weights into the weight store."""
-        raise NotImplementedError
-
-    @register("together")
-    def adapter(self) -> dict[str, Array]:
-        """Return the adapters alone."""
-        raise NotImplementedError
-
-    @register("together")
-    def save(self, directory: str) -> None:
-        """Write weights, optimizer, schedule and RNG state."""
-        raise NotImplementedError
-
-    @register("together")
-    def load(self, directory: str) -> Version:
-        """Restore what `save` wrote, at any number of ranks; return the version."""
-        raise NotImplementedError
-
-    @register("together")
-    def export(self, directory: str) -> None:
-        """Write a Hugging Face model directory."""
-        raise NotImplementedError
+    meeting = register("rank_zero")(RankTrainer.meeting)
+    join = register("together")(RankTrainer.join)
+    step = register("together")(RankTrainer.step)
+    publish = register("together")(RankTrainer.publish)
+    adapter = register("together")(RankTrainer.adapter)
+    save = register("together")(RankTrainer.save)
+    load = register("together")(RankTrainer.load)
+    export = register("together")(RankTrainer.export)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
