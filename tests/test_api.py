@@ -238,6 +238,24 @@ def test_a_script_that_is_imported_for_its_class_does_not_train_again(tmp_path):
         load_module(str(script), field="algorithm.type")
 
 
+def test_a_class_that_the_interpreter_does_not_keep_is_refused_with_the_way_out():
+    """The asyncio REPL runs what is typed in a namespace of its own."""
+    lines = ["import rollart", "class Toy: pass", "", "rollart.load_config(env=Toy)", ""]
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"],
+        input="\n".join(lines),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        "env = '__main__:Toy': this interpreter does not keep Toy in the module __main__, as "
+        "python, IPython and Jupyter do: write Toy to a file, e.g. mine.py, and import it from "
+        "there"
+    ) in done.stderr
+
+
 def test_an_object_for_another_process_is_refused_if_a_script_has_it():
     def score(trajectory):
         return 1.0

@@ -158,7 +158,7 @@ def only_error(said: str) -> str:
         (["train", "smal.toml"], "smal.toml: no such config file; "),
         (
             ["train", "small.toml", "tasks.game.env=frozen_lak"],
-            "tasks.game.env = 'frozen_lak': did you mean frozen_lake?",
+            "tasks.game.env = 'frozen_lak': no such environment; did you mean frozen_lake?",
         ),
         (
             ["train", "small.toml", "tasks.game.env=my_games:Fin"],

@@ -2,7 +2,7 @@
 
 Every function takes a config as a TOML file, as a mapping of sections, as a `Config`, or as
 keyword arguments alone, and returns values that need no files to be read. Wherever a config names
-an object as "module:Object", Python code may give the object itself, a class of the notebook too;
+an object as "module:Class", Python code may give the object itself, a class of the notebook too;
 reward functions and weight stores run in other processes and must be in a module.
 The command line calls the same functions, so both refuse the same mistakes with the same message.
 

@@ -323,7 +323,10 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
         ("keep = -1", "weights.keep = -1: must be at least 0"),
         ("bucket_bytes = 100", "weights.bucket_bytes = 100: must be a multiple of 64"),
         ("wait_s = 0.0", "weights.wait_s = 0.0: must be more than 0"),
-        ('store = "shared_memry"', "weights.store = 'shared_memry': did you mean shared_memory? "),
+        (
+            'store = "shared_memry"',
+            "weights.store = 'shared_memry': no such weight store; did you mean shared_memory? ",
+        ),
         ('store = "files"', "weights.place = '': weights.store = \"files\" needs a path"),
         ('place = "/x"', "weights.place = '/x': weights.store = \"shared_memory\" does not"),
         ("delta = true", 'weights.delta = True: weights.store = "shared_memory" does not use it'),

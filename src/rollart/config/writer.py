@@ -200,7 +200,7 @@ def explain(key: str, config: Config | None = None) -> str:
 def describe_choice(kind: Kind) -> str:
     """Say what a section's `type` may be."""
     known = ", ".join(known_names(kind))
-    return f'One of {known}; your own: "module:Class" or "path/to/file.py:Class".'
+    return f'One of {known}; or your own as "module:Class" or "path/to/file.py:Class".'
 
 
 def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:

@@ -42,7 +42,7 @@ def load_function(name: str) -> Callable[..., Any]:
         raise ConfigError(_FIELD, name, fix)
     target = split_name(resolve("reward", name))
     if target is None:
-        raise ConfigError(_FIELD, name, describe_unknown("reward", name, own="function"))
+        raise ConfigError(_FIELD, name, describe_unknown("reward", name))
     module_name, function_name = target
     module = load_module(module_name, field=_FIELD, value=name)
     found = getattr(module, function_name, None)
