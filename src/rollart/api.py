@@ -29,7 +29,8 @@ from rollart.checkpoints.resume import check_resumed
 from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.config import Config, RunOptions, add_import_paths, check_names, dump_toml
 from rollart.config.checks import check_places
-from rollart.config.loader import parse_config
+from rollart.config.fields import keys_of
+from rollart.config.loader import NAMING, nearest_keys, parse_config
 from rollart.config.writer import toml_value
 from rollart.errors import ConfigError, UserError
 from rollart.models.files import check_files, local_model
@@ -57,6 +58,7 @@ Source: TypeAlias = "Config | Mapping[str, Any] | Path | str | None"
 """A config: loaded, as sections by name, as the path of a TOML file, or none but the defaults."""
 T = TypeVar("T")
 _RUN_KEYS = frozenset(each.name for each in dataclasses.fields(RunOptions))
+_SECTIONS = tuple(sorted(keys_of(Config)))
 _ELSEWHERE = re.compile(r"\.rewards\.\w+\.function$|^weights\.store$")
 """Keys of objects that other processes import."""
 _PLAIN_KEY = re.compile(r"[\w.-]+", re.ASCII)
@@ -162,7 +164,7 @@ def load_config(
     match source:
         case Path() | str():
             written = (f"{key}={toml_value(value)}" for key, value in changed.items())
-            return configs.load_config(source, [*overrides, *written])
+            return configs.load_config(source, overrides, changes=list(written))
         case Config() if not changed and not overrides:
             return source
         case Config():
@@ -422,7 +424,25 @@ def _task_of(env: "type[Any] | str | None") -> dict[str, Any]:
 
 def _by_section(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments as a table: keys of [run] under `run`, sections as they are."""
+    for key, value in changes.items():
+        if key not in _RUN_KEYS and key not in _SECTIONS and "." not in key:
+            raise ConfigError(key, value, _unknown_keyword(key))
+        if isinstance(value, str) and key in NAMING:
+            meant = f'{key}={{"{NAMING[key]}": "{value}"}}' if key != "tasks" else f'env="{value}"'
+            raise ConfigError(key, value, f"is a section; did you mean {meant}?")
     return {f"run.{key}" if key in _RUN_KEYS else key: each for key, each in changes.items()}
+
+
+def _unknown_keyword(key: str) -> str:
+    """Say that there is no such keyword, and how the one that was meant is written in Python."""
+    meant = list[str]()
+    for near in nearest_keys(key):
+        section, _, name = near.partition(".")
+        is_keyword = not name or section == "run"
+        meant.append(name or section if is_keyword else f'{section}={{"{name}": …}}')
+    if meant:
+        return f"unknown keyword; did you mean {' or '.join(meant)}?"
+    return f"unknown keyword; there are the keys of [run] and the sections {', '.join(_SECTIONS)}"
 
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -191,6 +191,9 @@ def test_every_key_of_an_algorithm_is_explained():
     section = explain("algorithm")
     assert "A = (R - mean) / (std + 1e-6)" in section
     assert "type                 One of grpo, dr_grpo, rloo, reinforce; or your own as" in section
+    assert section.endswith(
+        '  In Python            rollart.train(…, algorithm={"type": "reinforce"})'
+    )
     with pytest.raises(UserError, match=r"algorithm\.clip_lo: .*did you mean algorithm\.clip_low"):
         explain("algorithm.clip_lo")
     with pytest.raises(UserError, match=r"training\.clip_low: .*did you mean algorithm\.clip_low"):

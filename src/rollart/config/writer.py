@@ -229,6 +229,14 @@ def _explain_section(key: str, text: str, cls: type, kind: Kind | None) -> str:
     width = max(len(name) for name in docs)
     lines = [f"[{key}]" if key else "A config's sections", indent(text, "  "), ""]
     lines += [f"  {name:<{width}}  {_first_paragraph(words)}" for name, words in docs.items()]
+    if kind is not None:
+        name = known_names(kind)[-1]
+        lines += [
+            "",
+            f'  In a file            [{key}], and below it {TYPE} = "{name}"',
+            f"  On the command line  {key}.{TYPE}={name}",
+            f'  In Python            rollart.train(…, {key}={{"{TYPE}": "{name}"}})',
+        ]
     return "\n".join(lines)
 
 
