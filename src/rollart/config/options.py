@@ -123,6 +123,8 @@ def _read_judge(options: Mapping[str, Any]) -> "Judge":
 
 _OWN_STORES = ("shared_memory", "memory")
 """Stores that keep whole versions instead of buckets, and have no place of their own to name."""
+_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "sftp", "ssh", "hdfs", "http", "https")
+"""Schemes of URLs that people give as a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,10 +275,11 @@ class WeightOptions:
     """
 
     store: Annotated[str, NonEmpty("name a store, such as shared_memory")] = "shared_memory"
-    """Where versions are kept: shared_memory, memory, files, relay, mooncake, ray, or your own
+    """Where versions are kept: shared_memory, memory, files, relay, mooncake, ray, or your own as
     "module:Class"; "memory" puts the trainer into this process, for debugging."""
     place: str = ""
-    """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
+    """For "files" a path or a URL that fsspec opens (s3://, gs://, abfs://, sftp:// …), for "relay"
+    and "mooncake" the server's host:port."""
     keep: Annotated[int, AtLeast(0, "0: as many as are needed")] = 0
     """Newest versions kept; 0: as many as an engine may still be loading: staleness.alpha + 2, and
     one for each whole batch of redundancy.extra_groups."""
@@ -290,6 +293,11 @@ class WeightOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, "weights")
+        scheme, slashes, _ = self.store.partition("://")
+        if slashes or scheme in _SCHEMES:
+            url = self.store if slashes else f"{scheme}://…"
+            fix = f'a URL is a place: set weights.store = "files" and weights.place = "{url}"'
+            raise ConfigError("weights.store", self.store, fix)
         check_name("store", self.store, field="weights.store", more=_OWN_STORES)
         in_buckets = self.store not in _OWN_STORES
         if in_buckets and self.store != "ray" and not self.place:
