@@ -178,7 +178,7 @@ def only_error(said: str) -> str:
         ),
         (
             ["config", "check", "small.toml", "model.warm_start=true"],
-            "tasks.game.env = 'my_games:Fine': the warm start imitates its method suggest() -> "
+            "tasks.game.env = 'my_games:Fine': has no method suggest() -> str, whose "
             "str, and it has none; add one, or set model.warm_start=false, or "
             "model.warm_start_noise=1",
         ),
