@@ -65,7 +65,7 @@ def test_every_command_has_its_own_help(capsys, command):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("config", ("show Print the complete", "check Say whether", "explain Say what a key")),
+        ("config", ("show Print the complete", "check Check that", "explain Explain a key")),
         ("env", ("try Play an environment",)),
         ("env try", (*BUILT_IN["env"], "path/to/file.py:Class")),
         ("function", ("serve Serve reward functions", "package Pack reward functions")),
@@ -155,7 +155,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["env", "try", "frozen_lake", "--option", "sise=4"], "--option sise=4: frozen_lake has "),
         (["env", "try", "frozen_lake", "--option", "size=0"], "--option size=0: must be a whole"),
         (["env", "try", "frozen_lake", "--episodes", "0"], "must be at least 1"),
-        (["bench", "nope"], "no benchmark 'nope'; there is"),
+        (["bench", "nope"], "no such benchmark 'nope'; there are"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(lines, argv, message):
@@ -238,6 +238,17 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_what_happens_to_the_run_that_is_there(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.1"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "quickstart" / "config.toml").touch()
+    for argv in (["train", QUICKSTART, "--dry-run"], ["config", "check", QUICKSTART]):
+        shown = lines(*argv, "run.steps=1")[1]
+        assert "1 step, new run in runs/quickstart (the earlier run there is moved to " in shown
+        assert "runs/quickstart.2)\n" in shown
+
+
 def test_truncated_sampling_is_noted_in_the_plan_and_the_check(lines):
     said = "note: sampling.top_p = 0.9: the trainer's log-probs are of all tokens, not only of "
     for argv in (["train", QUICKSTART, "--dry-run"], ["config", "check", QUICKSTART]):
@@ -266,7 +277,7 @@ def test_a_run_is_resumed_with_its_own_config_and_overrides(lines, tmp_path):
     save_step(tmp_path, 3)
     code, out, _ = lines("train", "--resume", str(tmp_path), "run.seed=5", "--dry-run")
     assert code == 0
-    assert out.startswith(f"quickstart: 7 steps, goes on in {tmp_path}\n")
+    assert out.startswith(f"quickstart: 7 steps, resumed in {tmp_path}\n")
 
 
 def test_a_resumed_run_stays_in_its_own_directory(tmp_path):
@@ -391,7 +402,7 @@ def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, 
     monkeypatch.setattr(sys, "path", list(sys.path))
     code, _, err = lines("env", "try", "rubbish_env:Rubbish")
     assert code == 2
-    assert "breaks the Env contract: step() must return a finite reward" in err
+    assert "does not follow the Env protocol: step() must return a finite reward" in err
 
 
 def test_doctor_says_what_this_machine_can_run(lines):

@@ -80,9 +80,9 @@ def test_a_directory_in_use_is_refused_and_stays_as_it_is(refused, tmp_path):
     assert [path.name for path in directory.parent.iterdir()] == ["quickstart"]
 
 
-def test_a_dry_run_says_that_a_run_goes_on_elsewhere(capsys, tmp_path, monkeypatch):
+def test_a_dry_run_says_that_a_run_is_resumed_elsewhere(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_step(tmp_path / "m", 3)
     assert main(["train", QUICKSTART, "--resume", "m", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()[0]
-    assert shown.endswith("steps, goes on in runs/quickstart from m, which stays as it is")
+    assert shown.endswith("steps, resumed from m, which is not changed, in runs/quickstart")
