@@ -20,31 +20,74 @@ TOKEN_ENV = InvokerOptions().token_env
 
 def add_function(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.description = "Run reward functions elsewhere."
+    parser.description = "Serve reward functions over HTTP, or pack them for a cloud."
     actions = parser.add_subparsers(
         dest="action", required=True, parser_class=Parser, metavar="serve|package"
     )
-    about = "Serve reward functions over HTTP, as function platforms want it."
+    about = "Serve reward functions over HTTP, as function platforms expect it."
     serve = actions.add_parser("serve", description=about, help=about)
-    serve.add_argument("--host", default="127.0.0.1", help="address to serve on (this machine's)")
-    serve.add_argument("--port", type=int, help="0: any free one (default: PORT, else 8080)")
-    serve.add_argument("--token", default="", help="default: ROLLART_FUNCTION_TOKEN, or a new one")
-    serve.add_argument("--token-file", metavar="FILE", help="a file that holds the token")
-    serve.add_argument("--no-token", action="store_true", help="something in front checks callers")
-    serve.add_argument("--instances", type=int, default=0, help="most processes (default: cores)")
-    serve.add_argument("--concurrency", type=int, default=1, help="calls a process takes at once")
-    serve.add_argument("--timeout-s", type=float, default=60.0, help="of one call (default 60)")
-    serve.add_argument("--memory-mib", type=int, default=2048, help="of a process (default 2048)")
-    about = "Pack reward functions and what runs them."
+    serve.add_argument(
+        "--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)"
+    )
+    serve.add_argument(
+        "--port", type=int, help="listen on this port; 0 takes a free one (default: $PORT, or 8080)"
+    )
+    serve.add_argument(
+        "--token",
+        default="",
+        help="require this token (default: $ROLLART_FUNCTION_TOKEN, or a new one)",
+    )
+    serve.add_argument("--token-file", metavar="FILE", help="read the token from FILE")
+    serve.add_argument(
+        "--no-token", action="store_true", help="require no token, because a proxy checks callers"
+    )
+    serve.add_argument(
+        "--instances",
+        type=int,
+        default=0,
+        metavar="N",
+        help="use at most N processes (default: one per core)",
+    )
+    serve.add_argument(
+        "--concurrency", type=int, default=1, metavar="N", help="run N calls at once in a process"
+    )
+    serve.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="end a call after S seconds (default 60)",
+    )
+    serve.add_argument(
+        "--memory-mib",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="give a process N MiB (default 2048)",
+    )
+    about = "Pack reward functions and the code that runs them."
     package = actions.add_parser("package", description=about, help=about)
     package.add_argument(
-        "--lambda", dest="lambda_zip", metavar="OUT.zip", required=True, help="for AWS Lambda"
+        "--lambda",
+        dest="lambda_zip",
+        metavar="OUT.zip",
+        required=True,
+        help="write a package for AWS Lambda to OUT.zip",
     )
     package.add_argument(
-        "--include", action="append", default=[], metavar="PATH", help="more content, at the root"
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="add this file or directory to the package",
     )
     for action in (serve, package):
-        action.add_argument("functions", nargs="+", metavar="FUNCTION", help="module:function")
+        action.add_argument(
+            "functions",
+            nargs="+",
+            metavar="FUNCTION",
+            help="a shipped function, or module:function",
+        )
 
 
 def run_function(arguments: Namespace) -> int:
@@ -85,7 +128,7 @@ def _token(arguments: Namespace) -> tuple[str, str]:
     if sum(given) > 1:
         raise UserError("--token, --token-file and --no-token: use one of them")
     if arguments.no_token:
-        return "", "no token is wanted: whoever reaches this may call it"
+        return "", "no token is required: anyone who can reach this address may call it"
     if arguments.token:
         return arguments.token, "callers must show the token of --token"
     if arguments.token_file is not None:

@@ -34,10 +34,16 @@ LOG = "events.jsonl"
 def add_eval(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = "Measure a trained model on held-out episodes."
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="a run or a checkpoint in it")
+    parser.add_argument(
+        "path", metavar="RUN_OR_CHECKPOINT", help="the directory of a run, or of a checkpoint"
+    )
     add_overrides(parser)
-    parser.add_argument("--episodes", type=int, help="how many (default: the config's)")
-    parser.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="play N episodes (default: as in the config)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="sample at temperature T; 0 is greedy"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -65,10 +71,10 @@ def run_eval(arguments: Namespace) -> int:
 def add_replay(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = (
-        "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
+        "Feed a run's event log to the scheduler again and check that it gives the same commands, "
         "that every trajectory ended exactly once and that the staleness bound was kept."
     )
-    parser.add_argument("directory", metavar="RUN", help="a run's directory")
+    parser.add_argument("directory", metavar="RUN", help="the directory of a run")
     parser.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
