@@ -58,7 +58,7 @@ def test_a_run_that_saved_nothing_is_told_apart_from_one_at_work(refused, tmp_pa
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "config.toml").touch()
-    assert "it ended before anything was saved" in refused("eval", "run")
+    assert "the run ended before anything was saved" in refused("eval", "run")
     with lock_directory(directory):
         said = refused("eval", "run")
     assert said.startswith("run: holds no checkpoint yet; process ")

@@ -127,7 +127,7 @@ class Checkpointer:
         except UserError as error:
             left = checkpoints(self._directory)
             last = left[-1].name if left else "none"
-            self._warn(f"checkpoint failed, the run goes on (last good one: {last}): {error}")
+            self._warn(f"the checkpoint failed, the run continues (last good one: {last}): {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,8 +182,8 @@ def find_checkpoint(path: Path) -> Path:
     if not path.exists():
         raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
     raise StorageError(
-        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): it ended before "
-        "anything was saved; begin anew"
+        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): the run "
+        "ended before anything was saved; start a new one"
     )
 
 
@@ -208,7 +208,7 @@ def load_saved(directory: Path) -> Saved:
     if written.get("format") != FORMAT:
         raise ModelError(
             f"{directory}: written in format {written.get('format')}, not {FORMAT}, by another "
-            "version of rollart: go on with that one, or start from its weights (model.path)"
+            "version of rollart: resume with that one, or start from its weights (model.path)"
         )
     state = _read_part(directory, STATE, lambda: _STATE.decode((directory / STATE).read_bytes()))
     if type(state.scheduler.get("version")) is not int:
@@ -272,7 +272,7 @@ async def save_and_raise(
         last = _name_last(directory)
         raise UserError(f"{failure}; step {step} could not be saved ({why}); {last}") from failure
     raise UserError(
-        f"{failure}; step {step} is saved in {kept}: when that is mended, go on with: "
+        f"{failure}; step {step} is saved in {kept}: fix the cause, then resume with: "
         f"rollart train --resume {directory}"
     ) from failure
 

@@ -289,7 +289,7 @@ class TrainingRun:
         self.recorder.progress.message(f"run directory: {self.directory}")
         if self.interrupts:
             self.recorder.progress.message(
-                f"stopped at step {scheduler.optimizer}; go on with: "
+                f"stopped at step {scheduler.optimizer}; resume with: "
                 f"rollart train --resume {self.directory}",
                 style="bold",
             )
@@ -300,7 +300,9 @@ class TrainingRun:
         was_evaluated = self.evaluations is not None and self.evaluations.interrupt()
         is_orderly = self.controller is not None or was_evaluated or self.is_saving
         if self.interrupts == 1 and is_orderly:
-            self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
+            self.recorder.progress.message(
+                "stopping, a checkpoint is written; press Ctrl-C again to stop at once"
+            )
             if self.controller is not None:
                 self.controller.stop()
         else:

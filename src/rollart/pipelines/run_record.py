@@ -125,11 +125,11 @@ def _is_own(config: Config, saved: Saved) -> bool:
 def _going_on(config: Config, saved: Saved, before: Config | None) -> Iterator[str]:
     """Yield what a person should know who has a run go on."""
     step, steps = saved.scheduler["version"], config.run.steps
-    apart = f" in {config.run.path}; the run it is of stays as it is"
+    apart = f" in {config.run.path}; the run it belongs to is not changed"
     where = "" if _is_own(config, saved) else apart
-    yield f"going on from {saved.directory} (step {step} of {steps}){where}"
+    yield f"resuming from {saved.directory} (step {step} of {steps}){where}"
     if step == steps:
-        yield "nothing is left to train: give a larger run.steps to train on"
+        yield "nothing is left to train: raise run.steps to train more"
     places = ("run.directory", "run.import_paths", "run.name")
     changes = [] if before is None else changed_values(before, config)
     for change in changes:
