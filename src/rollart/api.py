@@ -192,7 +192,7 @@ def train(
     """Train an agent and return the run; see `load_config` for the arguments.
 
     With `resume`, a run or one of its checkpoints, training continues there; without a `source`,
-    with that run's own config and in its directory. Ctrl-C stops in order and saves a checkpoint;
+    with that run's own config and in its directory. Ctrl-C stops the run and saves a checkpoint;
     the summary then says `interrupted`. Works in a notebook, where an event loop is running.
 
     Example:
@@ -371,7 +371,7 @@ def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], bool] = l
 
     `work` runs an event loop itself, which a thread can do once at a time. A Ctrl-C while the
     thread works is passed to `interrupt`, which may be called from any thread and says whether it
-    stops the work in order; otherwise the caller stops waiting for it.
+    ends the work; otherwise the caller stops waiting for it.
     """
     try:
         asyncio.get_running_loop()

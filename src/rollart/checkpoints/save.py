@@ -7,7 +7,7 @@ that refuses costs that checkpoint, with a message; the run and the checkpoints 
 
 The last save of a run: what was trained outlives what broke, if the trainer does.
 
-Where it cannot be made, that is told before anything else, with the checkpoint there is.
+If it cannot be written, that is reported first, with the checkpoint there is.
 """
 
 import asyncio
@@ -188,7 +188,7 @@ def find_checkpoint(path: Path) -> Path:
 
 
 def set_aside_later(checkpoint: Path) -> list[Path]:
-    """Rename the checkpoints beside and after the one a run goes on from; return their new names.
+    """Rename the checkpoints after the one that is resumed; return their new names.
 
     They belong to a course of the run that is given up: found by number, they would be taken for
     newer than what is written from here on, which would be pruned instead of them.
@@ -260,7 +260,7 @@ _SAVE_S = 300.0
 async def save_and_raise(
     failure: UserError, controller: Controller, checkpointer: Checkpointer, directory: Path
 ) -> NoReturn:
-    """Save a run that failed between two events; raise the failure, with how to go on."""
+    """Save a run that failed between two events; raise the failure, with how to resume."""
     step = controller.scheduler.optimizer
     if isinstance(failure, ClusterError) or controller.stepping.is_under_way:
         raise failure

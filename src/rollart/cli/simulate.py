@@ -137,7 +137,7 @@ def readable(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_table(rows: Sequence[StepRow], *, has_tokens: bool = True) -> list[dict[str, Any]]:
-    """Return the rows as a table shows them; a log alone does not tell all tokens trained."""
+    """Return the rows as a table shows them; a log alone does not have all tokens trained."""
     return [
         {
             "step": row.step,

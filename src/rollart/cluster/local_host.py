@@ -2,7 +2,7 @@
 
 Every actor has one thread, which makes it and runs its calls in order: the event loop is never
 blocked, and an actor never runs two calls at a time. For an actor in a child process the thread
-writes the call and waits for the reply; everything else is the same, and a class cannot tell where
+writes the call and waits for the reply; everything else is the same, and a class cannot see where
 it runs. Arguments belong to the actor until the call is answered. Cancelling an await drops a call
 that has not started; one that has started runs to its end, and its result is dropped.
 
@@ -99,7 +99,7 @@ class BlockingActor(Protocol):
         ...
 
     def close(self) -> None:
-        """End in order."""
+        """End the process after the calls that are under way."""
         ...
 
     def kill(self) -> None:

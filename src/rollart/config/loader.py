@@ -192,7 +192,7 @@ def _neighbours(path: Path) -> str:
         if not names:
             continue
         stems = [name.removesuffix(".toml") for name in names]
-        if near := difflib.get_close_matches(path.stem, stems, n=1):
+        if near := difflib.get_close_matches(path.stem, stems, n=1, cutoff=0.75):
             return f"; did you mean {directory / near[0]}.toml?"
         shown = ", ".join(names[:_MOST_NAMES])
         more = len(names) - _MOST_NAMES

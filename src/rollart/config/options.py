@@ -54,7 +54,7 @@ class RewardPart:
 
 
 def check_parts(parts: Mapping[str, RewardPart]) -> None:
-    """Refuse names of parts that could not be told apart in the metrics."""
+    """Refuse names of parts that the metrics could not show."""
     for name in parts:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             fix = "name parts with letters, digits, '_' and '-'"

@@ -61,7 +61,7 @@ class Config(RuleSections):
     """
 
     run: RunOptions = field(default_factory=RunOptions)
-    """What a run is called, how long it is, what it leaves behind."""
+    """What a run is called, how long it is, which files it writes."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The policy: a tiny built-in model or any Hugging Face checkpoint."""
     tasks: Mapping[str, TaskOptions]

@@ -2,8 +2,8 @@
 
     trainer ranks ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
 
-Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to end in order,
-with a checkpoint; a second one ends at once.
+Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to finish,
+with a checkpoint; a second one ends the run at once.
 
 Training from a config: what is checked before it, and the run itself to its end.
 """
@@ -235,7 +235,7 @@ class TrainingRun:
     async def _save_last(
         self, checkpointer: Checkpointer, scheduler: Scheduler
     ) -> StorageError | None:
-        """Save an orderly end; a disk that refuses is told after everything else is safe."""
+        """Save the last checkpoint; return the error of a disk that refuses it."""
         try:
             if scheduler.ending is not None and not scheduler.training:
                 await checkpointer.save(scheduler)
@@ -329,7 +329,7 @@ def train(
     resume: Path | None = None,
     begun: Callable[[TrainingRun], None] = lambda _: None,
 ) -> int:
-    """Run a config to its end, or go on from a checkpoint; return the exit code.
+    """Run a config to its end, or resume from a checkpoint; return the exit code.
 
     `begun` is given the run before its first step, so that another thread can interrupt it.
     """
@@ -384,7 +384,7 @@ def _train(
         recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
         code = run.exit_code
     except BaseException as error:
-        with contextlib.suppress(StorageError):  # a full disk has been told
+        with contextlib.suppress(StorageError):  # a full disk was reported already
             recorder.close()
         if isinstance(error, DamagedError) and saved is not None:
             raise blame(saved.directory, str(error)) from error

@@ -36,7 +36,7 @@ _OUT_OF_MEMORY_CODE = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What an instance is told before its first call."""
+    """What an instance receives before its first call."""
 
     path: tuple[str, ...]
     """Where it imports from."""

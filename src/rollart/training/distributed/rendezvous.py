@@ -1,9 +1,9 @@
 """Where ranks meet: a table of addresses on the first rank's machine, reached over TCP.
 
-The first rank listens before anyone else is told where, on the one address the others reach it by
-and no other: on loopback where all ranks are on one machine. A meeting serves one group of ranks
-once; a group made again meets anew. The data connections that follow use the interface of each
-rank's own address.
+The first rank listens before the others learn the address, and only on the address they reach it
+by: on loopback where all ranks are on one machine. A meeting serves one group of ranks once; a
+group that is made again has a new meeting. The data connections that follow use the interface of
+each rank's own address.
 
 Addresses: where the ranks of a trainer reach each other.
 """
@@ -64,7 +64,7 @@ def enter_meeting(rendezvous: str, *, ranks: int, timeout_s: float) -> Any:
 
 
 def use_interface_of(address: str) -> None:
-    """Let collectives talk over the interface that has an address, unless told otherwise."""
+    """Let collectives talk over the interface that has an address, unless the user chose one."""
     name = _interface_of(address)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
