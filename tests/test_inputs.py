@@ -178,9 +178,9 @@ def only_error(said: str) -> str:
         ),
         (
             ["config", "check", "small.toml", "model.warm_start=true"],
-            "tasks.game.env = 'my_games:Fine': has no method suggest() -> str, whose "
-            "str, and it has none; add one, or set model.warm_start=false, or "
-            "model.warm_start_noise=1",
+            "tasks.game.env = 'my_games:Fine': has no method suggest() -> str, whose actions "
+            "the warm start of a tiny model imitates: add one, set model.warm_start=false, or "
+            "set model.warm_start_noise=1 to imitate random actions",
         ),
         (
             ["train", "small.toml", "model.path=tiny:7B"],
@@ -203,9 +203,9 @@ def only_error(said: str) -> str:
         (["train", "--resume", "nowhere"], "--resume nowhere: no such directory"),
         (
             ["train", "small.toml", "--resume", "empty"],
-            "--resume empty: is no run's directory (it holds neither config.toml nor checkpoints/)",
+            "--resume empty: is neither a run's directory (no config.toml and no checkpoints/)",
         ),
-        (["eval", "empty"], "empty: is no run's directory"),
+        (["eval", "empty"], "empty: is neither a run's directory"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )

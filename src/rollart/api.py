@@ -348,7 +348,7 @@ def check_saved(path: Path, *, given: str) -> None:
     _check_directory(path, given=given)
     if not any((path / name).exists() for name in (STATE, CONFIG, CHECKPOINTS)):
         raise UserError(
-            f"{given}: is no run's directory (it holds neither {CONFIG} nor {CHECKPOINTS}/) and no "
+            f"{given}: is neither a run's directory (no {CONFIG} and no {CHECKPOINTS}/) nor a "
             f"checkpoint (no {STATE}); name one, e.g. runs/quickstart"
         )
     holder = find_holder(path)

@@ -122,7 +122,11 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
     [
         (["trian"], "; did you mean train?\ntry: rollart --help"),
         (["config", "exlain"], "; did you mean explain?\ntry: rollart config --help"),
-        (["xyzzy"], "'doctor')\ntry: rollart --help"),
+        (
+            ["xyzzy"],
+            "no such command 'xyzzy'; use train, eval, replay, config, env, pools, plan, simulate, "
+            "function, bench, doctor\ntry: rollart --help",
+        ),
         (["train"], "name a config file"),
         (["train", "no.toml"], "no.toml: no such config file"),
         (["train", QUICKSTART, "steps=1"], "did you mean run.steps? (on the command line)"),
@@ -133,7 +137,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
             "cannot be used as the run's",
         ),
         (["train", QUICKSTART, "model.path=./nope"], "no such directory"),
-        (["config", "check"], "the following arguments are required: CONFIG\n"),
+        (["config", "check"], "missing argument: CONFIG\n"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),
         (["train", QUICKSTART, "run.steps=many"], "run.steps = 'many': must be a whole number"),
         (["train", QUICKSTART, "tasks.lake.env=pond"], "tasks.lake.env = 'pond': "),
@@ -147,7 +151,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["eval", str(ROOT), "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
         (["eval", str(ROOT), "--temperature", "nan"], "--temperature nan: must be at least 0 and "),
         (["eval", str(ROOT), "--temperature", "inf"], "--temperature inf: must be at least 0 and "),
-        (["eval", str(ROOT), "--episodes", "x"], "invalid int value: 'x'"),
+        (["eval", str(ROOT), "--episodes", "x"], "--episodes x: must be a whole number"),
         (["replay", "no-such-run"], "no-such-run: no such directory"),
         (["config", "explain", "run.stepz"], "did you mean run.steps?"),
         (["env", "try", "frozen_lak"], "did you mean frozen_lake?"),
@@ -155,6 +159,11 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["env", "try", "frozen_lake", "--option", "sise=4"], "--option sise=4: frozen_lake has "),
         (["env", "try", "frozen_lake", "--option", "size=0"], "--option size=0: must be a whole"),
         (["env", "try", "frozen_lake", "--episodes", "0"], "must be at least 1"),
+        (["eval"], "missing argument: RUN_OR_CHECKPOINT\ntry: rollart eval --help"),
+        (["train", "--resume"], "--resume: give it a value\ntry: rollart train --help"),
+        (["env", "try", "frozen_lake", "--player", "x"], "--player x: must be random or scripted"),
+        (["config", "shwo"], "no such action 'shwo'; did you mean show?"),
+        (["bench", "modse"], "no such benchmark 'modse'; did you mean modes?"),
         (["bench", "nope"], "no such benchmark 'nope'; there are"),
     ],
 )

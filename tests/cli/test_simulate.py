@@ -170,7 +170,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
         (["tasks.web.profile.like=pond"], "tasks.web.profile.like = 'pond': not known"),
         (["--steps", "0"], "run.steps = 0: must be at least 1"),
         (["--engine-mtbf", "-1"], "--engine-mtbf -1: must be at least 0 seconds"),
-        (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["--steps", "many"], "--steps many: must be a whole number"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, message):

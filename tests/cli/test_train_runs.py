@@ -47,7 +47,7 @@ def test_a_file_is_no_run(refused, tmp_path, argv, given):
 def test_a_directory_that_is_no_run_is_not_said_to_be_one_that_ended(refused, tmp_path):
     (tmp_path / "photos").mkdir()
     said = (
-        "photos: is no run's directory (it holds neither config.toml nor checkpoints/) and no "
+        "photos: is neither a run's directory (no config.toml and no checkpoints/) nor a "
         "checkpoint (no run.json); name one, e.g. runs/quickstart"
     )
     assert refused("eval", "photos") == said

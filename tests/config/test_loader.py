@@ -282,6 +282,12 @@ def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
     assert refusal(broken) == "run.toml: not UTF-8 text: invalid start byte"
 
 
+def test_an_extended_file_that_is_not_there_is_named_with_the_one_that_extends_it(write):
+    assert "zzzz.toml: no such config file (run.toml extends it)" in refusal(
+        write(f'extends = "zzzz.toml"\n{LAKE}')
+    )
+
+
 def test_files_that_extend_each_other_in_a_circle_are_refused(write):
     write('extends = "run.toml"\n', "base.toml")
     message = refusal(write('extends = "base.toml"\n'))

@@ -14,6 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -54,7 +55,9 @@ def run_bench(arguments: Namespace) -> int:
         say_table({name: _about(path) for name, path in names.items()}, indent="  ")
         return 0
     if arguments.name not in names:
-        raise UserError(f"no such benchmark {arguments.name!r}; there are {', '.join(names)}")
+        near = get_close_matches(arguments.name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise UserError(f"no such benchmark {arguments.name!r}; {hint}")
     result = _measure(directory, arguments.name, effort=arguments.effort)
     if arguments.json:
         say(json.dumps(result))

@@ -72,8 +72,9 @@ def add_env(parser: ArgumentParser) -> None:
 def run_env(arguments: Namespace) -> int:
     """Play episodes, show each turn, sum up."""
     sys.path.insert(0, str(Path.cwd()))
-    if arguments.episodes < 1 or arguments.max_turns < 1:
-        raise UserError("--episodes and --max-turns must be at least 1")
+    for name in ("episodes", "max_turns"):
+        if (value := getattr(arguments, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     options = dict(_option(each) for each in arguments.option)
     player = RandomPlayer() if arguments.player == "random" else NoisyPlayer(noise=0.0)
     plays: list[Play] = []

@@ -10,12 +10,20 @@ from pathlib import Path
 from rollart.cli.output import say
 from rollart.cli.parser import Parser
 from rollart.control.autoscaling import Scaling
-from rollart.errors import UserError
+from rollart.errors import ConfigError, UserError
 from rollart.rewards.invoke.lambda_package import HANDLER, write_lambda_package
 from rollart.rewards.invoke.options import CallLimits, InvokerOptions
 from rollart.rewards.invoke.server import ServeOptions, bind, default_port, serve
 
 TOKEN_ENV = InvokerOptions().token_env
+_FLAGS = {
+    "port": "--port",
+    "max_instances": "--instances",
+    "concurrency": "--concurrency",
+    "timeout_s": "--timeout-s",
+    "memory_bytes": "--memory-mib",
+}
+"""The flag that sets a field."""
 
 
 def add_function(parser: ArgumentParser) -> None:
@@ -100,7 +108,26 @@ def run_function(arguments: Namespace) -> int:
 
 def _serve(arguments: Namespace) -> int:
     token, origin = _token(arguments)
-    options = ServeOptions(
+    try:
+        options = _serve_options(arguments, token)
+    except ConfigError as error:
+        flag = _FLAGS.get(error.field.rpartition(".")[2])
+        if flag is None:
+            raise
+        given = getattr(arguments, flag.removeprefix("--").replace("-", "_"))
+        raise UserError(f"{flag} {given}: {error.fix}") from error
+    listener = bind(options)
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    say(f"serving {', '.join(options.functions)} at http://{host}:{listener.getsockname()[1]}/")
+    say(origin)
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):  # the usual way to end it
+        serve(options, listener)
+    return 0
+
+
+def _serve_options(arguments: Namespace, token: str) -> ServeOptions:
+    return ServeOptions(
         functions=tuple(arguments.functions),
         host=arguments.host,
         port=default_port() if arguments.port is None else arguments.port,
@@ -112,14 +139,6 @@ def _serve(arguments: Namespace) -> int:
         ),
         limits=CallLimits(timeout_s=arguments.timeout_s, memory_bytes=arguments.memory_mib * 2**20),
     )
-    listener = bind(options)
-    host = f"[{options.host}]" if ":" in options.host else options.host
-    say(f"serving {', '.join(options.functions)} at http://{host}:{listener.getsockname()[1]}/")
-    say(origin)
-    sys.stdout.flush()
-    with suppress(KeyboardInterrupt):  # the usual way to end it
-        serve(options, listener)
-    return 0
 
 
 def _token(arguments: Namespace) -> tuple[str, str]:

@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report a wrong command line."""
         message = message.replace(", key=value", "")  # there may be none of them
-        raise UserError(f"{message}{_guess(message)}\ntry: {self.prog} --help")
+        raise UserError(f"{_reword(message)}\ntry: {self.prog} --help")
 
 
 class TopParser(Parser):
@@ -153,12 +153,30 @@ def _load(name: str) -> ModuleType:
     return importlib.import_module(f"{COMMAND_PACKAGE}.{COMMANDS[name].module}")
 
 
-def _guess(message: str) -> str:
-    """Return which of the choices was meant, where argparse names a wrong one and the choices."""
-    if found := re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message):
-        near = get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
-        return f"; did you mean {near[0]}?" if near else ""
-    return ""
+def _reword(message: str) -> str:
+    """Return what argparse says about a wrong command line in the words of the other messages."""
+    if found := re.fullmatch(
+        r"argument (.+?): invalid choice: '(.*)' \(choose from (.+)\)", message
+    ):
+        name, given, choices = found[1], found[2], re.findall(r"[\w-]+", found[3])
+        near = get_close_matches(given, choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(choices)}"
+        if name.startswith("-"):
+            return f"{name} {given}: must be {' or '.join(choices)}"
+        return f"no such {_noun(name)} {given!r}; {hint}"
+    if found := re.fullmatch(r"argument (.+?): invalid (int|float) value: '(.*)'", message):
+        wanted = "a whole number" if found[2] == "int" else "a number"
+        return f"{found[1]} {found[3]}: must be {wanted}"
+    if found := re.fullmatch(r"argument (.+?): expected one argument", message):
+        return f"{found[1]}: give it a value"
+    if found := re.fullmatch(r"the following arguments are required: (.+)", message):
+        return f"missing argument: {found[1]}"
+    return message
+
+
+def _noun(name: str) -> str:
+    """Return what a positional argument with choices is: the command, or an action of one."""
+    return "command" if name == "COMMAND" else "action"
 
 
 def _unknown(arguments: argparse.Namespace, argument: str) -> str:

@@ -43,7 +43,9 @@ def run_pools(arguments: Namespace) -> int:
     path = Path(arguments.what)
     if path.is_dir():
         if arguments.overrides:
-            raise UserError(f"{arguments.overrides[0]}: a run's config is what it was")
+            raise UserError(
+                f"{arguments.overrides[0]}: a run that was made takes no overrides: leave it out"
+            )
         say(render_bindings(read_bindings(path)))
         if (path / LOG).exists():
             say()

@@ -51,7 +51,7 @@ def run_eval(arguments: Namespace) -> int:
     """Evaluate and print the figures."""
     path = Path(arguments.path)
     if not path.exists():
-        raise UserError(f"{path}: no such run or checkpoint")
+        raise UserError(f"{path}: no such run or checkpoint; name one, e.g. runs/quickstart")
     if arguments.episodes is not None and arguments.episodes < 1:
         raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
     if arguments.temperature is not None and not 0 <= arguments.temperature < inf:
@@ -83,7 +83,8 @@ def run_replay(arguments: Namespace) -> int:
     """Replay a run and print what was proved."""
     directory = Path(arguments.directory)
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory; name a run, e.g. runs/quickstart")
+        wrong = "is a file" if directory.exists() else "no such directory"
+        raise UserError(f"{directory}: {wrong}; name a run's directory, e.g. runs/quickstart")
     figures = replay(directory)
     if arguments.trace is not None:
         parts = read_log(directory / LOG)

@@ -153,7 +153,7 @@ def _read_file(path: Path, layered: Layered, *, chain: tuple[Path, ...]) -> None
     if resolved in chain:
         names = " -> ".join(str(each.name) for each in (*chain, resolved))
         raise ConfigError("extends", str(path), f"files extend each other in a circle: {names}")
-    text = _read_text(path)
+    text = _read_text(path, extended_by=chain[-1] if chain else None)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -170,12 +170,12 @@ def _read_file(path: Path, layered: Layered, *, chain: tuple[Path, ...]) -> None
     layered.add(table, origins=origins)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, *, extended_by: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = _neighbours(path)
-        raise UserError(f"{path}: no such config file{hint}") from None
+        named = "" if extended_by is None else f" ({extended_by.name} extends it)"
+        raise UserError(f"{path}: no such config file{named}{_neighbours(path)}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory; name a TOML file in it") from None
     except OSError as error:

@@ -192,7 +192,7 @@ class TaskOptions:
     """
 
     env: Annotated[str, NonEmpty('name an environment, or "module:Class"')]
-    """frozen_lake, calculator, number_guess; your own: "module:Class" or "path/to/file.py:Class".
+    """frozen_lake, calculator, number_guess, or your own as "module:Class" or "file.py:Class".
 
     Modules are found next to the config; paths start where the command was started."""
     domain: str = ""
@@ -204,7 +204,7 @@ class TaskOptions:
     max_tokens: Annotated[int, AtLeast(2)] = 1024
     """Tokens, read and sampled, after which an episode is cut off."""
     player: str = "turns"
-    """What plays its attempts: "turns" talks with the model turn by turn; your own:
+    """What plays its attempts: "turns" talks with the model turn by turn; or your own as
     "module:Class" or "path/to/file.py:Class" (docs/extend.md)."""
     parser: Annotated[
         str, Matches(r"([\w.]+:\w+)?", 'must read "module:function", or be empty')
@@ -239,7 +239,7 @@ class EngineOptions:
     """
 
     name: Annotated[str, NonEmpty('name an engine, or "module:Class"')] = "torch"
-    """torch, scripted (random tokens, no model); your own: "module:Class" or "file.py:Class"."""
+    """torch, scripted (random tokens), or your own as "module:Class" or "file.py:Class"."""
     replicas: Annotated[int, AtLeast(1)] = 1
     """Engines that serve at once."""
     torch: TorchEngineOptions = field(default_factory=TorchEngineOptions)
