@@ -34,61 +34,10 @@ def add_function(parser: ArgumentParser) -> None:
     )
     about = "Serve reward functions over HTTP, as function platforms expect it."
     serve = actions.add_parser("serve", description=about, help=about)
-    serve.add_argument(
-        "--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)"
-    )
-    serve.add_argument(
-        "--port", type=int, help="listen on this port; 0 takes a free one (default: $PORT, or 8080)"
-    )
-    serve.add_argument(
-        "--token",
-        default="",
-        help="require this token (default: $ROLLART_FUNCTION_TOKEN, or a new one)",
-    )
-    serve.add_argument("--token-file", metavar="FILE", help="read the token from FILE")
-    serve.add_argument(
-        "--no-token", action="store_true", help="require no token, because a proxy checks callers"
-    )
-    serve.add_argument(
-        "--instances",
-        type=int,
-        default=0,
-        metavar="N",
-        help="use at most N processes (default: one per core)",
-    )
-    serve.add_argument(
-        "--concurrency", type=int, default=1, metavar="N", help="run N calls at once in a process"
-    )
-    serve.add_argument(
-        "--timeout-s",
-        type=float,
-        default=60.0,
-        metavar="S",
-        help="end a call after S seconds (default 60)",
-    )
-    serve.add_argument(
-        "--memory-mib",
-        type=int,
-        default=2048,
-        metavar="N",
-        help="give a process N MiB (default 2048)",
-    )
+    _add_serving(serve)
     about = "Pack reward functions and the code that runs them."
     package = actions.add_parser("package", description=about, help=about)
-    package.add_argument(
-        "--lambda",
-        dest="lambda_zip",
-        metavar="OUT.zip",
-        required=True,
-        help="write a package for AWS Lambda to OUT.zip",
-    )
-    package.add_argument(
-        "--include",
-        action="append",
-        default=[],
-        metavar="PATH",
-        help="add this file or directory to the package",
-    )
+    _add_packing(package)
     for action in (serve, package):
         action.add_argument(
             "functions",
@@ -96,6 +45,65 @@ def add_function(parser: ArgumentParser) -> None:
             metavar="FUNCTION",
             help="a shipped function, or module:function",
         )
+
+
+def _add_serving(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="listen on this address (default: 127.0.0.1)"
+    )
+    parser.add_argument(
+        "--port", type=int, help="listen on this port; 0 takes a free one (default: $PORT, or 8080)"
+    )
+    parser.add_argument(
+        "--token",
+        default="",
+        help="require this token (default: $ROLLART_FUNCTION_TOKEN, or a new one)",
+    )
+    parser.add_argument("--token-file", metavar="FILE", help="read the token from FILE")
+    parser.add_argument(
+        "--no-token", action="store_true", help="require no token, because a proxy checks callers"
+    )
+    parser.add_argument(
+        "--instances",
+        type=int,
+        default=0,
+        metavar="N",
+        help="use at most N processes (default: one per core)",
+    )
+    parser.add_argument(
+        "--concurrency", type=int, default=1, metavar="N", help="run N calls at once in a process"
+    )
+    parser.add_argument(
+        "--timeout-s",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="end a call after S seconds (default 60)",
+    )
+    parser.add_argument(
+        "--memory-mib",
+        type=int,
+        default=2048,
+        metavar="N",
+        help="give a process N MiB (default 2048)",
+    )
+
+
+def _add_packing(parser: ArgumentParser) -> None:
+    parser.add_argument(
+        "--lambda",
+        dest="lambda_zip",
+        metavar="OUT.zip",
+        required=True,
+        help="write a package for AWS Lambda to OUT.zip",
+    )
+    parser.add_argument(
+        "--include",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="add this file or directory to the package",
+    )
 
 
 def run_function(arguments: Namespace) -> int:
