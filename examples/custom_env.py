@@ -5,7 +5,7 @@ from random import Random
 
 
 class Guess:
-    """The agent names a number and is told whether it was too low or too high."""
+    """The agent names a number and reads whether it was too low or too high."""
 
     def __init__(self, highest: int = 20) -> None:
         self.info = {"actions": [str(n + 1) for n in range(highest)]}  # for the random player

@@ -3,8 +3,8 @@
 Name a function as `rewards:short_and_right` in a config next to this file, or anywhere as
 `examples/rewards.py:short_and_right`. See math_rewards.toml and code_rewards.toml.
 
-Functions that score code want a sandbox in the process that runs them. `rollart train` tells its
-own processes; where a function is served elsewhere, set there
+Functions that score code want a sandbox in the process that runs them. `rollart train` gives
+one to its own processes; where a function is served elsewhere, set there
 ROLLART_REWARD_SETUP=examples/rewards.py:offer_sandbox
 """
 

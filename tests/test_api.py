@@ -238,6 +238,43 @@ def test_a_script_that_is_imported_for_its_class_does_not_train_again(tmp_path):
         load_module(str(script), field="algorithm.type")
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"step": 3}, "step = 3: unknown keyword; did you mean steps?"),
+        ({"lr": 1.0}, 'lr = 1.0: unknown keyword; did you mean training={"learning_rate": …}?'),
+        ({"zzz": 1}, "zzz = 1: unknown keyword; there are the keys of [run] and the sections aff"),
+        (
+            {"algorithm": "rloo"},
+            'algorithm = \'rloo\': is a section; did you mean algorithm={"type": "rloo"}?',
+        ),
+    ],
+)
+def test_a_wrong_keyword_is_answered_with_the_python_that_was_meant(changes, message):
+    for source in (None, ROOT / "examples" / "quickstart.toml"):
+        with pytest.raises(ConfigError) as caught:
+            rollart.load_config(source, env="frozen_lake", **changes)
+        assert str(caught.value).startswith(message)
+
+
+def test_a_class_that_the_interpreter_does_not_keep_is_refused_with_the_way_out():
+    """The asyncio REPL runs what is typed in a namespace of its own."""
+    lines = ["import rollart", "class Toy: pass", "", "rollart.load_config(env=Toy)", ""]
+    done = subprocess.run(
+        [sys.executable, "-m", "asyncio"],
+        input="\n".join(lines),
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (
+        "env = '__main__:Toy': this interpreter does not keep Toy in the module __main__, as "
+        "python, IPython and Jupyter do: write Toy to a file, e.g. mine.py, and import it from "
+        "there"
+    ) in done.stderr
+
+
 def test_an_object_for_another_process_is_refused_if_a_script_has_it():
     def score(trajectory):
         return 1.0

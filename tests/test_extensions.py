@@ -158,8 +158,13 @@ def test_an_unknown_name_is_answered_with_the_nearest_and_with_how_to_name_ones_
     known = known_names(kind)[0]
     with pytest.raises(ConfigError) as caught:
         find(kind, f"{known}x", field="a.field")
-    assert str(caught.value).startswith(f"a.field = '{known}x': did you mean {known}? shipped: ")
-    assert "your own: module:Object" in str(caught.value)
+    said = str(caught.value)
+    noun = {"env": "environment", "reward": "reward function", "store": "weight store"}.get(
+        kind, kind
+    )
+    assert said.startswith(f"a.field = '{known}x': no such {noun}; did you mean {known}? Shipped: ")
+    own = "function" if kind == "reward" else "Class"
+    assert said.endswith(f"; or name your own as module:{own} or path/to/file.py:{own}")
 
 
 def test_an_installed_package_gives_its_objects_names(tmp_path, monkeypatch):

@@ -39,6 +39,12 @@ BOTTOM = ("errors", "types", "events", "ports", "training_ports", "clock", "seed
 HEAVY = ("torch", "transformers", "ray", "matplotlib", "tensorboardX")
 UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support"}
 """Folders of tests that are not of the package."""
+AVOIDED = re.compile(
+    r"\b(go on|goes on|going on|went on|gone|told|tell|tells|anew|mend|mended|be had|whoever|"
+    r"in vain|left behind|leaves? behind|of none|(stop|stops|stopping|end|ends|ending) in order)\b",
+    re.IGNORECASE,
+)
+"""Words that docstrings, comments and messages do without."""
 WHOLE = {
     "contract_suite",
     "engine_contract",
@@ -184,6 +190,30 @@ def test_modules_are_nouns():
         if file.stem.endswith("ing") and file.stem not in NOUNS_IN_ING
     ]
     assert len(gerunds) <= MOST_GERUNDS, gerunds
+
+
+def test_the_source_does_without_the_words_that_the_house_avoids():
+    wrong = [
+        f"{relative(file)}:{number}: {line.strip()}"
+        for file in FILES
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1)
+        if AVOIDED.search(line)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_word_of_the_glossary_is_used_in_the_source():
+    """A word is used if its parts follow each other in a class, a name or a sentence."""
+    rows = (ROOT / "docs" / "words.md").read_text(encoding="utf-8").splitlines()
+    words = [found[1] for row in rows if (found := re.match(r"\| \*\*(.+?)\*\*", row))]
+    assert len(words) > 60
+    source = "\n".join(file.read_text(encoding="utf-8") for file in FILES)
+    unused = [
+        word
+        for word in words
+        if not re.search(rf"(?i){'[ _-]?'.join(map(re.escape, word.split()))}", source)
+    ]
+    assert not unused
 
 
 def test_no_modules_import_each_other_in_a_circle():

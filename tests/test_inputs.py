@@ -158,7 +158,7 @@ def only_error(said: str) -> str:
         (["train", "smal.toml"], "smal.toml: no such config file; "),
         (
             ["train", "small.toml", "tasks.game.env=frozen_lak"],
-            "tasks.game.env = 'frozen_lak': did you mean frozen_lake?",
+            "tasks.game.env = 'frozen_lak': no such environment; did you mean frozen_lake?",
         ),
         (
             ["train", "small.toml", "tasks.game.env=my_games:Fin"],
@@ -178,9 +178,9 @@ def only_error(said: str) -> str:
         ),
         (
             ["config", "check", "small.toml", "model.warm_start=true"],
-            "tasks.game.env = 'my_games:Fine': the warm start imitates its method suggest() -> "
-            "str, and it has none; add one, or set model.warm_start=false, or "
-            "model.warm_start_noise=1",
+            "tasks.game.env = 'my_games:Fine': has no method suggest() -> str, whose actions "
+            "the warm start of a tiny model imitates: add one, set model.warm_start=false, or "
+            "set model.warm_start_noise=1 to imitate random actions",
         ),
         (
             ["train", "small.toml", "model.path=tiny:7B"],
@@ -203,9 +203,9 @@ def only_error(said: str) -> str:
         (["train", "--resume", "nowhere"], "--resume nowhere: no such directory"),
         (
             ["train", "small.toml", "--resume", "empty"],
-            "--resume empty: is no run's directory (it holds neither config.toml nor checkpoints/)",
+            "--resume empty: is neither a run's directory (no config.toml and no checkpoints/)",
         ),
-        (["eval", "empty"], "empty: is no run's directory"),
+        (["eval", "empty"], "empty: is neither a run's directory"),
     ],
     ids=lambda value: " ".join(value[1:]) if isinstance(value, list) else "",
 )
@@ -338,7 +338,7 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     assert "the disk is full" in message
     assert message.endswith("; the last checkpoint is full/checkpoints/step-000001")
     assert "untouched" not in said
-    assert "checkpoint failed, the run goes on (last good one: step-000001)" in said
+    assert "the checkpoint failed, the run continues (last good one: step-000001)" in said
     assert json.loads((home / "full" / "summary.json").read_text())["steps"] == 3
     [left] = checkpoints(small_disk)
     assert load_saved(left).scheduler["version"] == 1

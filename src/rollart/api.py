@@ -2,7 +2,7 @@
 
 Every function takes a config as a TOML file, as a mapping of sections, as a `Config`, or as
 keyword arguments alone, and returns values that need no files to be read. Wherever a config names
-an object as "module:Object", Python code may give the object itself, a class of the notebook too;
+an object as "module:Class", Python code may give the object itself, a class of the notebook too;
 reward functions and weight stores run in other processes and must be in a module.
 The command line calls the same functions, so both refuse the same mistakes with the same message.
 
@@ -29,7 +29,8 @@ from rollart.checkpoints.resume import check_resumed
 from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.config import Config, RunOptions, add_import_paths, check_names, dump_toml
 from rollart.config.checks import check_places
-from rollart.config.loader import parse_config
+from rollart.config.fields import keys_of
+from rollart.config.loader import NAMING, nearest_keys, parse_config
 from rollart.config.writer import toml_value
 from rollart.errors import ConfigError, UserError
 from rollart.models.files import check_files, local_model
@@ -57,6 +58,7 @@ Source: TypeAlias = "Config | Mapping[str, Any] | Path | str | None"
 """A config: loaded, as sections by name, as the path of a TOML file, or none but the defaults."""
 T = TypeVar("T")
 _RUN_KEYS = frozenset(each.name for each in dataclasses.fields(RunOptions))
+_SECTIONS = tuple(sorted(keys_of(Config)))
 _ELSEWHERE = re.compile(r"\.rewards\.\w+\.function$|^weights\.store$")
 """Keys of objects that other processes import."""
 _PLAIN_KEY = re.compile(r"[\w.-]+", re.ASCII)
@@ -162,7 +164,7 @@ def load_config(
     match source:
         case Path() | str():
             written = (f"{key}={toml_value(value)}" for key, value in changed.items())
-            return configs.load_config(source, [*overrides, *written])
+            return configs.load_config(source, overrides, changes=list(written))
         case Config() if not changed and not overrides:
             return source
         case Config():
@@ -190,7 +192,7 @@ def train(
     """Train an agent and return the run; see `load_config` for the arguments.
 
     With `resume`, a run or one of its checkpoints, training continues there; without a `source`,
-    with that run's own config and in its directory. Ctrl-C stops in order and saves a checkpoint;
+    with that run's own config and in its directory. Ctrl-C stops the run and saves a checkpoint;
     the summary then says `interrupted`. Works in a notebook, where an event loop is running.
 
     Example:
@@ -346,7 +348,7 @@ def check_saved(path: Path, *, given: str) -> None:
     _check_directory(path, given=given)
     if not any((path / name).exists() for name in (STATE, CONFIG, CHECKPOINTS)):
         raise UserError(
-            f"{given}: is no run's directory (it holds neither {CONFIG} nor {CHECKPOINTS}/) and no "
+            f"{given}: is neither a run's directory (no {CONFIG} and no {CHECKPOINTS}/) nor a "
             f"checkpoint (no {STATE}); name one, e.g. runs/quickstart"
         )
     holder = find_holder(path)
@@ -369,7 +371,7 @@ def run_outside_loop(work: Callable[[], T], *, interrupt: Callable[[], bool] = l
 
     `work` runs an event loop itself, which a thread can do once at a time. A Ctrl-C while the
     thread works is passed to `interrupt`, which may be called from any thread and says whether it
-    stops the work in order; otherwise the caller stops waiting for it.
+    ends the work; otherwise the caller stops waiting for it.
     """
     try:
         asyncio.get_running_loop()
@@ -422,7 +424,25 @@ def _task_of(env: "type[Any] | str | None") -> dict[str, Any]:
 
 def _by_section(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return keyword arguments as a table: keys of [run] under `run`, sections as they are."""
+    for key, value in changes.items():
+        if key not in _RUN_KEYS and key not in _SECTIONS and "." not in key:
+            raise ConfigError(key, value, _unknown_keyword(key))
+        if isinstance(value, str) and key in NAMING:
+            meant = f'{key}={{"{NAMING[key]}": "{value}"}}' if key != "tasks" else f'env="{value}"'
+            raise ConfigError(key, value, f"is a section; did you mean {meant}?")
     return {f"run.{key}" if key in _RUN_KEYS else key: each for key, each in changes.items()}
+
+
+def _unknown_keyword(key: str) -> str:
+    """Say that there is no such keyword, and how the one that was meant is written in Python."""
+    meant = list[str]()
+    for near in nearest_keys(key):
+        section, _, name = near.partition(".")
+        is_keyword = not name or section == "run"
+        meant.append(name or section if is_keyword else f'{section}={{"{name}": …}}')
+    if meant:
+        return f"unknown keyword; did you mean {' or '.join(meant)}?"
+    return f"unknown keyword; there are the keys of [run] and the sections {', '.join(_SECTIONS)}"
 
 
 def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:

@@ -253,7 +253,7 @@ class Woke:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
-    """The user wants the run to end now, in order.
+    """The user wants the run to end now, with a checkpoint.
 
     Example: StopRequested()
 
@@ -392,7 +392,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resume:
-    """Let an engine go on.
+    """Let an engine continue.
 
     Example: Resume(engine="engine-0")
 
@@ -426,7 +426,7 @@ class Lend:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """Close a lent engine to requests; those it has go on elsewhere with what they have.
+    """Close a lent engine to requests; other engines continue those it has.
 
     Example: Recall(engine="engine-lent")
 
@@ -461,7 +461,7 @@ class Wake:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Halt:
-    """End the run with an error: going on would only fail again.
+    """End the run with an error: continuing would only fail again.
 
     Example: Halt(message="64 attempts in a row failed; the last: …")
 

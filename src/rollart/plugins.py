@@ -2,8 +2,8 @@
 
 A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
 (group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.rewards`,
-`rollart.stores`, `rollart.players`), or the user's own, written `module:Object` or
-`path/to/file.py:Object`. Whatever goes wrong is one ConfigError that names the field, the value
+`rollart.stores`, `rollart.players`), or the user's own, written `module:Class` or
+`path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names the field, the value
 and the fix. A file is run once however often it is named, and no thread sees half of one.
 
 All strings that name modules of this package are here, so that a move is one edit.
@@ -83,6 +83,15 @@ HTTP_INVOKER = "rollart.rewards.invoke.http"
 LAMBDA_INVOKER = "rollart.rewards.invoke.aws_lambda"
 HARDWARE_TABLES = "rollart.hardware"
 COMMAND_PACKAGE = "rollart.cli"
+_NOUNS: Mapping[Kind, str] = {
+    "algorithm": "algorithm",
+    "engine": "engine",
+    "env": "environment",
+    "reward": "reward function",
+    "store": "weight store",
+    "player": "player",
+}
+"""What each kind is called in messages."""
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
 """Which extra brings a package that what is shipped needs."""
 _SORTS: Mapping[Sort, tuple[Callable[[Any], bool], Callable[[Any], bool], str]] = {
@@ -99,7 +108,7 @@ _running = threading.RLock()
 
 
 def resolve(kind: Kind, name: str) -> str:
-    """Return what a name stands for as `module:Object`; the name itself if nothing is known.
+    """Return what a name stands for as `module:Class`; the name itself if nothing is known.
 
     Example:
         >>> resolve("env", "frozen_lake")
@@ -138,8 +147,7 @@ def find(
     """
     target = resolve(kind, name)
     if split_name(target) is None:
-        own = what if what == "function" else what.capitalize()
-        raise ConfigError(field, name, describe_unknown(kind, name, own=own))
+        raise ConfigError(field, name, describe_unknown(kind, name))
     return load_object(target, field=field, value=name, what=what, is_offered=is_offered)
 
 
@@ -213,19 +221,29 @@ def check_name(kind: Kind, name: str, *, field: str, more: tuple[str, ...] = ())
 
     Example:
         >>> check_name("engine", "torhc", field="engine.name")
-        ConfigError: engine.name = 'torhc': did you mean torch? shipped: torch, scripted; your own …
+        ConfigError: engine.name = 'torhc': no such engine; did you mean torch? Shipped: torch, …
 
     """
     if name not in more and split_name(resolve(kind, name)) is None:
-        raise ConfigError(field, name, describe_unknown(kind, name, own="Class", more=more))
+        raise ConfigError(field, name, describe_unknown(kind, name, more=more))
 
 
-def describe_unknown(kind: Kind, name: str, *, own: str, more: tuple[str, ...] = ()) -> str:
-    """Return the fix for a name that is not known: the nearest one, all of them, one's own."""
+def describe_unknown(kind: Kind, name: str, *, more: tuple[str, ...] = ()) -> str:
+    """Say that a name is not known, which was probably meant, and which there are.
+
+    Example:
+        >>> describe_unknown("player", "trun")
+        'no such player; did you mean turns? Shipped: turns; or name your own as module:Class or …'
+
+    """
     known = (*more, *known_names(kind))
     near = get_close_matches(name, known, n=1)
-    guess = f"did you mean {near[0]}? " if near else ""
-    return f"{guess}shipped: {', '.join(known)}; your own: module:{own} or path/to/file.py:{own}"
+    guess = f"did you mean {near[0]}? Shipped" if near else "shipped"
+    own = "function" if kind == "reward" else "Class"
+    return (
+        f"no such {_NOUNS[kind]}; {guess}: {', '.join(known)}; "
+        f"or name your own as module:{own} or path/to/file.py:{own}"
+    )
 
 
 def split_name(name: str) -> tuple[str, str] | None:
@@ -331,9 +349,9 @@ def find_checkout(folder: str) -> Path:
 
 
 def import_name(found: Any, *, field: str) -> str:
-    """Return the `module:Object` that names a class or function, so that a config can hold it.
+    """Return the `module:Class` that names a class or function, so that a config can hold it.
 
-    One of a notebook or script is `__main__:Object`: this process alone can find it.
+    One of a notebook or script is `__main__:Class`: this process alone can find it.
 
     Example:
         >>> import_name(FrozenLake, field="tasks.lake.env")
@@ -346,5 +364,11 @@ def import_name(found: Any, *, field: str) -> str:
     module, name = found.__module__, found.__qualname__
     if getattr(sys.modules.get(module), name, None) is not found:
         fix = f"define {found.__name__} at the top level of a module, script or notebook"
+        if module == "__main__" and name == found.__name__:
+            # The asyncio REPL runs what is typed in a namespace that is not the module __main__.
+            fix = (
+                f"this interpreter does not keep {name} in the module __main__, as python, IPython "
+                f"and Jupyter do: write {name} to a file, e.g. mine.py, and import it from there"
+            )
         raise ConfigError(field, f"{module}:{name}", fix)
     return f"{module}:{name}"

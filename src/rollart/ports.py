@@ -43,7 +43,7 @@ StepResult: TypeAlias = "tuple[str, float, bool, bool, dict[str, Json]]"
 class Env(Protocol):
     """A world in text. Either method may be `async def`; the class takes its options by keyword.
 
-    A class that takes a keyword `slot` is told the number of the environment slot it sits in.
+    A class that takes a keyword `slot` receives the number of its environment slot.
 
     `info` may hold `actions` (a list of legal action texts, used by the random agent) and
     `success` (a bool; without it an episode succeeded if it terminated with rewards of sum > 0);
@@ -71,7 +71,7 @@ class Env(Protocol):
         ...
 
     def step(self, action: str) -> "StepResult | Awaitable[StepResult]":
-        """Apply an action; what is illegal is told in the observation, not raised."""
+        """Apply an action; an illegal one is answered in the observation, not raised."""
         ...
 
 
@@ -110,8 +110,8 @@ class AttemptContext(Protocol):
     """What a player may use during one attempt.
 
     Time limits, routing, the lock-step of mode `sync` and the report of failures are taken care
-    of: a method raises when the attempt cannot continue, and the player lets that pass. An attempt
-    has one request at a time, whose `session` is the attempt's id.
+    of: a method raises when the attempt cannot continue, and the player does not catch that. An
+    attempt has one request at a time, whose `session` is the attempt's id.
 
     Example:
         observation, info = await attempt.reset()
@@ -175,11 +175,11 @@ class Player(Protocol):
 
 
 class Engine(Protocol):
-    """One inference replica, driven step by step by whoever owns it; not thread-safe.
+    """One inference replica, driven step by step by its owner; not thread-safe.
 
     A request is known by (session, turn). After `update` with `keep_kv=False`, cached keys and
     values are recomputed under the new weights; sampled tokens, log-probs and versions are kept
-    and requests go on. An update with nothing running leaves the engine as if newly made.
+    and requests continue. An update with nothing running leaves the engine as if newly made.
 
     Example:
         engine.add(Request(session=41, turn=0, tokens=(1, 17, 4), sampling=Sampling(), ...))
@@ -227,7 +227,7 @@ class Engine(Protocol):
 
 
 OnCut = Callable[[int], None]
-"""Told how many tokens an aborted request had sampled."""
+"""Called with the number of tokens that an aborted request had sampled."""
 
 
 class Generator(Protocol):
@@ -244,8 +244,8 @@ class Generator(Protocol):
     async def generate(self, request: Request, on_cut: OnCut | None = None) -> Completion:
         """Complete one request; cancelling the await aborts it.
 
-        `on_cut` is then told how many tokens it had sampled, when the engine knows. A completion
-        with finish `abort` was given back by `evict`: it is to go on elsewhere.
+        `on_cut` then gets how many tokens it had sampled, when the engine knows. A completion
+        with finish `abort` was given back by `evict`: another engine continues it.
         """
         ...
 
@@ -261,7 +261,7 @@ class Generator(Protocol):
         ...
 
     async def resume(self) -> None:
-        """Go on."""
+        """Continue the requests that `suspend` stopped."""
         ...
 
     async def evict(self) -> None:

@@ -1,4 +1,4 @@
-"""Runs that go on with what they began with, or stay as they are."""
+"""Runs that are resumed with what they began with, or stay as they are."""
 
 import os
 import shutil
@@ -96,7 +96,7 @@ def test_an_interrupt_while_the_last_checkpoint_is_written_does_not_cost_it(
     monkeypatch.setattr(TorchTrainer, "save", interrupted)
     assert train(small("saving", "weights.store='memory'")) == 130
     assert [path.name for path in checkpoints(runs / "saving" / "checkpoints")] == ["step-000002"]
-    assert "stopping in order" in capfd.readouterr().err
+    assert "stopping, a checkpoint is written" in capfd.readouterr().err
 
 
 def test_samples_that_cannot_be_written_cost_no_step(small, runs, monkeypatch, capfd):
@@ -127,7 +127,7 @@ def test_an_engine_that_breaks_ends_the_run_with_what_was_trained_saved(small, r
         train(small("broken", "run.steps=4"))
     said = str(caught.value)
     assert "engine torch-0 failed in a step: RuntimeError: can't allocate memory (" in said
-    assert f"go on with: rollart train --resume {runs / 'broken'}" in said
+    assert f"resume with: rollart train --resume {runs / 'broken'}" in said
     monkeypatch.setattr(TorchEngine, "step", step)
     assert train(small("broken", "run.steps=2"), resume=runs / "broken") == 0
     assert replay(runs / "broken")["lost"] == 0

@@ -39,7 +39,7 @@ def cut(file: Path, *, size: int) -> None:
     os.truncate(file, size)
 
 
-WAY_OUT = ": move it away to go on from step-000002, or name step-000002"
+WAY_OUT = ": move it away to resume from step-000002, or name step-000002"
 
 
 def test_cut_weights_are_named_with_the_checkpoint_before(copied, small):
@@ -51,7 +51,7 @@ def test_cut_weights_are_named_with_the_checkpoint_before(copied, small):
         evaluate(copied, [], 2, None)
     assert str(caught.value).replace(f"{copied}/checkpoints/", "") == said
     cut(copied / "checkpoints" / "step-000002" / "optimizer.safetensors", size=100)
-    assert "move it away to go on from step-000001, or name" in refusal(small, copied)
+    assert "move it away to resume from step-000001, or name" in refusal(small, copied)
     shutil.rmtree(last)
     assert "(optimizer.safetensors is cut short" in refusal(small, copied)
     shutil.rmtree(copied / "checkpoints" / "step-000001")

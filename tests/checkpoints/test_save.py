@@ -183,7 +183,9 @@ def test_a_disk_that_refuses_costs_one_checkpoint_and_a_warning(tmp_path, error)
     desk.begin(2)
     assert desk.names == ["step-000001"]
     [warning] = desk.warnings
-    assert warning.startswith("checkpoint failed, the run goes on (last good one: step-000001): ")
+    assert warning.startswith(
+        "the checkpoint failed, the run continues (last good one: step-000001): "
+    )
     assert str(error) in warning
     with pytest.raises(StorageError):
         desk.save(3)
@@ -213,7 +215,9 @@ def test_the_first_checkpoint_that_fails_says_there_is_none(tmp_path):
     desk = Desk(tmp_path)
     desk.trainer.error = StorageError("read-only")
     desk.begin(1)
-    assert desk.warnings == ["checkpoint failed, the run goes on (last good one: none): read-only"]
+    assert desk.warnings == [
+        "the checkpoint failed, the run continues (last good one: none): read-only"
+    ]
 
 
 def test_a_user_may_name_a_run_or_one_of_its_checkpoints(tmp_path):

@@ -40,7 +40,7 @@ def test_what_was_trained_is_saved_when_the_store_is_full(mode, small, runs, ful
     step = int(re.search(r"step-0*(\d+)", str(caught.value))[1])
     kept = directory / "checkpoints" / f"step-{step:06d}"
     assert str(caught.value) == (
-        f"{FULL}; step {step} is saved in {kept}: when that is mended, go on with: "
+        f"{FULL}; step {step} is saved in {kept}: fix the cause, then resume with: "
         f"rollart train --resume {directory}"
     )
     assert load_saved(kept).scheduler["version"] == step >= 3

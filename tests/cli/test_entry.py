@@ -65,7 +65,7 @@ def test_every_command_has_its_own_help(capsys, command):
 @pytest.mark.parametrize(
     ("command", "words"),
     [
-        ("config", ("show Print the complete", "check Say whether", "explain Say what a key")),
+        ("config", ("show Print the complete", "check Check that", "explain Explain a key")),
         ("env", ("try Play an environment",)),
         ("env try", (*BUILT_IN["env"], "path/to/file.py:Class")),
         ("function", ("serve Serve reward functions", "package Pack reward functions")),
@@ -122,7 +122,11 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
     [
         (["trian"], "; did you mean train?\ntry: rollart --help"),
         (["config", "exlain"], "; did you mean explain?\ntry: rollart config --help"),
-        (["xyzzy"], "'doctor')\ntry: rollart --help"),
+        (
+            ["xyzzy"],
+            "no such command 'xyzzy'; use train, eval, replay, config, env, pools, plan, simulate, "
+            "function, bench, doctor\ntry: rollart --help",
+        ),
         (["train"], "name a config file"),
         (["train", "no.toml"], "no.toml: no such config file"),
         (["train", QUICKSTART, "steps=1"], "did you mean run.steps? (on the command line)"),
@@ -133,7 +137,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
             "cannot be used as the run's",
         ),
         (["train", QUICKSTART, "model.path=./nope"], "no such directory"),
-        (["config", "check"], "the following arguments are required: CONFIG\n"),
+        (["config", "check"], "missing argument: CONFIG\n"),
         (["train", QUICKSTART, "run.stepz=1"], "did you mean run.steps? (on the command line)"),
         (["train", QUICKSTART, "run.steps=many"], "run.steps = 'many': must be a whole number"),
         (["train", QUICKSTART, "tasks.lake.env=pond"], "tasks.lake.env = 'pond': "),
@@ -147,7 +151,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["eval", str(ROOT), "--temperature", "-1"], "--temperature -1.0: must be at least 0"),
         (["eval", str(ROOT), "--temperature", "nan"], "--temperature nan: must be at least 0 and "),
         (["eval", str(ROOT), "--temperature", "inf"], "--temperature inf: must be at least 0 and "),
-        (["eval", str(ROOT), "--episodes", "x"], "invalid int value: 'x'"),
+        (["eval", str(ROOT), "--episodes", "x"], "--episodes x: must be a whole number"),
         (["replay", "no-such-run"], "no-such-run: no such directory"),
         (["config", "explain", "run.stepz"], "did you mean run.steps?"),
         (["env", "try", "frozen_lak"], "did you mean frozen_lake?"),
@@ -155,7 +159,12 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["env", "try", "frozen_lake", "--option", "sise=4"], "--option sise=4: frozen_lake has "),
         (["env", "try", "frozen_lake", "--option", "size=0"], "--option size=0: must be a whole"),
         (["env", "try", "frozen_lake", "--episodes", "0"], "must be at least 1"),
-        (["bench", "nope"], "no benchmark 'nope'; there is"),
+        (["eval"], "missing argument: RUN_OR_CHECKPOINT\ntry: rollart eval --help"),
+        (["train", "--resume"], "--resume: give it a value\ntry: rollart train --help"),
+        (["env", "try", "frozen_lake", "--player", "x"], "--player x: must be random or scripted"),
+        (["config", "shwo"], "no such action 'shwo'; did you mean show?"),
+        (["bench", "modse"], "no such benchmark 'modse'; did you mean modes?"),
+        (["bench", "nope"], "no such benchmark 'nope'; there are"),
     ],
 )
 def test_a_mistake_is_one_message_and_exit_code_2(lines, argv, message):
@@ -238,6 +247,17 @@ def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_dry_run_says_what_happens_to_the_run_that_is_there(lines, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("quickstart", "quickstart.1"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+    (tmp_path / "runs" / "quickstart" / "config.toml").touch()
+    for argv in (["train", QUICKSTART, "--dry-run"], ["config", "check", QUICKSTART]):
+        shown = lines(*argv, "run.steps=1")[1]
+        assert "1 step, new run in runs/quickstart (the earlier run there is moved to " in shown
+        assert "runs/quickstart.2)\n" in shown
+
+
 def test_truncated_sampling_is_noted_in_the_plan_and_the_check(lines):
     said = "note: sampling.top_p = 0.9: the trainer's log-probs are of all tokens, not only of "
     for argv in (["train", QUICKSTART, "--dry-run"], ["config", "check", QUICKSTART]):
@@ -266,7 +286,7 @@ def test_a_run_is_resumed_with_its_own_config_and_overrides(lines, tmp_path):
     save_step(tmp_path, 3)
     code, out, _ = lines("train", "--resume", str(tmp_path), "run.seed=5", "--dry-run")
     assert code == 0
-    assert out.startswith(f"quickstart: 7 steps, goes on in {tmp_path}\n")
+    assert out.startswith(f"quickstart: 7 steps, resumed in {tmp_path}\n")
 
 
 def test_a_resumed_run_stays_in_its_own_directory(tmp_path):
@@ -391,7 +411,7 @@ def test_an_environment_that_breaks_the_contract_is_told_apart(lines, tmp_path, 
     monkeypatch.setattr(sys, "path", list(sys.path))
     code, _, err = lines("env", "try", "rubbish_env:Rubbish")
     assert code == 2
-    assert "breaks the Env contract: step() must return a finite reward" in err
+    assert "does not follow the Env protocol: step() must return a finite reward" in err
 
 
 def test_doctor_says_what_this_machine_can_run(lines):

@@ -41,9 +41,14 @@ def test_a_function_is_packed_for_lambda(graders: Path, capsys: pytest.CaptureFi
     ("words", "message"),
     [
         (("serve", "nothing:here"), "no module nothing here or installed"),
-        (("serve", "--port", "70000", "cli_graders:score"), "port = 70000: must lie between"),
-        (("serve", "--instances", "-1", "cli_graders:score"), "max_instances = -1: must be"),
-        (("serve", "--timeout-s", "0", "cli_graders:score"), "timeout_s = 0.0: must be more"),
+        (
+            ("serve", "--memory-mib", "0", "cli_graders:score"),
+            "--memory-mib 0: must be more than 0",
+        ),
+        (("package", "--lambda", "no/x.zip", "cli_graders:score"), "no/x.zip: cannot be written"),
+        (("serve", "--port", "70000", "cli_graders:score"), "--port 70000: must lie between"),
+        (("serve", "--instances", "-1", "cli_graders:score"), "--instances -1: must be"),
+        (("serve", "--timeout-s", "0", "cli_graders:score"), "--timeout-s 0.0: must be more"),
         (
             ("serve", "--token", "a", "--no-token", "cli_graders:score"),
             "--token, --token-file and --no-token: use one of them",
@@ -53,7 +58,7 @@ def test_a_function_is_packed_for_lambda(graders: Path, capsys: pytest.CaptureFi
             "--token-file missing: No such file or directory",
         ),
         (("package", "--lambda", "out.zip", "cli_graders:other"), "has no function other"),
-        (("package", "cli_graders:score"), "required: --lambda"),
+        (("package", "cli_graders:score"), "missing argument: --lambda"),
     ],
 )
 def test_what_cannot_be_is_one_message(graders, words, message, capsys):

@@ -236,7 +236,7 @@ def test_profiles_start_from_shipped_ones_and_are_cut_to_the_tasks_limits():
         (["model.path=tiny:1M"], "set model.shape to one of Qwen3-0.6B"),
         (["model.shape=Qwen9"], "model.shape = 'Qwen9': not known"),
         (["run.environments=0"], "run.environments = 0: must be at least 1"),
-        (["--environments", "0"], "--environments = 0: must be at least 1"),
+        (["--environments", "0"], "--environments 0: must be at least 1"),
         (["tasks.lake.profile.like=lake"], "tasks.lake.profile.like = 'lake': not known; there"),
         (["tasks.more.env=calculator"], "tasks.more.profile: say how its episodes behave"),
         (["tasks.sums.domain=lake"], "tasks.sums.domain = 'lake': another task has this domain"),

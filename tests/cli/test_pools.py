@@ -100,7 +100,7 @@ a       h > g      g       9.0 s  the end
 2 bindings, 1 of them not in the pool that was preferred
 """
     )
-    assert "a run's config is what it was" in refusal(capsys, str(tmp_path), "run.seed=1")
+    assert "a run that was made takes no overrides" in refusal(capsys, str(tmp_path), "run.seed=1")
 
 
 @pytest.mark.parametrize("text", ["", "[{}]", "[1]", '[{"preferred": [], "x": 1}]'])

@@ -170,7 +170,7 @@ def test_options_of_the_command_line_go_before_the_config(config, tmp_path, line
         (["tasks.web.profile.like=pond"], "tasks.web.profile.like = 'pond': not known"),
         (["--steps", "0"], "run.steps = 0: must be at least 1"),
         (["--engine-mtbf", "-1"], "--engine-mtbf -1: must be at least 0 seconds"),
-        (["--steps", "many"], "argument --steps: invalid int value: 'many'"),
+        (["--steps", "many"], "--steps many: must be a whole number"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, message):
@@ -196,11 +196,14 @@ def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, 
         (["--from", ".", "--quick"], "--quick: --from simulates the run as its log has it"),
         (["--from", ".", "--engine-mtbf", "9"], "--engine-mtbf: --from simulates"),
         (["--from", "no-such-run"], "--from no-such-run: no such directory"),
-        (["--from", ".", "run.mode=sync", "--seed", "1"], "--seed 1: draws another run, key=value"),
+        (
+            ["--from", ".", "run.mode=sync", "--seed", "1"],
+            "--seed 1: simulates another run, key=value",
+        ),
         (["paper", "--from", "x"], "--from takes the whole run from its log"),
         (["scale", "--jobs", "2"], "--jobs: the study 'scale' measures time and runs in one"),
         (["paper", "--jobs", "0"], "--jobs 0: must be at least 1"),
-        (["no.toml", "--jobs", "2"], "--jobs: one run is one process"),
+        (["no.toml", "--jobs", "2"], "--jobs: only the studies paper and beyond use"),
     ],
 )
 def test_a_wrong_request_is_one_message(lines, argv, message):

@@ -47,7 +47,7 @@ def test_a_file_is_no_run(refused, tmp_path, argv, given):
 def test_a_directory_that_is_no_run_is_not_said_to_be_one_that_ended(refused, tmp_path):
     (tmp_path / "photos").mkdir()
     said = (
-        "photos: is no run's directory (it holds neither config.toml nor checkpoints/) and no "
+        "photos: is neither a run's directory (no config.toml and no checkpoints/) nor a "
         "checkpoint (no run.json); name one, e.g. runs/quickstart"
     )
     assert refused("eval", "photos") == said
@@ -58,7 +58,7 @@ def test_a_run_that_saved_nothing_is_told_apart_from_one_at_work(refused, tmp_pa
     directory = tmp_path / "run"
     directory.mkdir()
     (directory / "config.toml").touch()
-    assert "it ended before anything was saved" in refused("eval", "run")
+    assert "the run ended before anything was saved" in refused("eval", "run")
     with lock_directory(directory):
         said = refused("eval", "run")
     assert said.startswith("run: holds no checkpoint yet; process ")
@@ -80,9 +80,9 @@ def test_a_directory_in_use_is_refused_and_stays_as_it_is(refused, tmp_path):
     assert [path.name for path in directory.parent.iterdir()] == ["quickstart"]
 
 
-def test_a_dry_run_says_that_a_run_goes_on_elsewhere(capsys, tmp_path, monkeypatch):
+def test_a_dry_run_says_that_a_run_is_resumed_elsewhere(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     save_step(tmp_path / "m", 3)
     assert main(["train", QUICKSTART, "--resume", "m", "--dry-run"]) == 0
     shown = capsys.readouterr().out.splitlines()[0]
-    assert shown.endswith("steps, goes on in runs/quickstart from m, which stays as it is")
+    assert shown.endswith("steps, resumed from m, which is not changed, in runs/quickstart")

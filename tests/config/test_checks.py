@@ -45,7 +45,7 @@ def load(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("env=pond", "tasks.lake.env = 'pond': shipped: "),
+        ("env=pond", "tasks.lake.env = 'pond': no such environment; shipped: "),
         ("options.dataset_name=x", "tasks.lake.options.dataset_name = 'x': frozen_lake has no "),
         ("options.size=99", "tasks.lake.options.size = 99: must be a whole number"),
         ("options.name=x", "tasks.lake.options.name = 'x': frozen_lake has no option name"),
@@ -69,7 +69,9 @@ def test_an_environment_that_cannot_be_made_is_named_and_not_waited_for(load):
 def test_only_an_environment_that_is_trained_on_must_be_demonstrated(load):
     config = load("tasks.lake.env='checked_envs:Plain'")
     check_names(config, is_trained=False)
-    with pytest.raises(ConfigError, match=r"the warm start imitates its method suggest\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"has no method suggest\(\) -> str, whose actions the warm "
+    ):
         check_names(config)
 
 
@@ -140,7 +142,10 @@ def test_a_parser_without_a_signature_is_taken(load):
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("tasks.lake.env=frozen_lak", "tasks.lake.env = 'frozen_lak': did you mean frozen_lake? "),
+        (
+            "tasks.lake.env=frozen_lak",
+            "tasks.lake.env = 'frozen_lak': no such environment; did you mean frozen_lake? ",
+        ),
         ("tasks.lake.env=no_games:Lake", "tasks.lake.env = 'no_games:Lake': no module no_games"),
         ("weights.store=no_stores:Box", "weights.store = 'no_stores:Box': no module no_stores"),
         ("engine.name=no_engines:Box", "engine.name = 'no_engines:Box': no module no_engines"),

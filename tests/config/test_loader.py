@@ -202,13 +202,57 @@ def test_an_old_key_is_refused_with_what_took_its_place(write, old, said):
     assert said in refused
 
 
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("training.lr", "training.learning_rate"),
+        ("training.loss", "algorithm.type"),
+        ("training.steps", "run.steps"),
+        ("step", "run.steps"),
+        ("lr", "training.learning_rate"),
+        ("trainig", "training"),
+    ],
+)
+def test_a_key_that_people_expect_is_answered_with_the_one_there_is(write, key, meant):
+    expected = f"{key} = 1: unknown key; did you mean {meant}? (on the command line)"
+    assert refusal(write(LAKE), f"{key}=1") == expected
+
+
+@pytest.mark.parametrize(
+    ("override", "meant"),
+    [
+        ("algorithm=rloo", "algorithm.type=rloo"),
+        ("engine=scripted", "engine.name=scripted"),
+        ("model=tiny:1M", "model.path=tiny:1M"),
+    ],
+)
+def test_a_section_given_as_one_word_is_answered_with_its_key(write, override, meant):
+    section, _, word = override.partition("=")
+    assert refusal(write(LAKE), override) == (
+        f"{section} = {word!r}: is a section; did you mean {meant}? (on the command line)"
+    )
+    key = meant.partition("=")[0]
+    assert f'did you mean {key} = "{word}"? (' in refusal(write(f'{section} = "{word}"\n{LAKE}'))
+
+
+def test_a_config_that_is_not_there_is_answered_with_its_neighbours(tmp_path):
+    for number in range(10):
+        (tmp_path / f"{'abcdefghij'[number] * 4}.toml").touch()
+    assert refusal(tmp_path / "bbbc.toml") == (
+        "bbbc.toml: no such config file; did you mean bbbb.toml?"
+    )
+    assert refusal(tmp_path / "zzzz.toml").endswith(
+        "hhhh.toml and 2 more; list them with: ls *.toml"
+    )
+
+
 def test_a_wrong_override_is_said_to_be_on_the_command_line(write):
     path = write(LAKE)
     expected = "run.stepz = 3: unknown key; did you mean run.steps? (on the command line)"
     assert refusal(path, "run.stepz=3") == expected
     assert refusal(path, "steps") == "override 'steps': write it as section.key=value"
     assert refusal(path, "run=3") == (
-        "run = 3: is a section: write [run] and keys below it (on the command line)"
+        "run = 3: is a section: write run.KEY=VALUE for a key of it (on the command line)"
     )
     assert "run.steps = {'x': 1}: must be a whole number" in refusal(path, "run.steps.x=1")
     assert refusal(path, "run.steps=many") == (
@@ -239,6 +283,12 @@ def test_a_file_that_cannot_be_read_is_named(write, tmp_path):
     assert refusal(broken).startswith("run.toml: not valid TOML: Invalid value (at line 2")
     broken.write_bytes(b"\xff")
     assert refusal(broken) == "run.toml: not UTF-8 text: invalid start byte"
+
+
+def test_an_extended_file_that_is_not_there_is_named_with_the_one_that_extends_it(write):
+    assert "zzzz.toml: no such config file (run.toml extends it)" in refusal(
+        write(f'extends = "zzzz.toml"\n{LAKE}')
+    )
 
 
 def test_files_that_extend_each_other_in_a_circle_are_refused(write):
@@ -326,7 +376,15 @@ def test_explain_says_what_a_key_means_and_what_it_is_now(write):
         ("keep = -1", "weights.keep = -1: must be at least 0"),
         ("bucket_bytes = 100", "weights.bucket_bytes = 100: must be a multiple of 64"),
         ("wait_s = 0.0", "weights.wait_s = 0.0: must be more than 0"),
-        ('store = "shared_memry"', "weights.store = 'shared_memry': did you mean shared_memory? "),
+        (
+            'store = "s3://bucket/run"',
+            'set weights.store = "files" and weights.place = "s3://bucket/run"',
+        ),
+        ('store = "s3"', 'set weights.store = "files" and weights.place = "s3://…"'),
+        (
+            'store = "shared_memry"',
+            "weights.store = 'shared_memry': no such weight store; did you mean shared_memory? ",
+        ),
         ('store = "files"', "weights.place = '': weights.store = \"files\" needs a path"),
         ('place = "/x"', "weights.place = '/x': weights.store = \"shared_memory\" does not"),
         ("delta = true", 'weights.delta = True: weights.store = "shared_memory" does not use it'),

@@ -136,8 +136,8 @@ def test_a_class_of_one_s_own_has_its_own_keys(load, toy, by_path):
         ),
         (
             '[algorithm]\ntype = "rlo"\n',
-            "algorithm.type = 'rlo': did you mean rloo? shipped: grpo, dr_grpo, rloo, reinforce; "
-            "your own: module:Object or path/to/file.py:Object (",
+            "algorithm.type = 'rlo': no such algorithm; did you mean rloo? Shipped: grpo, dr_grpo, "
+            "rloo, reinforce; or name your own as module:Class or path/to/file.py:Class (",
         ),
         ("[algorithm]\ntype = 3\n", "algorithm.type = 3: must be text"),
         ("[algorithm]\nclip_low = 2.0\n", "algorithm.clip_low = 2.0: must lie between 0 and 1"),
@@ -190,7 +190,10 @@ def test_every_key_of_an_algorithm_is_explained():
     )
     section = explain("algorithm")
     assert "A = (R - mean) / (std + 1e-6)" in section
-    assert "type                 One of grpo, dr_grpo, rloo, reinforce; your own:" in section
+    assert "type                 One of grpo, dr_grpo, rloo, reinforce; or your own as" in section
+    assert section.endswith(
+        '  In Python            rollart.train(…, algorithm={"type": "reinforce"})'
+    )
     with pytest.raises(UserError, match=r"algorithm\.clip_lo: .*did you mean algorithm\.clip_low"):
         explain("algorithm.clip_lo")
     with pytest.raises(UserError, match=r"training\.clip_low: .*did you mean algorithm\.clip_low"):

@@ -86,7 +86,10 @@ def test_part_names_that_metrics_could_not_tell_apart_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("override", "wanted"),
     [
-        ("right.function='exakt'", "rewards.right.function = 'exakt': did you mean exact?"),
+        (
+            "right.function='exakt'",
+            "rewards.right.function = 'exakt': no such reward function; did you mean exact?",
+        ),
         (
             "right.function='absent:score'",
             "rewards.right.function = 'absent:score': no module",

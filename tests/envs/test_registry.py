@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from rollart.envs.frozen_lake import FrozenLake
-from rollart.envs.registry import load_env_class, make_env
+from rollart.envs.registry import env_source, load_env_class, make_env
 from rollart.errors import ConfigError
 
 OWN = """
@@ -61,8 +61,9 @@ def test_a_user_names_a_file_and_class_by_path(own, monkeypatch, tmp_path_factor
 
 def test_an_unknown_name_suggests_the_nearest():
     assert fix_of(load_env_class, "frozenlake") == (
-        "env.name = 'frozenlake': did you mean frozen_lake? shipped: frozen_lake, calculator, "
-        "number_guess; your own: module:Class or path/to/file.py:Class"
+        "env.name = 'frozenlake': no such environment; did you mean frozen_lake? Shipped: "
+        "frozen_lake, calculator, number_guess; or name your own as module:Class or "
+        "path/to/file.py:Class"
     )
     assert "did you mean" not in fix_of(load_env_class, "chess")
 
@@ -227,3 +228,11 @@ def test_a_method_that_can_be_called_or_does_not_tell_passes(called, name):
 
 def test_a_class_that_does_not_say_what_it_is_made_with_is_asked(called):
     assert make_env("called_worlds:Native", options={"size": 4})["size"] == 4
+
+
+def test_the_source_of_a_class_without_a_file_is_its_compiled_methods(own, monkeypatch):
+    """As of a program that is read from standard input, whose file is called <stdin>."""
+    assert env_source("my_worlds:Echo") == OWN
+    monkeypatch.setattr(sys.modules["my_worlds"], "__file__", "<stdin>")
+    source = env_source("my_worlds:Echo")
+    assert [line.split()[0] for line in source.splitlines()] == ["__init__", "reset", "step"]

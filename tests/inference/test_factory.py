@@ -137,7 +137,7 @@ def test_the_options_of_an_engine_are_checked_against_its_own_class(small):
         (["tasks.lake.max_tokens=65"], "must be at most engine.options.max_length (64); lower it"),
         (
             ["engine.name=torhc"],
-            "engine.name = 'torhc': did you mean torch? shipped: torch, s",
+            "engine.name = 'torhc': no such engine; did you mean torch? Shipped: torch, s",
         ),
         (["engine.name=torch"], "write its keys under [engine.torch]"),
     ],

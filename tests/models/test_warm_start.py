@@ -103,7 +103,7 @@ def test_a_warm_start_that_is_interrupted_leaves_no_entry(base, plays, tmp_path)
     "plays", [[], [Demonstration(tokens=(1, 2), sampled=(False, False))]], ids=["none", "silent"]
 )
 def test_nothing_to_learn_from_is_an_error(base, plays, tmp_path):
-    with pytest.raises(ConfigError, match="needs at least one demonstrated action"):
+    with pytest.raises(ConfigError, match="the games to imitate contain no action"):
         warm_start(
             base,
             plays,

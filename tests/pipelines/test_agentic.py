@@ -181,8 +181,8 @@ def test_an_interrupted_run_goes_on_and_neither_loses_nor_doubles_anything(
     interrupt_at(14)
     assert train(small("stopped", *options)) == 130
     said = capfd.readouterr().err
-    assert "stopping in order; Ctrl-C again to stop at once" in said
-    assert f"go on with: rollart train --resume {directory}" in said
+    assert "stopping, a checkpoint is written; press Ctrl-C again to stop at once" in said
+    assert f"resume with: rollart train --resume {directory}" in said
     assert json.loads((directory / "summary.json").read_text())["interrupted"] is True
     saved = load_saved(checkpoints(directory / "checkpoints")[-1])
     assert saved.trajectories
@@ -218,12 +218,12 @@ def test_a_run_that_is_terminated_saves_what_it_has(small, runs, interrupt_at, c
     directory = runs / "terminated"
     interrupt_at(12, signal.SIGTERM)
     assert train(small("terminated", "run.steps=4")) == 128 + signal.SIGTERM
-    assert "stopping in order" in capfd.readouterr().err
+    assert "stopping, a checkpoint is written" in capfd.readouterr().err
     assert train(small("terminated", "run.steps=4"), resume=directory) == 0
     said = capfd.readouterr().err
     step = json.loads((directory / "summary.json").read_text())["resumed_at"]
     saved = directory / "checkpoints" / f"step-{step:06d}"
-    assert f"going on from {saved} (step {step} of 4)\n" in said
+    assert f"resuming from {saved} (step {step} of 4)\n" in said
     assert replay(directory)["ended"]["trained"] == 32
 
 
@@ -233,9 +233,9 @@ def test_a_run_that_goes_on_says_what_is_new(whole, small, capfd):
     said = capfd.readouterr().err
     saved = whole / "checkpoints" / "step-000004"
     elsewhere = whole.parent / "elsewhere"
-    place = f"(step 4 of 4) in {elsewhere}; the run it is of stays as it is"
-    assert f"going on from {saved} {place}\n" in said
-    assert "nothing is left to train: give a larger run.steps to train on\n" in said
+    place = f"(step 4 of 4) in {elsewhere}; the run it belongs to is not changed"
+    assert f"resuming from {saved} {place}\n" in said
+    assert "nothing is left to train: raise run.steps to train more\n" in said
     assert "changed: retry.max_attempts = 3 -> 7\n" in said
     assert "changed: run." not in said.replace("changed: run.evaluate_episodes = 6 -> 0", "")
 

@@ -90,7 +90,7 @@ def test_idle_gpus_are_told():
     told: list[str] = []
     pool = replace(H800, count=7, tp=4)
     answer = search(make_problem(pools=(pool,)), events=1, progress=told.append)
-    assert told[-1] == "idle: 1 GPUs of h800 are too few for another engine"
+    assert told[-1] == "idle: 1 GPU of h800 is too few for another engine"
     assert explain(answer)[0].endswith("Idle, because they are too few for another engine: 1 h800.")
 
 

@@ -62,14 +62,14 @@ class Rig:
         self.asked.append((self.loop.now, job.context, job.response))
 
         def done() -> None:
-            if job.state != "gone":
+            if job.state != "removed":
                 job.born = Version(4)
                 job.on_done(job)
 
         self.loop.after(TURN_S, done)
 
     def abort(self, job: Job) -> float:
-        job.state = "gone"
+        job.state = "removed"
         return 6.5
 
     def forget(self, session: TrajectoryId) -> None:

@@ -78,7 +78,10 @@ def test_an_algorithm_travels_as_its_type_and_fields():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"type": "rlo"}, r"algorithm\.type = 'rlo': did you mean rloo\? shipped: grpo, dr_grpo"),
+        (
+            {"type": "rlo"},
+            r"algorithm\.type = 'rlo': no such algorithm; did you mean rloo\? Shipped: grpo, ",
+        ),
         ({"clip": 1}, r"algorithm\.clip = 1: is not an option of the trainer"),
         ({"clip_low": 2.0}, r"algorithm\.clip_low = 2\.0: must lie between 0 and 1"),
         (

@@ -329,5 +329,5 @@ def test_a_package_that_is_missing_is_named(tmp_path):
 
 
 def test_an_fsspec_url_nobody_knows_is_one_clear_error():
-    with pytest.raises(StorageError, match=r"fsspec cannot open floppy://a: Protocol not known"):
+    with pytest.raises(StorageError, match=r"floppy://a: Protocol not known: floppy; use .*s3://"):
         open_store("files", "floppy://a", 2)

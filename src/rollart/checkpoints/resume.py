@@ -103,11 +103,14 @@ def blame(checkpoint: Path, why: str) -> DamagedError:
     """Return the error of a damaged checkpoint: what is wrong with it, and what to do."""
     older = next((each for each in _before(checkpoint) if _is_whole(each)), None)
     if not checkpoint.exists():
-        return DamagedError(f"{checkpoint} is gone: a run at work keeps only the newest; try again")
+        return DamagedError(
+            f"{checkpoint} no longer exists: a running run keeps only the newest ones; try again"
+        )
     if older is None:
         return DamagedError(f"{checkpoint} is damaged ({why}), and no older one is whole")
     return DamagedError(
-        f"{checkpoint} is damaged ({why}): move it away to go on from {older.name}, or name {older}"
+        f"{checkpoint} is damaged ({why}): move it away to resume from {older.name}, "
+        f"or name {older}"
     )
 
 

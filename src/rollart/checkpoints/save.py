@@ -126,7 +126,7 @@ class Checkpointer:
         except UserError as error:
             left = checkpoints(self._directory)
             last = left[-1].name if left else "none"
-            self._warn(f"checkpoint failed, the run goes on (last good one: {last}): {error}")
+            self._warn(f"the checkpoint failed, the run continues (last good one: {last}): {error}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,13 +181,13 @@ def find_checkpoint(path: Path) -> Path:
     if not path.exists():
         raise StorageError(f"{path}: no such directory; name a run or one of its checkpoints")
     raise StorageError(
-        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): it ended before "
-        "anything was saved; begin anew"
+        f"{path}: holds no checkpoint (looked for checkpoints/{PREFIX}*/{STATE}): the run "
+        "ended before anything was saved; start a new one"
     )
 
 
 def set_aside_later(checkpoint: Path) -> list[Path]:
-    """Rename the checkpoints beside and after the one a run goes on from; return their new names.
+    """Rename the checkpoints after the one that is resumed; return their new names.
 
     They belong to a course of the run that is given up: found by number, they would be taken for
     newer than what is written from here on, which would be pruned instead of them.
@@ -207,7 +207,7 @@ def load_saved(directory: Path) -> Saved:
     if written.get("format") != FORMAT:
         raise ModelError(
             f"{directory}: written in format {written.get('format')}, not {FORMAT}, by another "
-            "version of rollart: go on with that one, or start from its weights (model.path)"
+            "version of rollart: resume with that one, or start from its weights (model.path)"
         )
     state = _read_part(directory, STATE, lambda: _STATE.decode((directory / STATE).read_bytes()))
     if type(state.scheduler.get("version")) is not int:
@@ -259,7 +259,7 @@ _SAVE_S = 300.0
 async def save_and_raise(
     failure: UserError, controller: Controller, checkpointer: Checkpointer, directory: Path
 ) -> NoReturn:
-    """Save a run that failed between two events; raise the failure, with how to go on."""
+    """Save a run that failed between two events; raise the failure, with how to resume."""
     step = controller.scheduler.optimizer
     if isinstance(failure, ClusterError) or controller.stepping.is_under_way:
         raise failure
@@ -271,7 +271,7 @@ async def save_and_raise(
         last = _name_last(directory)
         raise UserError(f"{failure}; step {step} could not be saved ({why}); {last}") from failure
     raise UserError(
-        f"{failure}; step {step} is saved in {kept}: when that is mended, go on with: "
+        f"{failure}; step {step} is saved in {kept}: fix the cause, then resume with: "
         f"rollart train --resume {directory}"
     ) from failure
 

@@ -14,6 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -28,11 +29,15 @@ Effort: TypeAlias = Literal["quick", "plain", "full"]
 def add_bench(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = "Run a benchmark of the source checkout; without a name, list them."
-    parser.add_argument("name", nargs="?", metavar="NAME", help="e.g. modes, faults, engine")
-    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+    parser.add_argument(
+        "name", nargs="?", metavar="NAME", help="a benchmark, e.g. modes, faults or engine"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object as the last line"
+    )
     effort = parser.add_mutually_exclusive_group()
     for name, about in (
-        ("quick", "the smallest edition, figures less exact"),
+        ("quick", "run the smallest edition; the figures are less exact"),
         ("full", "repeat more; may take longer than five minutes"),
     ):
         effort.add_argument(
@@ -50,7 +55,9 @@ def run_bench(arguments: Namespace) -> int:
         say_table({name: _about(path) for name, path in names.items()}, indent="  ")
         return 0
     if arguments.name not in names:
-        raise UserError(f"no benchmark {arguments.name!r}; there is {', '.join(names)}")
+        near = get_close_matches(arguments.name, names, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+        raise UserError(f"no such benchmark {arguments.name!r}; {hint}")
     result = _measure(directory, arguments.name, effort=arguments.effort)
     if arguments.json:
         say(json.dumps(result))

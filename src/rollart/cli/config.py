@@ -6,7 +6,7 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from rollart.cli.output import GREEN, paint, say
+from rollart.cli.output import GREEN, counted, paint, say
 from rollart.cli.parser import Parser, add_overrides
 from rollart.config import Config, add_import_paths, check_names, dump_toml, explain, load_config
 from rollart.config.checks import check_places, describe_truncation
@@ -14,6 +14,7 @@ from rollart.config.places import idle_units, refusal, refused_split
 from rollart.control.rules import Mode
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
+from rollart.observe.run_directory import place_of_earlier
 
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
 _ROLES = {
@@ -27,24 +28,30 @@ _BOUNDS = {"start": "held when a trajectory starts", "always": "held until it is
 
 def add_config(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.description = "See, check and understand a config."
+    parser.description = "Show, check or explain a config."
     actions = parser.add_subparsers(
         dest="action", required=True, parser_class=Parser, metavar="show|check|explain"
     )
     for name, about in (
         ("show", "Print the complete config, defaults and overrides included, as TOML."),
-        ("check", "Say whether a config is valid and its environments exist."),
+        ("check", "Check that a config is valid and that its environments exist."),
     ):
         action = actions.add_parser(name, description=about, help=about)
         action.add_argument("config", metavar="CONFIG", help="a TOML file")
         add_overrides(action)
         if name == "show":
-            help_text = "only what differs from the defaults"
+            help_text = "print only what differs from the defaults"
             action.add_argument("--changed", action="store_true", help=help_text)
-    about = "Say what a key or a section means."
+    about = "Explain a key or a section."
     meaning = actions.add_parser("explain", description=about, help=about)
-    meaning.add_argument("key", nargs="?", default="", help="e.g. staleness.alpha; empty: all")
-    meaning.add_argument("--config", metavar="FILE", help="also show the key's value in this file")
+    meaning.add_argument(
+        "key",
+        nargs="?",
+        default="",
+        metavar="KEY",
+        help="a key or section, e.g. staleness.alpha; without one, list all",
+    )
+    meaning.add_argument("--config", metavar="FILE", help="show the value in FILE too")
 
 
 def run_config(arguments: Namespace) -> int:
@@ -71,13 +78,9 @@ def _check(arguments: Namespace) -> None:
 
 def describe_run(config: Config, *, resume: Path | None) -> str:
     """Return what a run would do as text."""
-    where = f"new run in {config.run.path}"
-    if resume is not None:
-        where = f"goes on in {config.run.path}"
-        if config.run.path.resolve() not in (resume.resolve(), *resume.resolve().parents):
-            where += f" from {resume}, which stays as it is"
+    steps = counted(config.run.steps, "step")
     lines = [
-        f"{config.run.name}: {config.run.steps} steps, {where}",
+        f"{config.run.name}: {steps}, {_describe_directory(config, resume)}",
         "",
         *_rows(
             {
@@ -100,6 +103,19 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
     return "\n".join(lines)
 
 
+def _describe_directory(config: Config, resume: Path | None) -> str:
+    """Say where the run's files go, and what happens to the run that is there."""
+    path = config.run.path
+    is_own = resume is not None and path.resolve() in (resume.resolve(), *resume.resolve().parents)
+    if is_own:
+        return f"resumed in {path}"
+    moved = place_of_earlier(path)
+    where = path if moved is None else f"{path} (the earlier run there is moved to {moved})"
+    if resume is None:
+        return f"new run in {where}"
+    return f"resumed from {resume}, which is not changed, in {where}"
+
+
 def headline(config: Config) -> str:
     """Return in one line what a run does: what is easily got wrong by a slip."""
     rule = config.mode.staleness(config.staleness)
@@ -110,8 +126,7 @@ def headline(config: Config) -> str:
         name if name == task.env else f"{name} ({task.env})" for name, task in config.tasks.items()
     )
     groups, size = config.batching.groups_per_step, config.batching.group_size
-    steps = "1 step" if config.run.steps == 1 else f"{config.run.steps} steps"
-    batch = f"{steps} of {groups} x {size} trajectories"
+    batch = f"{counted(config.run.steps, 'step')} of {groups} x {size} trajectories"
     return f"{config.run.name}: {tasks}; {config.model.path}; {batch}; {mode}; in {config.run.path}"
 
 
@@ -131,7 +146,8 @@ def _rows(values: dict[str, str]) -> list[str]:
 def _describe_model(config: Config) -> str:
     model = config.model
     if model.tiny_size is not None:
-        start = f"warm start of {model.warm_start_episodes} plays" if model.warm_start else "random"
+        plays = counted(model.warm_start_episodes, "play")
+        start = f"warm start from {plays}" if model.warm_start else "random weights"
         return f"{model.path}, about {model.tiny_size} parameters, {start}"
     directory = Path(model.path)
     if not directory.is_dir():
@@ -143,22 +159,23 @@ def _describe_model(config: Config) -> str:
 def _describe_tasks(config: Config) -> str:
     total = sum(task.weight for task in config.tasks.values())
     return ", ".join(
-        f"{name} ({task.env}, {task.weight / total:.0%}, at most {task.max_turns} turns)"
+        f"{name} ({task.env}, {task.weight / total:.0%}, at most {counted(task.max_turns, 'turn')})"
         for name, task in config.tasks.items()
     )
 
 
 def _describe_batch(config: Config) -> str:
     groups, size = config.batching.groups_per_step, config.batching.group_size
-    text = f"{groups} groups of {size} = {config.attempts_per_step} trajectories a step"
+    total = counted(config.attempts_per_step, "trajectory")
+    text = f"{counted(groups, 'group')} of {size} = {total} a step"
     extra = config.redundancy.extra_members
-    return text + (f"; {extra} extra attempts a group" if extra else "")
+    return text + (f"; {counted(extra, 'extra attempt')} a group" if extra else "")
 
 
 def _describe_slots(config: Config) -> str:
     slots, most = config.run.environments, most_attempts(config)
-    text = f"{slots} environments at once; the schedule ever uses at most {most}"
-    return text + ("; the rest stay idle" if slots > most else "")
+    text = f"{counted(slots, 'environment')} at once; the schedule uses at most {most}"
+    return text + ("; the others stay idle" if slots > most else "")
 
 
 def _describe_engines(config: Config) -> dict[str, str]:
@@ -187,8 +204,8 @@ def _describe_idle(config: Config) -> list[str]:
 
 
 def _describe_truncation(config: Config) -> list[str]:
-    told = describe_truncation(config)
-    return ["", f"note: {told}"] if told else []
+    note = describe_truncation(config)
+    return ["", f"note: {note}"] if note else []
 
 
 def _describe_refusal(config: Config) -> list[str]:
@@ -219,14 +236,14 @@ def _describe_evaluation(config: Config) -> str:
     run = config.run
     if not run.evaluate_episodes:
         return "none"
-    often = f", and every {run.evaluate_every} steps" if run.evaluate_every else ""
-    return f"{run.evaluate_episodes} held-out episodes before and after{often}"
+    often = f", and every {counted(run.evaluate_every, 'step')}" if run.evaluate_every else ""
+    return f"{counted(run.evaluate_episodes, 'held-out episode')} before and after{often}"
 
 
 def _describe_checkpoints(config: Config) -> str:
     run = config.run
-    often = f"every {run.checkpoint_every} steps and at the end" if run.checkpoint_every else "end"
-    return f"{often}; newest {run.keep_checkpoints} kept"
+    every = f"every {counted(run.checkpoint_every, 'step')} and " if run.checkpoint_every else ""
+    return f"{every}at the end; the newest {run.keep_checkpoints} are kept"
 
 
 def _describe_mode(config: Config) -> dict[str, str]:

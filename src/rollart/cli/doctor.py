@@ -43,7 +43,7 @@ class Finding:
 
 def add_doctor(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.description = "Say what this machine can run, and why not."
+    parser.description = "Show what this machine can run, and why not."
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 

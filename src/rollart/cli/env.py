@@ -7,7 +7,7 @@ from asyncio import CancelledError
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollart.cli.output import BOLD, DIM, note, paint, say
+from rollart.cli.output import BOLD, DIM, counted, note, paint, say
 from rollart.cli.parser import Parser
 from rollart.config import parse_override
 from rollart.envs.registry import make_env
@@ -34,31 +34,47 @@ def add_env(parser: ArgumentParser) -> None:
     actions = parser.add_subparsers(
         dest="action", required=True, parser_class=Parser, metavar="try"
     )
-    about = "Play an environment without a model, and check that it keeps the contract."
+    about = "Play an environment without a model, and check that it follows the Env protocol."
     attempt = actions.add_parser("try", description=about, help=about)
     shipped = (
-        "frozen_lake, calculator, number_guess; or your own: module:Class, path/to/file.py:Class"
+        "frozen_lake, calculator, number_guess, "
+        "or your own as module:Class or path/to/file.py:Class"
     )
     attempt.add_argument("name", metavar="NAME", help=shipped)
-    attempt.add_argument("--seed", type=int, default=0, help="of the first episode (default 0)")
-    attempt.add_argument("--episodes", type=int, default=1, help="how many (default 1)")
-    attempt.add_argument("--max-turns", type=int, default=20, help="per episode (default 20)")
     attempt.add_argument(
-        "--option", action="append", default=[], metavar="k=v", help="an option of the class"
+        "--seed", type=int, default=0, metavar="N", help="seed the first episode with N (default 0)"
+    )
+    attempt.add_argument(
+        "--episodes", type=int, default=1, metavar="N", help="play N episodes (default 1)"
+    )
+    attempt.add_argument(
+        "--max-turns",
+        type=int,
+        default=20,
+        metavar="N",
+        help="end an episode after N turns (default 20)",
+    )
+    attempt.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="set an option of the environment",
     )
     attempt.add_argument(
         "--player",
         choices=("random", "scripted"),
         default="random",
-        help="random (default), or scripted: takes the environment's own suggestions",
+        help="act at random (default), or as the environment's suggest() says",
     )
 
 
 def run_env(arguments: Namespace) -> int:
     """Play episodes, show each turn, sum up."""
     sys.path.insert(0, str(Path.cwd()))
-    if arguments.episodes < 1 or arguments.max_turns < 1:
-        raise UserError("--episodes and --max-turns must be at least 1")
+    for name in ("episodes", "max_turns"):
+        if (value := getattr(arguments, name)) < 1:
+            raise UserError(f"--{name.replace('_', '-')} {value}: must be at least 1")
     options = dict(_option(each) for each in arguments.option)
     player = RandomPlayer() if arguments.player == "random" else NoisyPlayer(noise=0.0)
     plays: list[Play] = []
@@ -68,9 +84,9 @@ def run_env(arguments: Namespace) -> int:
         plays.append(_play(arguments, options, player, seed=seed, watch=watch))
         left_open |= {watch.left_open} - {""}
     count = len(plays)
-    word = "episode" if count == 1 else "episodes"
     say(
-        f"{paint(arguments.name, BOLD)}: {count} {word} by the {arguments.player} player, "
+        f"{paint(arguments.name, BOLD)}: {counted(count, 'episode')} "
+        f"by the {arguments.player} player, "
         f"success {sum(each.success for each in plays) / count:.1%}, "
         f"reward {sum(sum(each.rewards) for each in plays) / count:.3f}, "
         f"{sum(len(each.actions) for each in plays) / count:.1f} turns"
@@ -103,7 +119,7 @@ def _play(
     try:
         result = run_watched(watch, make, episode)
     except EnvError as error:
-        raise UserError(f"{arguments.name} breaks the Env contract: {error}") from error
+        raise UserError(f"{arguments.name} does not follow the Env protocol: {error}") from error
     except ConfigError as error:
         raise UserError(_as_typed(error)) from error
     except UserError:
@@ -111,7 +127,7 @@ def _play(
     except (Exception, SystemExit, CancelledError) as error:
         raise UserError(
             f"{arguments.name} raised {describe_error(error)}\n"
-            "ROLLART_DEBUG=1 shows where; in training the attempt would be made again"
+            "set ROLLART_DEBUG=1 to see where; in training the attempt would be retried"
         ) from error
     if arguments.episodes <= 10:
         _show(result, seed)

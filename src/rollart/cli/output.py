@@ -43,6 +43,20 @@ def say_table(values: Mapping[str, object], *, indent: str = "") -> None:
             say(f"{indent}{paint(name.ljust(width), DIM)}  {_show(value)}")
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "step"), counted(2, "trajectory")
+        ('1 step', '2 trajectories')
+
+    """
+    if number == 1:
+        return f"1 {noun}"
+    many = noun[:-1] + "ies" if noun.endswith("ry") else noun + "s"
+    return f"{number} {many}"
+
+
 def silence_bars() -> None:
     """Keep libraries' own progress bars away from ours; must run before they are imported."""
     os.environ.setdefault("TQDM_DISABLE", "1")

@@ -47,17 +47,17 @@ def _info(usage: str, summary: str, module: str = "") -> CommandInfo:
 COMMANDS: Mapping[str, CommandInfo] = {
     info.usage.partition(" ")[0]: info
     for info in (
-        _info("train CONFIG [key=value ...]", "train; --resume DIR goes on, --dry-run plans only"),
+        _info("train CONFIG [key=value ...]", "train an agent; --resume DIR continues a run"),
         _info("eval RUN_OR_CHECKPOINT", "measure success on held-out episodes", "runs"),
         _info("replay RUN", "check from a run's log that every trajectory ended once", "runs"),
-        _info("config show|check|explain", "see, check and understand a config"),
+        _info("config show|check|explain", "show, check and explain a config"),
         _info("env try NAME", "play an environment without a model"),
-        _info("pools CONFIG|RUN", "the hardware, who prefers what, where workers are or were"),
+        _info("pools CONFIG|RUN", "show the hardware pools and where workers run or ran"),
         _info("plan CONFIG [key=value ...]", "find out which GPUs should train and which roll out"),
-        _info("simulate CONFIG|paper|scale|...", "a run in simulated time on hardware you lack"),
-        _info("function serve|package", "a reward function over HTTP, or packed for AWS Lambda"),
+        _info("simulate CONFIG|paper|scale|...", "simulate a run on hardware you do not have"),
+        _info("function serve|package", "serve a reward function over HTTP, or pack it for Lambda"),
         _info("bench [NAME]", "run a benchmark; without a name, list them"),
-        _info("doctor", "what this machine can run, and why not"),
+        _info("doctor", "show what this machine can run, and why not"),
     )
 }
 """Every command by its name, in the order of the help page."""
@@ -68,7 +68,7 @@ _HELP = """\
 Train language-model agents with reinforcement learning, on a laptop or a cluster.
 
 {start}
-  rollart doctor                              what this machine can run
+  rollart doctor                              show what this machine can run
   rollart train examples/quickstart.toml      train an agent; files go to runs/quickstart/
   rollart eval runs/quickstart                play held-out episodes with the result
 
@@ -76,10 +76,10 @@ Train language-model agents with reinforcement learning, on a laptop or a cluste
 {table}
 
 {options}
-  -h, --help                       this text; after a command, its own help
-  --version                        the version
+  -h, --help                       show this help; after a command, its own
+  --version                        show the version
 
-Errors you can fix are one line and exit code 2. ROLLART_DEBUG=1 shows tracebacks.
+An error that you can fix is one message, with exit code 2. Set ROLLART_DEBUG=1 for tracebacks.
 """
 
 
@@ -89,7 +89,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Report a wrong command line."""
         message = message.replace(", key=value", "")  # there may be none of them
-        raise UserError(f"{message}{_guess(message)}\ntry: {self.prog} --help")
+        raise UserError(f"{_reword(message)}\ntry: {self.prog} --help")
 
 
 class TopParser(Parser):
@@ -127,7 +127,10 @@ def run_command(arguments: argparse.Namespace) -> int:
 def add_overrides(parser: argparse.ArgumentParser) -> None:
     """Let a command take `key=value` overrides of its config."""
     parser.add_argument(
-        "overrides", nargs="*", metavar="key=value", help="change a key, e.g. run.steps=50"
+        "overrides",
+        nargs="*",
+        metavar="key=value",
+        help="override a key of the config, e.g. run.steps=50",
     )
 
 
@@ -150,12 +153,30 @@ def _load(name: str) -> ModuleType:
     return importlib.import_module(f"{COMMAND_PACKAGE}.{COMMANDS[name].module}")
 
 
-def _guess(message: str) -> str:
-    """Return which of the choices was meant, where argparse names a wrong one and the choices."""
-    if found := re.search(r"invalid choice: '(.+?)' \(choose from (.+)\)", message):
-        near = get_close_matches(found[1], re.findall(r"[\w-]+", found[2]), n=1)
-        return f"; did you mean {near[0]}?" if near else ""
-    return ""
+def _reword(message: str) -> str:
+    """Return what argparse says about a wrong command line in the words of the other messages."""
+    if found := re.fullmatch(
+        r"argument (.+?): invalid choice: '(.*)' \(choose from (.+)\)", message
+    ):
+        name, given, choices = found[1], found[2], re.findall(r"[\w-]+", found[3])
+        near = get_close_matches(given, choices, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"use {', '.join(choices)}"
+        if name.startswith("-"):
+            return f"{name} {given}: must be {' or '.join(choices)}"
+        return f"no such {_noun(name)} {given!r}; {hint}"
+    if found := re.fullmatch(r"argument (.+?): invalid (int|float) value: '(.*)'", message):
+        wanted = "a whole number" if found[2] == "int" else "a number"
+        return f"{found[1]} {found[3]}: must be {wanted}"
+    if found := re.fullmatch(r"argument (.+?): expected one argument", message):
+        return f"{found[1]}: give it a value"
+    if found := re.fullmatch(r"the following arguments are required: (.+)", message):
+        return f"missing argument: {found[1]}"
+    return message
+
+
+def _noun(name: str) -> str:
+    """Return what a positional argument with choices is: the command, or an action of one."""
+    return "command" if name == "COMMAND" else "action"
 
 
 def _unknown(arguments: argparse.Namespace, argument: str) -> str:

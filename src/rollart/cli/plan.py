@@ -25,7 +25,7 @@ def add_plan(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = (
         "Find, by simulation, which GPUs of [pools] should train, which roll out and for which "
-        "tasks; print the plan and write a config that has it."
+        "tasks. Prints the plan; --out also writes a config that has it."
     )
     parser.add_argument("config", metavar="CONFIG", help="a TOML file with [pools] and profiles")
     add_overrides(parser)
@@ -33,25 +33,30 @@ def add_plan(parser: ArgumentParser) -> None:
         "--objective",
         choices=("throughput", "cost"),
         default="throughput",
-        help="the shortest step (default), or the cheapest: GPUs may stay unused",
+        help="minimize the time of a step (default) or its cost, where GPUs may stay unused",
     )
     parser.add_argument(
         "--alpha",
         choices=("keep", "auto"),
         default="keep",
-        help="keep the config's alpha (default), or choose from 1 to it",
+        help="keep staleness.alpha (default), or choose a value from 1 to it",
     )
     parser.add_argument(
-        "--environments", type=int, metavar="N", help="most there can be (default: no limit)"
+        "--environments",
+        type=int,
+        metavar="N",
+        help="use at most N environments (default: no limit)",
     )
     parser.add_argument(
         "--no-split",
         action="store_true",
-        help="leave prefill and decode together, as the torch engine has them",
+        help="do not split prefill from decode (the torch engine cannot)",
     )
-    parser.add_argument("--explain", action="store_true", help="say why, in sentences")
-    parser.add_argument("--out", metavar="FILE", help="write the config here")
-    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+    parser.add_argument("--explain", action="store_true", help="explain the plan in sentences")
+    parser.add_argument("--out", metavar="FILE", help="write a config with the plan to FILE")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object as the last line"
+    )
 
 
 def run_plan(arguments: Namespace) -> int:

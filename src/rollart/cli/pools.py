@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.cli.output import say
+from rollart.cli.output import counted, say
 from rollart.cli.parser import add_overrides
 from rollart.config import Config, load_config
 from rollart.config.places import Node, alive, capacities, engine_places, trainer_place, uses_of
@@ -31,8 +31,10 @@ def add_pools(parser: ArgumentParser) -> None:
         "Show the pools of a config, which of them each phase and task domain prefers and where "
         "workers would be; or, of a run on a cluster, where each worker was and when."
     )
-    parser.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or a run's directory")
-    parser.add_argument("--address", metavar="ADDR", help="the Ray cluster to look at")
+    parser.add_argument("what", metavar="CONFIG|RUN", help="a TOML file, or the directory of a run")
+    parser.add_argument(
+        "--address", metavar="ADDR", help="show the nodes that this Ray cluster has now"
+    )
     add_overrides(parser)
 
 
@@ -41,7 +43,9 @@ def run_pools(arguments: Namespace) -> int:
     path = Path(arguments.what)
     if path.is_dir():
         if arguments.overrides:
-            raise UserError(f"{arguments.overrides[0]}: a run's config is what it was")
+            raise UserError(
+                f"{arguments.overrides[0]}: a run that was made takes no overrides: leave it out"
+            )
         say(render_bindings(read_bindings(path)))
         if (path / LOG).exists():
             say()
@@ -103,7 +107,9 @@ def render_bindings(bindings: Sequence[Binding]) -> str:
         wish = " > ".join(each.preferred)
         rows.append((each.worker, wish, each.actual, f"{each.since_s:.1f} s", until))
     away = sum(not each.is_at_home for each in bindings)
-    total = f"{len(bindings)} bindings, {away} of them not in the pool that was preferred"
+    total = (
+        f"{counted(len(bindings), 'binding')}, {away} of them not in the pool that was preferred"
+    )
     return "\n".join([*_columns(rows), "", total])
 
 

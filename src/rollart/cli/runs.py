@@ -33,10 +33,16 @@ from rollart.types import Json
 def add_eval(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = "Measure a trained model on held-out episodes."
-    parser.add_argument("path", metavar="RUN_OR_CHECKPOINT", help="a run or a checkpoint in it")
+    parser.add_argument(
+        "path", metavar="RUN_OR_CHECKPOINT", help="the directory of a run, or of a checkpoint"
+    )
     add_overrides(parser)
-    parser.add_argument("--episodes", type=int, help="how many (default: the config's)")
-    parser.add_argument("--temperature", type=float, help="of the draws; 0 is greedy")
+    parser.add_argument(
+        "--episodes", type=int, metavar="N", help="play N episodes (default: as in the config)"
+    )
+    parser.add_argument(
+        "--temperature", type=float, metavar="T", help="sample at temperature T; 0 is greedy"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -44,7 +50,7 @@ def run_eval(arguments: Namespace) -> int:
     """Evaluate and print the figures."""
     path = Path(arguments.path)
     if not path.exists():
-        raise UserError(f"{path}: no such run or checkpoint")
+        raise UserError(f"{path}: no such run or checkpoint; name one, e.g. runs/quickstart")
     if arguments.episodes is not None and arguments.episodes < 1:
         raise UserError(f"--episodes {arguments.episodes}: must be at least 1")
     if arguments.temperature is not None and not 0 <= arguments.temperature < inf:
@@ -64,10 +70,10 @@ def run_eval(arguments: Namespace) -> int:
 def add_replay(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = (
-        "Re-feed a run's event log to the scheduler and check that it gives the same commands, "
+        "Feed a run's event log to the scheduler again and check that it gives the same commands, "
         "that every trajectory ended exactly once and that the staleness bound was kept."
     )
-    parser.add_argument("directory", metavar="RUN", help="a run's directory")
+    parser.add_argument("directory", metavar="RUN", help="the directory of a run")
     parser.add_argument("--trace", metavar="FILE", help="also write a timeline for Perfetto")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
@@ -76,7 +82,8 @@ def run_replay(arguments: Namespace) -> int:
     """Replay a run and print what was proved."""
     directory = Path(arguments.directory)
     if not directory.is_dir():
-        raise UserError(f"{directory}: no such directory; name a run, e.g. runs/quickstart")
+        wrong = "is a file" if directory.exists() else "no such directory"
+        raise UserError(f"{directory}: {wrong}; name a run's directory, e.g. runs/quickstart")
     figures = replay(directory)
     if arguments.trace is not None:
         parts = read_log(directory / LOG)

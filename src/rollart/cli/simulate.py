@@ -137,7 +137,7 @@ def readable(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def step_table(rows: Sequence[StepRow], *, has_tokens: bool = True) -> list[dict[str, Any]]:
-    """Return the rows as a table shows them; a log alone does not tell all tokens trained."""
+    """Return the rows as a table shows them; a log alone does not have all tokens trained."""
     return [
         {
             "step": row.step,
@@ -169,9 +169,9 @@ FILES = ", ".join((PLOT, TRACE, LOG, SUMMARY))
 def add_simulate(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.description = (
-        "Simulate a run: the scheduler that runs live, on hardware described in a config. Prints "
-        "a table; writes a plot of use, a timeline for Perfetto, the event log and a summary. "
-        "The studies: paper (the published results), scale (64 to 10,000 GPUs), plan (the "
+        "Simulate a run: the scheduler of a live run, on hardware that a config describes. Prints "
+        "a table; writes a plot of utilisation, a timeline for Perfetto, the event log and a "
+        "summary. The studies: paper (the published results), scale (64 to 10,000 GPUs), plan (the "
         "planner against the paper's split), beyond (rules the paper leaves open)."
     )
     what = "a TOML file with [pools], or a study: paper, scale, plan, beyond"
@@ -181,30 +181,36 @@ def add_simulate(parser: ArgumentParser) -> None:
         "--from",
         dest="from_run",
         metavar="RUN",
-        help="simulate a live run from its own log, or by another schedule (run.mode=sync …)",
+        help="simulate a recorded run from its log, as it was or with changes (run.mode=sync …)",
     )
-    parser.add_argument("--out", metavar="DIR", help="default runs/simulate-NAME")
-    parser.add_argument("--steps", type=int, metavar="N", help="optimizer steps")
-    parser.add_argument("--seed", type=int, metavar="N", help="of the run")
-    mtbf = "let each engine die after so many seconds on average, for a minute"
+    parser.add_argument("--out", metavar="DIR", help="write to DIR (default: runs/simulate-NAME)")
+    parser.add_argument("--steps", type=int, metavar="N", help="simulate N optimizer steps")
+    parser.add_argument("--seed", type=int, metavar="N", help="seed the run with N")
+    mtbf = "let each engine fail for a minute, on average every S seconds"
     parser.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
-    parser.add_argument("--quick", action="store_true", help="shorter, figures less exact")
-    jobs = "processes of the studies paper and beyond (default: one a core)"
+    parser.add_argument(
+        "--quick", action="store_true", help="simulate less; the figures are less exact"
+    )
+    jobs = "run the study paper or beyond in N processes (default: one per core)"
     parser.add_argument("--jobs", type=int, metavar="N", help=jobs)
-    parser.add_argument("--json", action="store_true", help="last line is one JSON object")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object as the last line"
+    )
 
 
 def run_simulate(arguments: Namespace) -> int:
     """Simulate a config, a recorded run or a study."""
     mtbf_s = arguments.engine_mtbf
     if mtbf_s is not None and not 0 <= mtbf_s < inf:
-        raise UserError(f"--engine-mtbf {mtbf_s:g}: must be at least 0 seconds; 0 is never")
+        raise UserError(
+            f"--engine-mtbf {mtbf_s:g}: must be at least 0 seconds (0: engines never fail)"
+        )
     if arguments.from_run is not None:
         if "=" in (arguments.what or ""):
             arguments.overrides.insert(0, arguments.what)
             arguments.what = None
         if arguments.what is not None:
-            raise UserError("--from takes the whole run from its log: name no config beside it")
+            raise UserError("--from reads everything from the run's log: leave out the config file")
         return _recorded(arguments)
     if arguments.what is None:
         names = ", ".join(STUDIES)
@@ -285,7 +291,7 @@ def _config(arguments: Namespace) -> int:
     if arguments.engine_mtbf is not None:
         overrides.append(f"simulation.engine_mtbf_s={arguments.engine_mtbf}")
     if arguments.jobs is not None:
-        raise UserError("--jobs: one run is one process; the studies paper and beyond take it")
+        raise UserError("--jobs: only the studies paper and beyond use several processes")
     config = load_config(arguments.what, overrides)
     world = world_from(config)
     out = _out(arguments, config.run.name)
@@ -317,7 +323,7 @@ def _recorded(arguments: Namespace) -> int:
         raise UserError(f"{given}: {fix}")
     overrides = arguments.overrides
     if overrides and arguments.seed is not None:
-        fix = "draws another run, key=value asks about the recorded one: leave out either"
+        fix = "simulates another run, key=value changes the recorded one: use only one of them"
         raise UserError(f"--seed {arguments.seed}: {fix}")
     change = change_by(overrides)
     world = load(directory, seed=arguments.seed, change=change)

@@ -19,19 +19,23 @@ from rollart.observe.run_directory import CONFIG
 
 def add_train(parser: ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.description = "Train an agent as a config file says."
-    parser.add_argument("config", nargs="?", metavar="CONFIG", help="a TOML file, see examples/")
+    parser.description = "Train an agent with the settings of a config file."
+    parser.add_argument(
+        "config", nargs="?", metavar="CONFIG", help="a TOML file; examples/ has some"
+    )
     add_overrides(parser)
     resume = (
-        "go on from the run or checkpoint in this directory; with CONFIG, in CONFIG's directory, "
-        "and this one stays as it is"
+        "continue the run or checkpoint in DIR; if a CONFIG is given too, write to the directory "
+        "that CONFIG names and leave DIR unchanged"
     )
     parser.add_argument("--resume", metavar="DIR", help=resume)
-    parser.add_argument("--dry-run", action="store_true", help="show the plan, train nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="show what would be done, and train nothing"
+    )
     parser.add_argument(
         "--address",
         metavar="ADDR",
-        help='run on Ray: "local" for one on this machine, "auto" or HOST:PORT to join a cluster',
+        help='run on Ray: "local" starts it on this machine, "auto" or HOST:PORT joins a cluster',
     )
 
 

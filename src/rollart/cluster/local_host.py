@@ -97,7 +97,7 @@ class BlockingActor(Protocol):
         ...
 
     def close(self) -> None:
-        """End in order."""
+        """End the process after the calls that are under way."""
         ...
 
     def kill(self) -> None:

@@ -272,8 +272,8 @@ def guarded(
 ) -> Generator[None]:
     """End this process if the head is lost for long and the block has still not ended.
 
-    The event loop notices sooner and ends in order; but any call it makes into Ray meanwhile may
-    wait for the head, for minutes, and hold it. It prints `last_words` then.
+    The event loop notices sooner and ends the run properly; but any call it makes into Ray
+    meanwhile may wait for the head, for minutes, and hold it. It prints `last_words` then.
     """
     is_over = threading.Event()
 

@@ -186,7 +186,7 @@ class TrainerSupervisor:
                     ) from error
                 steps, why = len(self._journal), str(error).split("\n", 1)[0]
                 self._warn(
-                    f"the trainer is lost; starting another ({steps} steps to repeat): {why}"
+                    f"the trainer is lost; starting another (steps to repeat: {steps}): {why}"
                 )
 
     async def _make(self, _place: Place[RemoteTrainer], _name: str) -> RemoteTrainer:

@@ -43,9 +43,12 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
             raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
         is_imitated = is_trained and config.model.needs_suggestions
         if is_imitated and not isinstance(env, Suggesting):
-            fix = "the warm start imitates its method suggest() -> str, and it has none"
-            ways = "add one, or set model.warm_start=false, or model.warm_start_noise=1 (random)"
-            raise ConfigError(f"tasks.{name}.env", task.env, f"{fix}; {ways}")
+            fix = (
+                "has no method suggest() -> str, whose actions the warm start of a tiny model "
+                "imitates: add one, set model.warm_start=false, or set model.warm_start_noise=1 to "
+                "imitate random actions"
+            )
+            raise ConfigError(f"tasks.{name}.env", task.env, fix)
         if is_imitated and (problem := refuse_method(type(env), "suggest", ())):
             raise ConfigError(f"tasks.{name}.env", task.env, problem)
         if task.parser:

@@ -38,6 +38,7 @@ from rollart.errors import ConfigError, UserError
 from rollart.models.options import ModelOptions
 from rollart.plugins import Kind, add_paths, find
 from rollart.sandbox.options import SandboxOptions
+from rollart.training.options import TrainingOptions
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -51,12 +52,24 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
     },
     SandboxOptions: {"store": "cache"},
     ScoringOptions: {"most": "max_instances", "keep_s": "idle_s"},
+    TrainingOptions: {"lr": "learning_rate"},
 }
 """Keys that had another name, or that people take for another: the word, and the key it means."""
 _REMOVED: Mapping[type, Mapping[str, str]] = {
     RayOptions: {"restart_s": "the cluster is looked at once a second"},
 }
 """Keys that no longer exist, and what happens instead."""
+NAMING: Mapping[str, str] = {
+    "algorithm": TYPE,
+    "engine": "name",
+    "model": "path",
+    "tasks": "NAME.env",
+    "weights": "store",
+}
+"""The key that is meant where a section is given as one word, such as algorithm=grpo."""
+_COMMAND_LINE = "on the command line"
+_MOST_NAMES = 8
+"""Files of a directory that a message names."""
 
 
 @dataclass(slots=True)
@@ -112,8 +125,14 @@ def layer_overrides(layered: Layered, overrides: Sequence[str]) -> None:
     """Lay `key=value` overrides over what is there; a table replaces the one that was there."""
     for override in overrides:
         key, value = parse_override(override)
-        layered.put(key, value, origin="on the command line")
+        layered.put(key, value, origin=_COMMAND_LINE)
         layered.typed[key] = override.partition("=")[2]
+
+
+def layer_changes(layered: Layered, changes: Sequence[str]) -> None:
+    """Lay changes made in Python over what is there; they are written nowhere."""
+    for change in changes:
+        layered.put(*parse_override(change), origin="")
 
 
 def parse_override(override: str) -> tuple[str, Any]:
@@ -134,7 +153,7 @@ def _read_file(path: Path, layered: Layered, *, chain: tuple[Path, ...]) -> None
     if resolved in chain:
         names = " -> ".join(str(each.name) for each in (*chain, resolved))
         raise ConfigError("extends", str(path), f"files extend each other in a circle: {names}")
-    text = _read_text(path)
+    text = _read_text(path, extended_by=chain[-1] if chain else None)
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -151,12 +170,12 @@ def _read_file(path: Path, layered: Layered, *, chain: tuple[Path, ...]) -> None
     layered.add(table, origins=origins)
 
 
-def _read_text(path: Path) -> str:
+def _read_text(path: Path, *, extended_by: Path | None) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = _neighbours(path)
-        raise UserError(f"{path}: no such config file{hint}") from None
+        named = "" if extended_by is None else f" ({extended_by.name} extends it)"
+        raise UserError(f"{path}: no such config file{named}{_neighbours(path)}") from None
     except IsADirectoryError:
         raise UserError(f"{path}: is a directory; name a TOML file in it") from None
     except OSError as error:
@@ -166,11 +185,19 @@ def _read_text(path: Path) -> str:
 
 
 def _neighbours(path: Path) -> str:
+    """Say which configs there are near a path that does not exist, the likeliest first."""
     for directory in (path.parent, path.parent / "examples"):
         found = sorted(each.name for each in directory.glob("*.toml"))
-        names = [name for name in found if name != "pyproject.toml"][:8]
-        if names:
-            return f"; {directory}/ holds {', '.join(names)}"
+        names = [name for name in found if name != "pyproject.toml"]
+        if not names:
+            continue
+        stems = [name.removesuffix(".toml") for name in names]
+        if near := difflib.get_close_matches(path.stem, stems, n=1, cutoff=0.75):
+            return f"; did you mean {directory / near[0]}.toml?"
+        shown = ", ".join(names[:_MOST_NAMES])
+        more = len(names) - _MOST_NAMES
+        rest = f" and {more} more; list them with: ls {directory}/*.toml" if more > 0 else ""
+        return f"; {directory}/ holds {shown}{rest}"
     return ""
 
 
@@ -207,10 +234,13 @@ def _lines(text: str) -> dict[str, int]:
     return lines
 
 
-def load_config(path: Path | str, overrides: Sequence[str] = ()) -> Config:
-    """Read a config file, apply overrides, validate everything."""
+def load_config(
+    path: Path | str, overrides: Sequence[str] = (), *, changes: Sequence[str] = ()
+) -> Config:
+    """Read a config file, apply overrides and changes made in Python, validate everything."""
     path = Path(path)
     layered = read_layers(path, overrides)
+    layer_changes(layered, changes)
     run = layered.table.setdefault("run", {})
     if isinstance(run, dict):
         cast("Table", run).setdefault("import_paths", [str(path.resolve().parent)])
@@ -314,9 +344,17 @@ class OptionBuilder:
         return fix
 
     def _table(self, value: object, path: str) -> Table:
-        if not isinstance(value, dict):
-            raise self._error(path, value, f"is a section: write [{path}] and keys below it")
-        return cast("Table", value)
+        if isinstance(value, dict):
+            return cast("Table", value)
+        is_typed = path in self._layered.typed
+        fix = f"is a section: write [{path}] and keys below it"
+        if isinstance(value, str) and path in NAMING:
+            key = f"{path}.{NAMING[path]}"
+            meant = f"{key}={value}" if is_typed else f"{key} = {json.dumps(value)}"
+            fix = f"is a section; did you mean {meant}?"
+        elif is_typed:
+            fix = f"is a section: write {path}.KEY=VALUE for a key of it"
+        raise self._error(path, value, fix)
 
     def _missing(self, cls: type, path: str, name: str) -> str:
         if cls is Config:
@@ -340,15 +378,43 @@ def _import_paths(table: Table) -> list[str]:
     return [str(each) for each in cast("list[Any]", paths)] if isinstance(paths, list) else []
 
 
-def _places(key: str) -> list[str]:
-    """Return where in a config's sections there is such a key."""
+def _sections() -> dict[str, type]:
+    """Return the class of each section that is not a table of named ones."""
     sections: dict[str, type] = {}
     for section, hint in field_types(Config).items():
         if chosen_kind(Config, section):
             sections[section] = type(make_default(Config, section))
         elif option_class(hint) is hint:
             sections[section] = hint
-    return [f"{section}.{key}" for section, cls in sections.items() if key in field_types(cls)]
+    return sections
+
+
+def _places(key: str) -> list[str]:
+    """Return where in a config's sections there is such a key, by this name or another."""
+    places: list[str] = []
+    for section, cls in _sections().items():
+        name = _RENAMED.get(cls, {}).get(key, key)
+        if name in field_types(cls):
+            places.append(f"{section}.{name}")
+    return places
+
+
+def nearest_keys(key: str) -> list[str]:
+    """Return the dotted keys, or the section, that a word outside all sections may mean.
+
+    Example:
+        >>> nearest_keys("step"), nearest_keys("lr"), nearest_keys("trainig")
+        (['run.steps'], ['training.learning_rate'], ['training'])
+
+    """
+    if places := _places(key):
+        return places
+    sections = list(field_types(Config))
+    keys = [name for cls in _sections().values() for name in field_types(cls)]
+    near = difflib.get_close_matches(key, dict.fromkeys([*sections, *keys]), n=1)
+    if not near:
+        return []
+    return [near[0]] if near[0] in sections else _places(near[0])
 
 
 def unknown_key(cls: type, prefix: str, key: str) -> str:
@@ -356,14 +422,23 @@ def unknown_key(cls: type, prefix: str, key: str) -> str:
     hints = field_types(cls)
     if prefix and key in field_types(Config):
         return f"unknown key; did you mean the section [{key}]?"
-    if not prefix and (places := _places(key)):
-        return f"unknown key; did you mean {' or '.join(places)}?"
-    renamed = _RENAMED.get(cls, {}).get(key)
-    if meant := MOVED.get(prefix + key, renamed and prefix + renamed):
-        return f"unknown key; did you mean {meant}?"
     if instead := _REMOVED.get(cls, {}).get(key):
         return f"unknown key; leave it out: {instead}"
-    near = difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
-    if near:
-        return f"unknown key; did you mean {prefix}{near[0]}?"
+    if meant := _meant(cls, prefix, key):
+        return f"unknown key; did you mean {' or '.join(meant)}?"
     return f"unknown key; {prefix.rstrip('.') or 'a config'} has {', '.join(sorted(hints))}"
+
+
+def _meant(cls: type, prefix: str, key: str) -> list[str]:
+    """Return the dotted keys that were probably meant by an unknown one."""
+    if not prefix:
+        return nearest_keys(key)
+    renamed = _RENAMED.get(cls, {}).get(key)
+    if meant := MOVED.get(prefix + key, renamed and prefix + renamed):
+        return [meant]
+    hints = field_types(cls)
+    near = difflib.get_close_matches(key, hints, n=1, cutoff=0.8)
+    if not near and (places := _places(key)):
+        return places
+    near = near or difflib.get_close_matches(key, hints, n=1, cutoff=0.5)
+    return [prefix + each for each in near]

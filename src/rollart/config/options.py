@@ -51,7 +51,7 @@ class RewardPart:
 
 
 def check_parts(parts: Mapping[str, RewardPart]) -> None:
-    """Refuse names of parts that could not be told apart in the metrics."""
+    """Refuse names of parts that the metrics could not show."""
     for name in parts:
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             fix = "name parts with letters, digits, '_' and '-'"
@@ -120,6 +120,8 @@ def _read_judge(options: Mapping[str, Any]) -> "Judge":
 
 _OWN_STORES = ("shared_memory", "memory")
 """Stores that keep whole versions instead of buckets, and have no place of their own to name."""
+_SCHEMES = ("s3", "gs", "gcs", "abfs", "az", "sftp", "ssh", "hdfs", "http", "https")
+"""Schemes of URLs that people give as a store."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +189,7 @@ class TaskOptions:
     """
 
     env: Annotated[str, NonEmpty('name an environment, or "module:Class"')]
-    """frozen_lake, calculator, number_guess; your own: "module:Class" or "path/to/file.py:Class".
+    """frozen_lake, calculator, number_guess, or your own as "module:Class" or "file.py:Class".
 
     Modules are found next to the config; paths start where the command was started."""
     domain: str = ""
@@ -199,7 +201,7 @@ class TaskOptions:
     max_tokens: Annotated[int, AtLeast(2)] = 1024
     """Tokens, read and sampled, after which an episode is cut off."""
     player: str = "turns"
-    """What plays its attempts: "turns" talks with the model turn by turn; your own:
+    """What plays its attempts: "turns" talks with the model turn by turn; or your own as
     "module:Class" or "path/to/file.py:Class" (docs/extend.md)."""
     parser: Annotated[
         str,
@@ -236,7 +238,7 @@ class EngineOptions:
     """
 
     name: Annotated[str, NonEmpty('name an engine, or "module:Class"')] = "torch"
-    """torch, scripted (random tokens, no model); your own: "module:Class" or "file.py:Class"."""
+    """torch, scripted (random tokens), or your own as "module:Class" or "file.py:Class"."""
     replicas: Annotated[int, AtLeast(1)] = 1
     """Engines that serve at once."""
     torch: TorchEngineOptions = field(default_factory=TorchEngineOptions)
@@ -272,10 +274,11 @@ class WeightOptions:
     """
 
     store: Annotated[str, NonEmpty("name a store, such as shared_memory")] = "shared_memory"
-    """Where versions are kept: shared_memory, memory, files, relay, mooncake, ray, or your own
+    """Where versions are kept: shared_memory, memory, files, relay, mooncake, ray, or your own as
     "module:Class"; "memory" puts the trainer into this process, for debugging."""
     place: str = ""
-    """For "files" a path or an fsspec URL, for "relay" and "mooncake" the server's host:port."""
+    """For "files" a path or a URL that fsspec opens (s3://, gs://, abfs://, sftp:// …), for "relay"
+    and "mooncake" the server's host:port."""
     keep: Annotated[int, AtLeast(0, "0: as many as are needed")] = 0
     """Newest versions kept; 0: as many as an engine may still be loading: staleness.alpha + 2, and
     one for each whole batch of redundancy.extra_groups."""
@@ -289,6 +292,11 @@ class WeightOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, "weights")
+        scheme, slashes, _ = self.store.partition("://")
+        if slashes or scheme in _SCHEMES:
+            url = self.store if slashes else f"{scheme}://…"
+            fix = f'a URL is a place: set weights.store = "files" and weights.place = "{url}"'
+            raise ConfigError("weights.store", self.store, fix)
         check_name("store", self.store, field="weights.store", more=_OWN_STORES)
         in_buckets = self.store not in _OWN_STORES
         if in_buckets and self.store != "ray" and not self.place:

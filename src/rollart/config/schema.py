@@ -44,9 +44,10 @@ _OF_THE_LOSS = (
 )
 MOVED: Mapping[str, str] = {
     "training.advantage": "algorithm.type",
+    "training.loss": "algorithm.type",
     **{f"training.{name}": f"algorithm.{name}" for name in _OF_THE_LOSS},
 }
-"""Keys of earlier versions, and what they are called now."""
+"""Keys of earlier versions, or that people expect in another section, and the key they mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +61,7 @@ class Config(RuleSections):
     """
 
     run: RunOptions = field(default_factory=RunOptions)
-    """What a run is called, how long it is, what it leaves behind."""
+    """What a run is called, how long it is, which files it writes."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The policy: a tiny built-in model or any Hugging Face checkpoint."""
     tasks: Mapping[str, TaskOptions]

@@ -196,7 +196,7 @@ def explain(key: str, config: Config | None = None) -> str:
 def describe_choice(kind: Kind) -> str:
     """Say what a section's `type` may be."""
     known = ", ".join(known_names(kind))
-    return f'One of {known}; your own: "module:Class" or "path/to/file.py:Class".'
+    return f'One of {known}; or your own as "module:Class" or "path/to/file.py:Class".'
 
 
 def _named_task(parts: list[str], index: int, cls: type, tasks: Any) -> Any:
@@ -225,6 +225,14 @@ def _explain_section(key: str, text: str, cls: type, kind: Kind | None) -> str:
     width = max(len(name) for name in docs)
     lines = [f"[{key}]" if key else "A config's sections", indent(text, "  "), ""]
     lines += [f"  {name:<{width}}  {_first_paragraph(words)}" for name, words in docs.items()]
+    if kind is not None:
+        name = known_names(kind)[-1]
+        lines += [
+            "",
+            f'  In a file            [{key}], and below it {TYPE} = "{name}"',
+            f"  On the command line  {key}.{TYPE}={name}",
+            f'  In Python            rollart.train(…, {key}={{"{TYPE}": "{name}"}})',
+        ]
     return "\n".join(lines)
 
 

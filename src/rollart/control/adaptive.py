@@ -199,7 +199,7 @@ class Adapter:
         self._costs: dict[TrajectoryId, int] = {}
         self._lost: dict[TrajectoryId, DropReason] = {}
         self._cut: dict[TrajectoryId, DropReason] = {}
-        """Attempts that ended since the last step, of which more may be told."""
+        """Attempts that ended since the last step; later events may add to them."""
         self._spent: Counter[str] = Counter()
         self._running = Occupancy()
 
@@ -214,7 +214,7 @@ class Adapter:
             self._lost.update(dict.fromkeys([*attempts, *group.trajectories], reason))
 
     def note(self, now: float, event: Event, commands: Sequence[Command]) -> Adapt | None:
-        """Take in what happened and what follows; return the levels at the start and anew."""
+        """Note an event and its commands; return the levels at the start and when they change."""
         self._note_event(now, event)
         judged = self._levels() if isinstance(event, RunStarted) else None
         for command in commands:
@@ -242,7 +242,7 @@ class Adapter:
         )
 
     def restore(self, record: AdapterRecord) -> Adapt:
-        """Go on from the levels of a snapshot, within this run's bounds; return them."""
+        """Restore the levels of a snapshot, within this run's bounds; return them."""
         for lever, saved, is_adaptive in (
             (self.alpha, record["alpha"], self._bound.adaptive),
             (self.extra_groups, record["extra_groups"], self._redundancy.adaptive),

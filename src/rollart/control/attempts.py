@@ -348,7 +348,7 @@ class AttemptTable:
         return all(attempt.state == "discarded" for attempt in self.by_id.values())
 
     def check(self, groups: Iterable[Group]) -> None:
-        """Assert that slots, attempts and groups tell of the same attempts."""
+        """Assert that slots, attempts and groups agree."""
         attempts = self.by_id.values()
         self.slots.check({a.slot for a in attempts if a.state in ("running", "cancelling")})
         in_flight = [a.id for group in groups for a in group.in_flight.values()]

@@ -56,7 +56,7 @@ class LockStep:
         self._running.update(ids)
 
     def arrive(self, episode: TrajectoryId) -> tuple[TrajectoryId, ...]:
-        """Note that an episode waits for its turn; return those that may go on, in id order."""
+        """Note that an episode waits for its turn; return those that may continue, in id order."""
         self._arrived.add(episode)
         return self._release()
 

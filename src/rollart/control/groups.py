@@ -181,7 +181,7 @@ class Admission:
     def resume(self, version: Version) -> None:
         """Find the iteration that the groups taken in from an earlier run belong to.
 
-        The earlier run may have had another mode or batch, so it is told from the groups alone:
+        The earlier run may have had another mode or batch, so it follows from the groups alone:
         every iteration gives one batch, and every batch one version.
         """
         whole, part = divmod(self.ready, self.batching.groups_per_step)

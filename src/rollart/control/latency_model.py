@@ -6,7 +6,7 @@ what is sampled, and of what is sampled and read for every request beside it on 
 fitted to the requests the pool answered, so the choice between two pools, or between an engine that
 holds a prefix and one that is free, compares measured seconds.
 
-Requests count by their relative errors: one that took an hour tells no more than one of a second.
+Requests count by their relative errors: one that took an hour weighs no more than one of a second.
 The latest one or two thousand decide.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 _KNOWN = 8
 """Requests after which a domain, a pool or the two together are known."""
 _MANY, _EVERY = 256, 4
-"""Requests after which a pool learns from every fourth only: the others would tell the same."""
+"""Requests after which a pool learns from every fourth only: the others add little."""
 _FIT_EVERY = 32
 """Requests between two fits of a pool's costs, once there was a first."""
 _WEIGHT = 0.01
@@ -26,7 +26,7 @@ _KEEP = 0.998
 _SWEEPS = 12
 """Times each cost is improved in a fit; it starts from the last one's."""
 _RIDGE = 1e-3
-"""Tells costs apart where requests are all alike: each then explains a part."""
+"""Divides the time among the costs where all requests are alike."""
 _SHORTEST_S = 1e-6
 """Below this all durations are alike."""
 _COSTS = range(5)

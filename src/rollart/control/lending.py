@@ -57,7 +57,7 @@ class Lender:
             self._states.update({engine.id: "home" for engine in engines if engine.lent})
 
     def lose(self, engine: EngineId) -> None:
-        """Forget an engine that is gone."""
+        """Forget an engine that was lost."""
         self._states.pop(engine, None)
 
     @property

@@ -72,7 +72,7 @@ class Lifecycle:
         return commands + (self._attempts.compare(attempt.group) if info.is_compared else [])
 
     def failed(self, event: TrajectoryFailed, now: float) -> list[Command]:
-        """Retry an attempt that failed, or go on without its member."""
+        """Retry an attempt that failed, or continue without its member."""
         # A worker's end fails all it had at once and says nothing of what it ran.
         failure, is_counted = event.failure, event.failure.kind != "worker"
         attempt = self._attempts.fail(event.id, now, is_counted=is_counted)

@@ -136,7 +136,7 @@ class PoolRow:
     used: int
     bindings: tuple[Binding, ...]
     lost: tuple[str, ...]
-    """Workers it held when their node went away, not yet bound anew."""
+    """Workers it held when their node was lost, not yet bound again."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -165,7 +165,8 @@ class Bindings:
     def observe(self, alive: Mapping[str, int | Mapping[str, int]], *, now: float) -> None:
         """Say how many units of each pool are alive, by node where nodes are known.
 
-        A pool left out is gone. Of workers that no longer fit on their node the newest are lost.
+        A pool that is left out has no nodes. Of workers that no longer fit on their node, the
+        newest are lost.
         """
         self._check_names(alive, "the cluster reports")
         self._alive = {n: pool.by_node(alive.get(n, 0)) for n, pool in self._pools.items()}
@@ -205,7 +206,7 @@ class Bindings:
             self._end(held, now)
 
     def lost(self) -> tuple[str, ...]:
-        """Return the workers whose node is gone and that have no new place yet."""
+        """Return the workers whose node was lost and that have no new place yet."""
         return tuple(worker for worker, held in self._workers.items() if held.is_lost)
 
     def better(self, worker: str) -> str | None:
@@ -341,7 +342,7 @@ class Bindings:
                 raise PlacementError(f"{who} pool {name!r}: no such pool; there is {known}")
 
     def _why_not(self, worker: str, names: Iterable[str], needs: Needs) -> str:
-        """Say why none of these pools takes a worker: too small, gone or full."""
+        """Say why none of these pools takes a worker: too small, without nodes, or full."""
         pools = [self._pools[name] for name in names]
         asked = f"{worker} needs {needs}"
         large = [pool for pool in pools if pool.fits(needs)]
@@ -350,8 +351,8 @@ class Bindings:
             return f"{asked}; no pool is large enough: {offers}"
         there = [pool for pool in large if self._units_alive(pool.name)]
         if not there:
-            gone = ", ".join(pool.name for pool in large)
-            return f"{asked}; no node is alive of the pools that are large enough: {gone}"
+            dead = ", ".join(pool.name for pool in large)
+            return f"{asked}; no node is alive of the pools that are large enough: {dead}"
         return f"{asked}; every pool that could take it is full: " + "; ".join(
             f"{pool.name} ({self._in_pool[pool.name]} of {self._units_alive(pool.name)} units "
             f"in use{self._holders(pool)})"

@@ -241,7 +241,7 @@ class Router:
         return stay.home.id if stay.home is not None and stay.home.is_open else None
 
     def check(self) -> None:
-        """Assert that loads are never negative and tell of the sessions there are."""
+        """Assert that loads are never negative and agree with the sessions."""
         stays = self._sessions.values()
         for each in self._engines.values():
             homed = [stay for stay in stays if stay.home is each]

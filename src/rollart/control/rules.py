@@ -47,7 +47,7 @@ class Syncing:
     """How engines change weights."""
 
     order: Literal["all", "rolling"] = "all"
-    """Suspend all engines together, or one after another so that the others go on serving."""
+    """Suspend all engines together, or one after another so that the others keep serving."""
     when: Literal["published", "batch"] = "published"
     """Load new weights as soon as they are there, or (the paper's order) when a batch is taken."""
     keep_kv: bool = False

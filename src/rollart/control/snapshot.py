@@ -1,4 +1,4 @@
-"""Snapshot: what a run needs of its scheduler to go on later, as plain JSON.
+"""Snapshot: what a run needs of its scheduler to be resumed, as plain JSON.
 
 Attempts in flight are not saved but made again: their member goes back to the queue under the
 same attempt number, and so with the same seed. Complete groups are kept whole, those just handed
@@ -106,7 +106,7 @@ def _record(group: Group) -> GroupRecord:
 def restore(
     rules: Rules, record: SchedulerRecord, *, domain_of: DomainOf = one_domain
 ) -> Scheduler:
-    """Return a scheduler that goes on from a snapshot; its next event is `RunStarted`."""
+    """Return a scheduler that continues from a snapshot; its next event is `RunStarted`."""
     scheduler = Scheduler(rules, domain_of=domain_of)
     scheduler.optimizer = scheduler.weights.published = Version(record["version"])
     groups, attempts = scheduler.groups, scheduler.attempts

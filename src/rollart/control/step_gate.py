@@ -43,7 +43,7 @@ class StepGate:
         """Say whether a step from `optimizer` that could begin now waits."""
         if not self._is_possible:
             return False
-        # A wait goes on while no group completes or is dropped.
+        # A wait lasts while no group completes or is dropped.
         admission = self._groups.admission
         seen = (admission.ready, admission.rolling, self._groups.next_group)
         is_over = self.until_s is not None and now >= self.until_s
@@ -53,7 +53,7 @@ class StepGate:
         return self.is_on
 
     def end(self, now: float) -> float:
-        """Note that the step begins, and return how long it waited; the next one waits anew."""
+        """Note that the step begins; return how long it waited, and count from 0 again."""
         self._turn(now, is_on=False)
         held_s, self._held_s = self._held_s, 0.0
         self._groups.late_ages.clear()

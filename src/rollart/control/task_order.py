@@ -74,7 +74,7 @@ class AttemptDurations:
     def late_s(self, domain: str) -> float:
         """Return after how long an attempt is late.
 
-        Where nothing is known of a domain, that is as for the slowest; inf if of none.
+        A domain without measurements counts as the slowest; inf if no domain has any.
         """
         domains = (domain,) if domain in self.known else self.known
         return _LATE * max(map(self.expected_s, domains), default=inf)
@@ -111,12 +111,12 @@ class Dispatcher:
         return self._block.pop()
 
     def record(self) -> DispatchRecord:
-        """Return what a later run needs to go on."""
+        """Return what a resumed run needs."""
         known: Mapping[str, tuple[int, float, float]] = self.durations.known
         return DispatchRecord(next_task=self._next, block=list(self._block), durations=dict(known))
 
     def restore(self, record: DispatchRecord) -> None:
-        """Go on from a record."""
+        """Continue from a record."""
         self._next = record["next_task"]
         self._block = list(record["block"])
         for domain, (count, mean_s, variance) in record["durations"].items():

@@ -64,7 +64,7 @@ class Syncer:
         return self._catch_up(engine.id, engine.version, newest=newest)
 
     def lose(self, engine: EngineId, *, newest: Version) -> list[Command]:
-        """Go on without an engine; `served` may rise and `active` turn false."""
+        """Continue without an engine; `served` may rise and `active` turn false."""
         self._late.discard(engine)
         self._ahead.pop(engine, None)
         if self._held.pop(engine, None) is None:
@@ -204,7 +204,7 @@ class ServedWeights:
         return self.syncer.join_late(engine, newest=self.published)
 
     def lose(self, engine: EngineId) -> list[Command]:
-        """Go on without an engine."""
+        """Continue without an engine."""
         self.lender.lose(engine)
         return self.syncer.lose(engine, newest=self.published)
 

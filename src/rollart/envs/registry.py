@@ -81,17 +81,17 @@ def _parameters(env_class: Callable[..., Env]) -> Mapping[str, inspect.Parameter
 def env_source(name: str) -> str:
     """Return the text of the file an environment's class is written in; empty if there is none.
 
-    A class of a notebook has no file: its compiled methods tell one version from another.
+    A class of a notebook or of standard input has no file: its compiled methods stand for it.
     """
     env_class = load_env_class(name)
     try:
         path = inspect.getsourcefile(env_class)
+        return "" if path is None else Path(path).read_text(encoding="utf-8")
     except TypeError:
         return ""
     except OSError:
         methods = [each for each in vars(env_class).values() if inspect.isfunction(each)]
         return "".join(f"{each.__name__} {dumps(each.__code__).hex()}\n" for each in methods)
-    return "" if path is None else Path(path).read_text(encoding="utf-8")
 
 
 async def close_env(env: Env) -> None:

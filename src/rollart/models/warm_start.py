@@ -75,6 +75,9 @@ _BETAS = (0.9, 0.98)
 _LARGEST_NORM = 1.0
 _IGNORED = -100
 _PARTS = 2
+_NO_ACTION = (
+    "the games to imitate contain no action: raise model.warm_start_episodes, or set this to false"
+)
 
 Progress = Callable[[int, int, float], None]
 """Called after each optimizer step: steps done, total steps, the step's loss."""
@@ -93,7 +96,7 @@ def warm_start(
     """Train the model of `directory_in` on `demonstrations`; write it to `directory_out`."""
     shown = [play for play in demonstrations if any(play.sampled)]
     if not shown:
-        raise ConfigError("model.warm_start", True, "needs at least one demonstrated action")
+        raise ConfigError("model.warm_start", True, _NO_ACTION)
     logging.disable_progress_bar()
     model = AutoModelForCausalLM.from_pretrained(directory_in, dtype=torch.float32)
     train(model, shown, options=options, on_progress=on_progress)

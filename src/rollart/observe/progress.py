@@ -195,7 +195,7 @@ def waits(
 ) -> list[tuple[str, str]]:
     """Return what each part does or waits for; `wanted` is what the next step waits for.
 
-    `traffic` tells slots that wait for engines from slots in their environment; None if unknown.
+    `traffic` counts slots that wait for engines and slots in their environment; None if unknown.
     """
     since = status.training_since_s
     trainer = (

@@ -133,15 +133,15 @@ def _ages(
 ) -> Iterable[int]:
     """Yield the staleness of each batch, having checked it against the mode's promise.
 
-    It is also checked against what the trajectories themselves told, past the scheduler's books.
+    It is also checked against the births in the log, not only against the scheduler's state.
     """
     for command in record.commands:
         if isinstance(command, Train):
-            told = [born[id_] for group in command.groups for id_ in group if id_ in born]
-            if told and command.version - min(told) > command.staleness:
+            births = [born[id_] for group in command.groups for id_ in group if id_ in born]
+            if births and command.version - min(births) > command.staleness:
                 raise ReplayError(
                     f"the batch of version {command.version} is said to have staleness "
-                    f"{command.staleness}, but a trajectory of it was born of {min(told)}"
+                    f"{command.staleness}, but a trajectory of it was born of {min(births)}"
                 )
             if scheduler.rules.mode.bound == "always":
                 bound = scheduler.bound
@@ -175,7 +175,7 @@ class _Endings:
         self._trained: set[TrajectoryId] = set()
 
     def resume(self, part: LogPart) -> None:
-        """Forget what a resumed run did after the snapshot it goes on from."""
+        """Forget what the earlier run did after the snapshot that is resumed."""
         snapshot: Any = part.header.snapshot
         if snapshot is None:
             return

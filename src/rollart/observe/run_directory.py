@@ -34,8 +34,8 @@ def claim_directory(
     moved = None
     try:
         is_own = resumed is not None and directory.resolve() in resumed.resolve().parents
-        if (directory / mark).exists() and not is_own:
-            moved = _free_name(directory)
+        moved = None if is_own else place_of_earlier(directory, mark=mark)
+        if moved is not None:
             directory.rename(moved)
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -43,6 +43,17 @@ def claim_directory(
             f"{directory}: cannot be used as the run's directory (run.directory): {error}"
         ) from error
     return moved
+
+
+def place_of_earlier(directory: Path, *, mark: str = CONFIG) -> Path | None:
+    """Return where a new run moves the earlier one of its directory; None if there is none.
+
+    Example:
+        >>> place_of_earlier(Path("runs/quickstart"))
+        PosixPath('runs/quickstart.1')
+
+    """
+    return _free_name(directory) if (directory / mark).exists() else None
 
 
 def check_writable(directory: Path) -> None:

@@ -2,8 +2,8 @@
 
     trainer ranks ∥ engines ─► evaluate ─► Controller.run ─► evaluate ─► summary
 
-Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to end in order,
-with a checkpoint; a second one ends at once.
+Everything a run leaves is in its directory. Ctrl-C, or SIGTERM, asks the scheduler to finish, with
+a checkpoint; a second one ends the run at once.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class TrainingRun:
     async def _save_last(
         self, checkpointer: Checkpointer, scheduler: Scheduler
     ) -> StorageError | None:
-        """Save an orderly end; a disk that refuses is told after everything else is safe."""
+        """Save the last checkpoint; return the error of a disk that refuses it."""
         try:
             if scheduler.ending is not None and not scheduler.training:
                 await checkpointer.save(scheduler)
@@ -287,7 +287,7 @@ class TrainingRun:
         self.recorder.progress.message(f"run directory: {self.directory}")
         if self.interrupts:
             self.recorder.progress.message(
-                f"stopped at step {scheduler.optimizer}; go on with: "
+                f"stopped at step {scheduler.optimizer}; resume with: "
                 f"rollart train --resume {self.directory}",
                 style="bold",
             )
@@ -298,7 +298,9 @@ class TrainingRun:
         was_evaluated = self.evaluations is not None and self.evaluations.interrupt()
         is_orderly = self.controller is not None or was_evaluated or self.is_saving
         if self.interrupts == 1 and is_orderly:
-            self.recorder.progress.message("stopping in order; Ctrl-C again to stop at once")
+            self.recorder.progress.message(
+                "stopping, a checkpoint is written; press Ctrl-C again to stop at once"
+            )
             if self.controller is not None:
                 self.controller.stop()
         else:
@@ -325,7 +327,7 @@ def train(
     resume: Path | None = None,
     begun: Callable[[TrainingRun], None] = lambda _: None,
 ) -> int:
-    """Run a config to its end, or go on from a checkpoint; return the exit code.
+    """Run a config to its end, or resume from a checkpoint; return the exit code.
 
     `begun` is given the run before its first step, so that another thread can interrupt it.
     """
@@ -380,7 +382,7 @@ def _train(
         recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")
         code = run.exit_code
     except BaseException as error:
-        with contextlib.suppress(StorageError):  # a full disk has been told
+        with contextlib.suppress(StorageError):  # a full disk was reported already
             recorder.close()
         if isinstance(error, DamagedError) and saved is not None:
             raise blame(saved.directory, str(error)) from error

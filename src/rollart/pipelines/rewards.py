@@ -175,7 +175,7 @@ class Rewards:
 async def open_rewards(
     config: Config, *, directory: Path, say: Say, warn: Say
 ) -> AsyncGenerator[Rewards]:
-    """Open what scores a run's trajectories; `say` is told who scores what, `warn` what fails."""
+    """Open what scores a run's trajectories; `say` gets who scores what, `warn` what fails."""
     if not any(task.rewards for task in config.tasks.values()):
         yield Rewards(config)
         return
@@ -280,7 +280,7 @@ def _functions(config: Config) -> Generator[tuple[str, str, Mapping[str, Json]]]
 
 @contextmanager
 def _variables(config: Config) -> Generator[None]:
-    """Tell the processes of the invoker of the sandbox, unless the user told them something."""
+    """Give the invoker's processes the sandbox's settings, unless the user has set them."""
     added: dict[str, str] = {}
     if SET_UP_VARIABLE not in os.environ:
         added = dict(sandbox_environment(config.sandbox))

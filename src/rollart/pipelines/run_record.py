@@ -1,7 +1,7 @@
-"""A run's record: its directory, the files in it, and what a person is told at the start.
+"""A run's record: its directory, the files in it, and the messages at its start.
 
-Nothing that is there is changed before a run that goes on has read all of its checkpoint: whatever
-is refused until then leaves rows, log and later checkpoints as they are.
+A resumed run changes no file before it has read all of its checkpoint: if it is refused until
+then, rows, log and later checkpoints stay as they are.
 
 The tasks of a config as the runtime needs them: the stream, and a setup per kind.
 """
@@ -47,7 +47,7 @@ def task_streams(config: Config) -> tuple[TaskMix, TaskMix]:
 
 
 def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
-    """Return how each kind of task is run; wrong names and options are told here."""
+    """Return how each kind of task is run; wrong names and options raise a ConfigError."""
     return {name: _setup(name, task, sampling) for name, task in config.tasks.items()}
 
 
@@ -78,7 +78,7 @@ def checkpoint_directory(directory: Path) -> Path:
 
 
 def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -> Recorder:
-    """Claim the run's directory and say what is gone on from; `open_record` comes next."""
+    """Claim the run's directory and say what is resumed; `open_record` comes next."""
     directory = config.run.path
     before = None if saved is None else _config_beside(saved)
     moved = claim_directory(directory, resumed=None if saved is None else saved.directory)
@@ -97,13 +97,13 @@ def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -
         recorder.progress.warn(truncation)
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
-    for text in () if saved is None else _going_on(config, saved, before):
+    for text in () if saved is None else _describe_resumed(config, saved, before):
         recorder.progress.message(text)
     return recorder
 
 
 def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None:
-    """Open what is written to; a run that goes on gives up what came after its checkpoint."""
+    """Open the files to write; a resumed run drops what came after its checkpoint."""
     header = LogHeader(
         seed=config.run.seed,
         rules=encode_rules(config.rules, task_streams(config)[0]),
@@ -118,18 +118,18 @@ def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None
 
 
 def _is_own(config: Config, saved: Saved) -> bool:
-    """Say whether a run goes on in the directory its checkpoint is in."""
+    """Say whether a run is resumed in the directory of its checkpoint."""
     return saved.directory.resolve().parent == checkpoint_directory(config.run.path).resolve()
 
 
-def _going_on(config: Config, saved: Saved, before: Config | None) -> Iterator[str]:
-    """Yield what a person should know who has a run go on."""
+def _describe_resumed(config: Config, saved: Saved, before: Config | None) -> Iterator[str]:
+    """Yield what the user should know about a resumed run."""
     step, steps = saved.scheduler["version"], config.run.steps
-    apart = f" in {config.run.path}; the run it is of stays as it is"
+    apart = f" in {config.run.path}; the run it belongs to is not changed"
     where = "" if _is_own(config, saved) else apart
-    yield f"going on from {saved.directory} (step {step} of {steps}){where}"
+    yield f"resuming from {saved.directory} (step {step} of {steps}){where}"
     if step == steps:
-        yield "nothing is left to train: give a larger run.steps to train on"
+        yield "nothing is left to train: raise run.steps to train more"
     places = ("run.directory", "run.import_paths", "run.name")
     changes = [] if before is None else changed_values(before, config)
     for change in changes:

@@ -172,7 +172,7 @@ def _played(
 ) -> tuple[str, list[Play]]:
     """Play games of a task; return its system prompt and the games.
 
-    Whatever its environment does wrong is the user's to mend.
+    An error of the environment is reported as one the user can fix.
     """
     watch = Watch(reset_s=task.reset_timeout_s, step_s=task.step_timeout_s)
 

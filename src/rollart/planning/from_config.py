@@ -97,7 +97,7 @@ def problem_of(
     With `any_alpha` the planner may lower the config's staleness bound; otherwise it is kept.
     """
     if most_slots is not None and most_slots < 1:
-        raise ConfigError("--environments", most_slots, "must be at least 1")
+        raise UserError(f"--environments {most_slots}: must be at least 1")
     rules = config.rules
     alpha = config.mode.staleness(config.staleness).alpha
     alphas = tuple(range(1, alpha + 1)) if any_alpha and config.mode.alpha is None else ()

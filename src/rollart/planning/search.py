@@ -111,7 +111,8 @@ def search(
     tried, pruned, untried = tally.count(runner)
     progress(f"plans in all: {_say((tried, pruned, untried))}")
     for name, count in best.plan.idle.items():
-        progress(f"idle: {count} GPUs of {name} are too few for another engine")
+        idle = f"1 GPU of {name} is" if count == 1 else f"{count} GPUs of {name} are"
+        progress(f"idle: {idle} too few for another engine")
     return PlanResult(
         problem=problem,
         plan=best.plan,

@@ -152,7 +152,7 @@ class Parts:
     before_event: Callable[[Event], Awaitable[None]] | None = None
     """Awaited before the scheduler takes an event in: nothing that follows from it has begun."""
     lose_engine: Callable[[EngineId, str], None] | None = None
-    """Told of an engine that is gone, to post `EngineLost` once; None where none can be."""
+    """Called with an engine that was lost, to post `EngineLost` once; None if none can be lost."""
 
 
 class Controller:
@@ -177,11 +177,11 @@ class Controller:
         self._inbox.put_nowait(event)
 
     def fail(self, error: UserError) -> None:
-        """End the run with an error, at once: what it stands on is gone."""
+        """End the run with an error, at once: it cannot continue."""
         self._inbox.put_nowait(error)
 
     def stop(self) -> None:
-        """Ask the run to end now, in order."""
+        """Ask the run to end now, with a checkpoint."""
         self.post(StopRequested())
 
     async def run(self, parts: Parts, *, engines: tuple[EngineInfo, ...], slots: int) -> None:
@@ -296,7 +296,7 @@ class Controller:
     async def _at_engine(
         self, engine: EngineId, work: Callable[[T], Awaitable[None]], command: T
     ) -> None:
-        """Do something with an engine; one that is gone is told to be, and answers nothing."""
+        """Call an engine; one that does not answer is reported as lost."""
         try:
             await work(command)
         except ActorDiedError as error:

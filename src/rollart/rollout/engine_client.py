@@ -30,7 +30,7 @@ class EngineClient:
     ) -> None:
         """Take the engines there are, open or not, and the time requests are measured by.
 
-        `on_cut` is told how many tokens a turn had sampled that ended with its attempt.
+        `on_cut` gets how many tokens a turn had sampled that ended with its attempt.
         """
         self.router = router
         self._generators = dict(generators)
@@ -63,7 +63,7 @@ class EngineClient:
             await future
 
     async def complete(self, request: Request) -> Completion:
-        """Complete a request; where an engine gives it back, another goes on with what there is."""
+        """Complete a request; if an engine gives it back, another continues its tokens."""
         completion = await self._ask(request)
         while completion.finish == "abort":
             try:

@@ -22,7 +22,7 @@ from rollart.types import (
 
 
 class AttemptError(RollartError):
-    """An attempt cannot go on; carries the failure as data."""
+    """An attempt cannot continue; carries the failure as data."""
 
     def __init__(self, kind: FailureKind, message: str) -> None:
         self.failure = Failure(kind=kind, message=message)

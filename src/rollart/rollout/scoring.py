@@ -42,7 +42,7 @@ class Scoring:
 
     def begin(self, command: Score) -> None:
         """Start to score; the answers come as events."""
-        # Taken now: one that is dropped while it is scored is gone from the buffer.
+        # Taken now: one that is dropped while it is scored leaves the buffer.
         records = [self._buffer.get(id_) for id_ in command.ids]
         batches = [records] if command.together else [[each] for each in records]
         for batch in batches:

@@ -12,7 +12,7 @@ importing pydantic itself takes four times as long, and every process that runs 
 would wait for it. The types follow four rules:
 
 - every field is written, also one that has its default;
-- a class of a union is told by its field `kind`, if all of them have one, else by its name, which
+- a class of a union is known by its field `kind`, if all of them have one, else by its name, which
   is written as the field `type`;
 - an array is its dtype, its shape and its bytes in base64;
 - `metadata={"json": "t"}` of a dataclass field gives it another name in JSON.
@@ -169,7 +169,7 @@ _WRITING = core_schema.CoreConfig(ser_json_inf_nan="constants", serialize_by_ali
 
 
 def _derive(hint: Any, config: core_schema.CoreConfig, *, is_named: bool = False) -> _Schema:
-    """Return pydantic's schema of a type; a dataclass may be told by its name."""
+    """Return pydantic's schema of a type; `is_named`: a dataclass carries its name."""
     while hasattr(hint, "__supertype__"):
         hint = hint.__supertype__
     scalar = _SCALARS.get(hint) if isinstance(hint, type) or hint is Any else None

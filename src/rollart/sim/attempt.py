@@ -59,7 +59,7 @@ class Job:
     cached: float = 0.0
     """Tokens of the context that need no prefill."""
     state: str = "new"
-    """Its stage in the engine: waiting, unread, reading, running, done or gone."""
+    """Its stage in the engine: waiting, unread, reading, running, done or removed."""
     domain: str = ""
     """The domain of its task."""
     home: EngineId | None = None

@@ -385,7 +385,7 @@ class SimEngine:
             else:
                 self._running.interrupt(job)
             self._memory.give_back(job, keep=0.0)
-        job.state = "gone"
+        job.state = "removed"
 
     def _stop_reading(self, prefill: PrefillProgress) -> Job:
         """Stop a prefill halfway; what was prefilled is lost."""

@@ -100,7 +100,7 @@ class TrainingOptions:
     mixed_precision: bool = False
     """Compute in bfloat16 on weights kept in `dtype`; gradients are summed in float32."""
     recompute: bool = False
-    """Compute activations anew in the backward pass instead of keeping them."""
+    """Recompute activations in the backward pass instead of keeping them."""
     timeout_s: Annotated[float, Finite(), MoreThan(0)] = 600.0
     """Longest a rank waits for the others before it gives up."""
     lora: LoraOptions = field(default_factory=LoraOptions)

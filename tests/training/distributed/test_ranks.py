@@ -157,6 +157,6 @@ def test_a_lasting_trainer_makes_ranks_again_that_broke_without_a_death(tmp_path
 
     asyncio.run(go())
     assert warnings == [
-        "the trainer is lost; starting another (1 steps to repeat): "
+        "the trainer is lost; starting another (steps to repeat: 1): "
         "a training rank failed and all were ended: connection reset by peer"
     ]

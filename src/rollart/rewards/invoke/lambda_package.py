@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollart.errors import ConfigError, UserError
+from rollart.errors import ConfigError, StorageError, UserError
 from rollart.plugins import resolve
 from rollart.rewards.invoke.lambda_handler import FUNCTIONS_FILE, handler
 from rollart.rewards.registry import load_function
@@ -65,11 +65,14 @@ def write_lambda_package(
         raise UserError(
             f"the package has {unzipped} bytes unzipped; Lambda allows {limit} MiB: include less"
         )
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in sorted(contents):
-            entry = zipfile.ZipInfo(name, _EPOCH)
-            entry.external_attr = 0o644 << 16
-            archive.writestr(entry, contents[name], zipfile.ZIP_DEFLATED)
+    try:
+        with zipfile.ZipFile(path, "w") as archive:
+            for name in sorted(contents):
+                entry = zipfile.ZipInfo(name, _EPOCH)
+                entry.external_attr = 0o644 << 16
+                archive.writestr(entry, contents[name], zipfile.ZIP_DEFLATED)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written: {error.strerror}") from error
     size = path.stat().st_size
     return Package(path=path, files=len(contents), zipped_bytes=size, unzipped_bytes=unzipped)
 
@@ -101,7 +104,7 @@ def _included(path: Path) -> Mapping[str, bytes]:
         return _tree(path, "", ("*",))
     if path.is_file():
         return {path.name: path.read_bytes()}
-    raise ConfigError("--include", str(path), "no such file or directory")
+    raise UserError(f"--include {path}: no such file or directory")
 
 
 def _tree(root: Path, prefix: str, patterns: Iterable[str]) -> dict[str, bytes]:

@@ -23,7 +23,7 @@ from rollart.errors import ConfigError, UserError
 from rollart.training.distributed.rendezvous import LOOPBACK
 
 _LONGEST_BYTES = 2048
-"""What of a message is told to the other ranks."""
+"""Longest part of a message that is sent to the other ranks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,11 +4,11 @@
                          ├─► rank 1       a method says who is called; all of them, most often,
                          └─► rank 2 …     in the same order, one call at a time
 
-Ranks wait for each other inside a call, so a call once begun is heard by all of them, whatever
-becomes of whoever made it. If one fails, the others get a little time to say the same: a mistake
+Ranks wait for each other inside a call, so a call once begun reaches all of them, even if its
+caller is cancelled. If one fails, the others get a little time to say the same: a mistake
 they all made alike (a bad batch, a full disk) leaves the group as it was. Anything else, above all
 a rank that died, breaks it: all ranks are ended, this call and every later one raise a GroupError
-with the reason, and `restart` makes the group anew from a checkpoint.
+with the reason, and `restart` makes a new group from a checkpoint.
 
 Knows only hosts and clusters: where ranks run is the host's affair. One rank is a group too.
 """
@@ -83,7 +83,7 @@ class RankGroup:
         return await self._in_turn(lambda: self._share_out(self._find(method), args))
 
     async def restart(self, directory: str) -> Version:
-        """End what is left of the ranks, make them anew and load a checkpoint."""
+        """End the ranks that are left, make new ones and load a checkpoint."""
 
         async def renew() -> Version:
             await self._end()
@@ -113,7 +113,7 @@ class RankGroup:
     def _forget(self, task: "asyncio.Task[Any]") -> None:
         self._calls.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever made the call was told, or is gone
+            task.exception()  # the caller has it already, or was cancelled
 
     async def _make(self) -> None:
         """Make all ranks, then let them meet on the first one's machine."""

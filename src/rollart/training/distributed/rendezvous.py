@@ -62,7 +62,7 @@ def enter_meeting(rendezvous: str, *, ranks: int, timeout_s: float) -> Any:
 
 
 def use_interface_of(address: str) -> None:
-    """Let collectives talk over the interface that has an address, unless told otherwise."""
+    """Let collectives talk over the interface that has an address, unless the user chose one."""
     name = _interface_of(address)
     if name is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", name)

@@ -34,7 +34,7 @@ def layers_of(model: Model) -> list[nn.Module]:
 
 
 def recompute_layers(model: Model) -> None:
-    """Let all layers but the last compute their activations anew in the backward pass.
+    """Let all layers but the last recompute their activations in the backward pass.
 
     The last one's are needed first and would be computed twice for nothing.
     """

@@ -25,8 +25,13 @@ class FsspecBlobs:
         try:
             self._files, self._root = fsspec.core.url_to_fs(self._url)
             self._files.makedirs(self._root, exist_ok=True)
-        except (ImportError, ValueError) as error:
+        except ImportError as error:
             raise StorageError(f"fsspec cannot open {url}: {error}") from error
+        except ValueError as error:
+            raise StorageError(
+                f"fsspec cannot open {url}: {error}; use for example file://, s3://, gs://, "
+                "abfs:// or sftp:// (all: fsspec.available_protocols())"
+            ) from error
         except OSError as error:
             raise StorageError(f"cannot use {url} for weights: {error}") from error
         protocol = self._files.protocol

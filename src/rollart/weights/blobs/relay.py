@@ -287,14 +287,14 @@ def _receive_answer(connection: socket.socket) -> tuple[Head, memoryview]:
     return answer
 
 
-def _near_files(told: Head) -> FileBlobs | None:
+def _near_files(head: Head) -> FileBlobs | None:
     """Return the relay's directory if it is on this machine: its marker can be read."""
-    directory = Path(str(told.get("directory")))
+    directory = Path(str(head.get("directory")))
     try:
         marker = (directory / _MARKER).read_text(encoding="ascii")
     except (OSError, ValueError):
         return None
-    return FileBlobs(directory) if marker == told.get("marker") else None
+    return FileBlobs(directory) if marker == head.get("marker") else None
 
 
 def main() -> int:
@@ -314,7 +314,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, end)
     server = RelayServer(directory, token=read_token(), host=arguments.host, port=arguments.port)
-    print(server.address, flush=True)  # noqa: T201 - whoever started it reads the address
+    print(server.address, flush=True)  # noqa: T201 - its parent process reads it
     ended.wait()
     server.close()
     if not arguments.directory:
