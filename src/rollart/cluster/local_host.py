@@ -2,7 +2,7 @@
 
 Every actor has one thread (`SerialExecutor`), which makes it and runs its calls in order: the event
 loop is never blocked, and an actor never runs two calls at a time. For an actor in a child process
-the thread writes the call and waits for the reply; a class cannot tell where it runs. Arguments
+the thread writes the call and waits for the reply; a class cannot see where it runs. Arguments
 belong to the actor until the call is answered. Cancelling an await drops a call that has not
 started; one that has started runs to its end, and its result is dropped.
 
