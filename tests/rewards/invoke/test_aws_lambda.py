@@ -9,7 +9,7 @@ import pytest
 from lambda_loopback import Loopback, loopback, sandbox, scripted
 from serverless_calls import attempt, call
 
-from rollart.errors import ConfigError, ScoreError
+from rollart.errors import ConfigError, ScoreError, UserError
 from rollart.rewards.invoke.aws_lambda import LambdaInvoker
 from rollart.rewards.invoke.factory import open_invoker
 from rollart.rewards.invoke.lambda_package import HANDLER, write_lambda_package
@@ -153,7 +153,7 @@ def test_a_function_in_a_file_and_a_missing_include_cannot_be_packed(tmp_path: P
     out = tmp_path / "out.zip"
     with pytest.raises(ConfigError, match="Lambda cannot load a path"):
         write_lambda_package(out, [f"{tmp_path}/mine.py:score"])
-    with pytest.raises(ConfigError, match="no such file or directory"):
+    with pytest.raises(UserError, match=r"--include .*missing: no such file or directory"):
         write_lambda_package(out, ["weighted"], include=[tmp_path / "missing"])
     assert not out.exists()
 
