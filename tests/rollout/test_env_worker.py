@@ -82,7 +82,7 @@ def outcome(make, *, engine=None, cancel_when=None, launches=None, **options) ->
     """Run launches to their end, cancelling them when told."""
 
     async def run() -> Harness:
-        async with running_proxy(engine) as proxy, asyncio.timeout(10):
+        async with running_proxy(engine) as proxy, asyncio.timeout(60):
             harness = Harness(proxy, make, **options)
             mine = launches or [launch()]
             async with asyncio.TaskGroup() as tasks:
@@ -248,7 +248,7 @@ def test_a_hung_environment_frees_its_slot_for_the_next_attempt():
     timeouts = Timeouts(reset_s=20.0, step_s=0.1, episode_s=20.0)
 
     async def run():
-        async with running_proxy() as proxy, asyncio.timeout(10):
+        async with running_proxy() as proxy, asyncio.timeout(60):
             harness = Harness(proxy, make, timeouts=timeouts)
             for id_ in (11, 12):
                 async with asyncio.TaskGroup() as tasks:
@@ -292,7 +292,7 @@ def test_a_cancel_in_the_middle_of_a_turn_aborts_the_request():
 
 def test_an_attempt_cancelled_before_it_began_is_answered_too():
     async def run():
-        async with running_proxy() as proxy, asyncio.timeout(5):
+        async with running_proxy() as proxy, asyncio.timeout(60):
             gate = LockStepBarrier()
             harness = Harness(proxy, lambda _slot: InlineCountdown(), gate=gate)
             async with asyncio.TaskGroup() as tasks:

@@ -285,6 +285,18 @@ class Live:
         self.watch(self, event)
 
 
+class HeldTrainer(CountingTrainer):
+    """A trainer whose step from one version waits until the test lets it end."""
+
+    version = 0
+    released = threading.Event()
+
+    def step(self, batch):
+        if self._version == self.version:
+            self.released.wait(BOUND_S)
+        return super().step(batch)
+
+
 class BrokenTrainer(CountingTrainer):
     """A trainer whose second step fails."""
 
