@@ -206,7 +206,7 @@ def test_a_parser_that_fails_is_a_failure_of_its_own_kind(parse, message):
 
 
 def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
-    timeouts = Timeouts(reset_s=20.0, step_s=0.1, episode_s=20.0)
+    timeouts = Timeouts(reset_s=60.0, step_s=0.1, episode_s=60.0)
     harness = outcome(lambda _slot: Countdown(), parse=hangs_on, timeouts=timeouts)
     message = "countdown: the parser took more than 0.1 s on 'go'"
     failure = Failure(kind="parser", message=message)
@@ -229,9 +229,9 @@ def test_an_observation_too_long_for_the_episode_names_the_limit():
 
 
 def test_an_episode_that_takes_too_long_is_given_up():
-    timeouts = Timeouts(reset_s=20.0, step_s=20.0, episode_s=0.1)
+    timeouts = Timeouts(reset_s=60.0, step_s=60.0, episode_s=2.0)
     harness = outcome(lambda _slot: Hung(), timeouts=timeouts)
-    message = "countdown: the episode took more than 0.1 s"
+    message = "countdown: the episode took more than 2 s"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
         TrajectoryFailed(id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3),
@@ -245,7 +245,7 @@ def test_a_hung_environment_frees_its_slot_for_the_next_attempt():
         made.append(Hung() if not made else Countdown())
         return made[-1]
 
-    timeouts = Timeouts(reset_s=20.0, step_s=0.1, episode_s=20.0)
+    timeouts = Timeouts(reset_s=60.0, step_s=1.0, episode_s=60.0)
 
     async def run():
         async with running_proxy() as proxy, asyncio.timeout(60):
