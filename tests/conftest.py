@@ -3,11 +3,13 @@
 import asyncio
 import inspect
 import os
+import signal
 from collections.abc import Iterator
 from secrets import token_hex
 from typing import Any
 
 import pytest
+import virtual_time
 from xdist.scheduler import LoadScopeScheduling
 
 # Ray reads these once, when it is loaded; nodes and drivers started from here inherit them.
@@ -27,7 +29,7 @@ NOT_OURS = (
     "ignore::pytest.PytestUnraisableExceptionWarning",
 )
 """Ray leaves sockets and files to the garbage collector."""
-ASYNC_TEST_S = 60
+ASYNC_TEST_S = 180
 """Most seconds a test written `async def` may take."""
 
 
@@ -56,11 +58,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test written `async def` in an event loop of its own."""
+    """Run a test written `async def` in an event loop of its own.
+
+    Where its module says `IN_VIRTUAL_TIME = True`, the loop is a virtual one.
+    """
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = pyfuncitem._fixtureinfo.argnames
     arguments = {name: pyfuncitem.funcargs[name] for name in names}
+
+    if getattr(pyfuncitem.module, "IN_VIRTUAL_TIME", False):
+        virtual_time.run(lambda _loop: pyfuncitem.obj(**arguments))
+        return True
 
     async def run() -> None:
         async with asyncio.timeout(ASYNC_TEST_S):
@@ -68,6 +77,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
     asyncio.run(run())
     return True
+
+
+@pytest.fixture(autouse=True)
+def _no_interrupt_left() -> Iterator[None]:
+    """Let no test leave a signal handler to those that run after it in this process."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    left = [signal.getsignal(number) for number in numbers]
+    if left != before:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+        pytest.fail(f"signal handlers were left: {left}, not {before}")
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,8 @@ def test_an_older_checkpoint_that_is_refused_costs_nothing_that_came_after_it(sm
         (older / "optimizer.safetensors").write_bytes(b"rubbish")
     before = contents(directory)
     with pytest.raises(ModelError):
-        train(small(name, *KEPT, *more), resume=older)
+        code = train(small(name, *KEPT, *more), resume=older)
+        pytest.fail(f"it ended with code {code}")
     assert contents(directory) == before
     assert [row["step"] for row in read_rows(directory / "metrics.jsonl")] == [1, 2, 3, 4]
     assert train(small(name, "run.steps=5"), resume=directory) == 0

@@ -144,12 +144,12 @@ def test_a_checkpoint_that_is_cancelled_while_it_gets_its_name_is_whole(tmp_path
 
     def rename_late(draft: Path, target: Path) -> None:
         renaming.set()
-        go.wait(20)
+        go.wait(60)
         replace_directory(draft, target)
 
     async def run() -> None:
         task = asyncio.create_task(desk.checkpointer.save(desk.scheduler))
-        await asyncio.to_thread(renaming.wait, 20)
+        await asyncio.to_thread(renaming.wait, 60)
         task.cancel()
         await asyncio.sleep(0.05)
         go.set()

@@ -54,7 +54,7 @@ def test_a_save_that_cannot_be_is_said_with_the_last_checkpoint(
     small, runs, full_store, monkeypatch
 ):
     monkeypatch.setattr(last_save, "_SAVE_S", 0.05)
-    monkeypatch.setattr(TorchTrainer, "save", lambda _self, _directory: time.sleep(0.2))
+    monkeypatch.setattr(TorchTrainer, "save", lambda _self, _directory: time.sleep(2.0))
     config = small("slow", *HERE)
     with pytest.raises(UserError, match=r"could not be saved \(it took more than 0\.05 s\); there"):
         train(config)

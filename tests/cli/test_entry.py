@@ -95,7 +95,7 @@ def test_a_thread_that_hangs_does_not_keep_the_program_from_ending():
         "entry.console()\n"
     )
     command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout.splitlines()[0]) == (0, "run.steps")
 
 

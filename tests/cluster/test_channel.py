@@ -1,10 +1,14 @@
-"""Many messages in few calls, none of them lost, and the end of the other side noticed."""
+"""Many messages in few calls, none of them lost, and the end of the other side noticed.
+
+All of it in virtual time: a sleep lets everything happen that is ready to.
+"""
 
 import asyncio
 import contextlib
 import random
 
 import pytest
+import virtual_time
 from inline_handle import InlineHandle
 
 from rollart.cluster.channel import Channel, InOrder, Mailbox
@@ -44,7 +48,7 @@ def talk(scenario):
         await asyncio.wait_for(scenario(line, handle, sent, heard, lost, server), 10)
         line.close()
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())
 
 
 def test_every_message_is_answered_and_those_of_one_pass_share_a_call():
@@ -123,7 +127,7 @@ def test_what_is_answered_after_the_loss_was_told_is_not_heard():
                 await asyncio.sleep(0.001)
         assert (heard, [str(error) for error in lost]) == ([], ["gone"])
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())
 
 
 def test_a_later_call_lets_the_one_before_it_return():
@@ -138,7 +142,7 @@ def test_a_later_call_lets_the_one_before_it_return():
         mailbox.put("b")
         assert await asyncio.wait_for(second, 1) == ["a", "b"]
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())
 
 
 def test_parcels_are_taken_in_the_order_of_their_numbers():
@@ -196,7 +200,7 @@ def test_what_overtakes_on_the_way_is_heard_in_order():
         assert (heard, lost) == (sent, [])
         line.close()
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())
 
 
 def test_a_mailbox_that_failed_answers_every_call_with_the_error():
@@ -210,4 +214,4 @@ def test_a_mailbox_that_failed_answers_every_call_with_the_error():
             with pytest.raises(KeyError, match="broken"):
                 await asyncio.wait_for(call, 1)
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())

@@ -5,11 +5,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 from checkout import SUPPORT
+from conditions import wait_until
 
 from rollart.cluster.child_process import ChildProcess, OutputTail
 
@@ -27,10 +27,7 @@ def is_running(pid):
 
 
 def await_end(pid):
-    deadline = time.monotonic() + 20
-    while is_running(pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not is_running(pid))
 
 
 def start(*arguments, **options):

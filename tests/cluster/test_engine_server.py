@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from conditions import BOUND_S, until
 from live_parts import ENGINE, STOP, say
 
 from rollart.cluster import engine_server as engine_server
@@ -42,16 +43,11 @@ def served(scenario):
         server = EngineServer(EngineDriver(engine, id=ENGINE, fetch=lambda _version: {}))
         await server.start()
         try:
-            await asyncio.wait_for(scenario(server, engine), 20)
+            await asyncio.wait_for(scenario(server, engine), BOUND_S)
         finally:
             await server.close()
 
     asyncio.run(run())
-
-
-async def until(is_so):
-    while not is_so():
-        await asyncio.sleep(0.001)
 
 
 def test_what_a_caller_that_is_gone_had_asked_is_aborted_and_forgotten():

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from conditions import BOUND_S
 from inline_handle import InlineHandle
 from live_parts import ENGINE, STOP, say
 
@@ -12,10 +13,10 @@ from rollart.inference.driver import EngineDriver, RequestError
 from rollart.inference.scripted import ScriptedEngine
 from rollart.types import Request, Sampling
 
-LONG = "x" * 400
+LONG = "x" * 20_000
 
 
-def ask(session, turn=0, tokens=(1, 2, 3), max_tokens=500):
+def ask(session, turn=0, tokens=(1, 2, 3), max_tokens=10**6):
     return Request(
         session=session,
         turn=turn,
@@ -27,7 +28,7 @@ def ask(session, turn=0, tokens=(1, 2, 3), max_tokens=500):
     )
 
 
-def served(scenario, *, text="go"):
+def served(scenario, *, text="go", answer_s=BOUND_S):
     async def run():
         engine = ScriptedEngine(say(text))
         proxy = EngineDriver(engine, id=ENGINE, fetch=lambda version: {"version": version})
@@ -40,10 +41,10 @@ def served(scenario, *, text="go"):
             id=ENGINE,
             caller="w",
             lose=lambda id_, error: lost.append((id_, str(error))),
-            answer_s=0.3,
+            answer_s=answer_s,
         )
         try:
-            return await asyncio.wait_for(scenario(remote, handle, engine, lost), 10)
+            return await asyncio.wait_for(scenario(remote, handle, engine, lost), BOUND_S)
         finally:
             remote.close()
             await server.close()
@@ -164,10 +165,10 @@ def test_whoever_asks_an_engine_that_is_gone_lets_others_run_meanwhile():
 def test_an_engine_that_does_not_answer_in_time_counts_as_gone():
     async def scenario(remote, handle, engine, lost):
         handle.hangs = True
-        with pytest.raises(ActorDiedError, match=r"it hangs: suspend was not answered within 0\.3"):
+        with pytest.raises(ActorDiedError, match=r"it hangs: suspend was not answered within 0\.1"):
             await remote.suspend()
 
-    served(scenario)
+    served(scenario, answer_s=0.1)
 
 
 def test_what_was_asked_of_an_engine_that_is_lost_meanwhile_waits_no_longer():

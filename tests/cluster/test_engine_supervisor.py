@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from conditions import BOUND_S, until
 from inline_handle import InlineHandle
 from live_parts import STOP, say
 
@@ -28,7 +29,7 @@ LOST_A = "engine a is lost (the actor is gone); its turns go elsewhere"
 class Dock:
     """Where engines are spawned; a place is away while it is listed so."""
 
-    def __init__(self, answer_s):
+    def __init__(self):
         self.events = []
         self.warnings = []
         self.closed = []
@@ -39,6 +40,7 @@ class Dock:
         self.refused = 0
         self.missing = set()
         self.pruned = set()
+        self.asked = []
         self.unspawned = []
         self.may_spawn = asyncio.Event()
         self.may_spawn.set()
@@ -47,7 +49,7 @@ class Dock:
             release=self.released.append,
             is_better=lambda place, _engine: place in self.away and not self.is_full,
             newest=lambda: self.newest,
-            answer_s=answer_s,
+            answer_s=BOUND_S,
             warn=self.warnings.append,
         )
         self.is_full = False
@@ -55,10 +57,11 @@ class Dock:
         self.fleet.close_engine = self.closed.append
 
     async def spawn(self, place, engine):
+        self.asked.append(engine)
         try:
             await self.may_spawn.wait()
         except asyncio.CancelledError:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # others go on meanwhile
             self.unspawned.append(engine)
             raise
         if self.refused:
@@ -68,7 +71,7 @@ class Dock:
             self.away.add(place)
         else:
             self.away.discard(place)
-        proxy = EngineDriver(ScriptedEngine(say("x" * 400)), id=engine, fetch=self.fetch)
+        proxy = EngineDriver(ScriptedEngine(say("x" * 100_000)), id=engine, fetch=self.fetch)
         handle = InlineHandle(EngineServer(proxy))
         self.handles.append(handle)
         return SpawnedEngine(handle=handle, pool="elsewhere" if self.is_full else "home")
@@ -81,17 +84,22 @@ class Dock:
         return {}
 
     async def until(self, count):
-        while len(self.events) < count:
-            await asyncio.sleep(0.001)
+        await until(lambda: len(self.events) >= count)
 
 
-def docked(scenario, *, answer_s=20.0):
+async def sampling(handle):
+    """Return when an engine has sampled a few tokens."""
+    while (await handle.call("stats"))["sampled_tokens"] < 3:
+        await asyncio.sleep(0)
+
+
+def docked(scenario):
     async def run():
-        dock = Dock(answer_s)
+        dock = Dock()
         await dock.fleet.start()
         dock.fleet.post = dock.events.append
         try:
-            await asyncio.wait_for(scenario(dock, dock.fleet), 20)
+            await asyncio.wait_for(scenario(dock, dock.fleet), BOUND_S)
         finally:
             await dock.fleet.close()
             for handle in dock.handles:
@@ -100,13 +108,13 @@ def docked(scenario, *, answer_s=20.0):
     asyncio.run(run())
 
 
-def ask(session):
+def ask(session, *, max_tokens=10**6):
     return Request(
         session=session,
         turn=0,
         domain="games",
         tokens=(1, 2),
-        sampling=Sampling(max_tokens=300),
+        sampling=Sampling(max_tokens=max_tokens),
         stop=(STOP,),
         seed=1,
     )
@@ -139,7 +147,7 @@ def test_a_killed_engine_is_told_of_once_and_another_joins_with_the_newest_weigh
     async def scenario(dock, fleet):
         dock.newest = 3
         asking = asyncio.create_task(fleet.generators["a"].generate(ask(1)))
-        await asyncio.sleep(0.01)
+        await sampling(dock.handles[0])
         dock.handles[0].kill()
         assert (await asking).finish == "abort"
         fleet.lose("a", "somebody else found out too")
@@ -161,9 +169,8 @@ def test_an_engine_that_dies_before_anybody_listens_is_closed_and_replaced_all_t
         board = EngineClient(router, generators=fleet.generators, now=lambda: 0.0)
         fleet.post, fleet.close_engine = None, board.close
         dock.handles[0].kill()
-        asking = asyncio.create_task(board.complete(ask(1)))
-        while len(fleet.infos) < 2 or "a.1" not in fleet.generators:
-            await asyncio.sleep(0.001)
+        asking = asyncio.create_task(board.complete(ask(1, max_tokens=30)))
+        await until(lambda: len(fleet.infos) == 2 and "a.1" in fleet.generators)
         board.add("a.1", fleet.generators["a.1"])
         board.open("a.1", "home")
         assert (await asking).finish == "length"
@@ -222,8 +229,7 @@ def test_a_new_engine_whose_weights_do_not_arrive_is_ended_and_tried_again():
     async def scenario(dock, fleet):
         dock.newest, dock.missing = 2, {2}
         dock.handles[1].kill()
-        while len(dock.handles) < 3 or not dock.handles[2].dead.is_set():
-            await asyncio.sleep(0.001)
+        await until(lambda: len(dock.handles) == 3 and dock.handles[2].dead.is_set())
         dock.missing = set()
         await dock.until(2)
         assert dock.events[1] == joined("b.2", version=2)
@@ -303,11 +309,10 @@ def test_engines_drop_what_a_caller_that_is_gone_has_asked():
             await handle.call("suspend")
             call = handle.call("exchange", "gone", 0, [ask(number)])
             asking.append(asyncio.ensure_future(call))
-        await asyncio.sleep(0.01)
+        await until(lambda: all(handle.target._callers for handle in dock.handles))
         dock.handles[1].kill()
         fleet.leave("gone")
-        while dock.handles[0].target._callers:
-            await asyncio.sleep(0.001)
+        await until(lambda: not dock.handles[0].target._callers)
         assert dock.handles[0].calls.count("leave") == 1
         answers = await asyncio.gather(*asking, return_exceptions=True)
         assert [type(each) for each in answers] == [RequestError, ActorDiedError]
@@ -317,7 +322,7 @@ def test_engines_drop_what_a_caller_that_is_gone_has_asked():
 
 def test_where_one_engine_cannot_be_made_at_the_start_the_others_are_given_up_first():
     async def run():
-        dock = Dock(20.0)
+        dock = Dock()
         wait, dock.may_spawn = dock.spawn, asyncio.Event()
 
         async def spawn(place, engine):
@@ -338,8 +343,7 @@ def test_when_a_fleet_is_closed_what_it_was_making_has_ended():
     async def scenario(dock, fleet):
         dock.may_spawn.clear()
         dock.handles[0].kill()
-        await dock.until(1)
-        await asyncio.sleep(0.01)
+        await until(lambda: "a.1" in dock.asked)
         await fleet.close()
         assert (dock.unspawned, dock.released) == (["a.1"], ["a", "a.1"])
 
@@ -355,8 +359,7 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
         await fleet.move_home()
         assert len(dock.events) == 2
         asking = asyncio.create_task(fleet.generators["a.1"].generate(ask(1)))
-        while (await dock.handles[2].call("stats"))["sampled_tokens"] < 3:
-            await asyncio.sleep(0)
+        await sampling(dock.handles[2])
         dock.is_full = False
         assert await fleet.move_home()
         completion = await asking
@@ -375,9 +378,10 @@ def test_an_engine_that_had_to_go_elsewhere_moves_home_with_its_turns_kept():
 
 def test_an_engine_that_hangs_is_ended_and_replaced(monkeypatch):
     monkeypatch.setattr(engine_supervisor, "_WATCH_S", 0.001)
-    why = "it hangs: stats was not answered within 0.3 s"
+    why = "it hangs: stats was not answered within 0.1 s"
 
     async def scenario(dock, fleet):
+        fleet.generators["a"]._answer_s = 0.1
         asking = asyncio.create_task(fleet.generators["a"].generate(ask(1)))
         dock.handles[0].hangs = True
         await dock.until(2)
@@ -386,18 +390,19 @@ def test_an_engine_that_hangs_is_ended_and_replaced(monkeypatch):
         assert dock.events == [EngineLost(engine="a", message=why), joined("a.1")]
         assert dock.warnings == [f"engine a is lost ({why}); its turns go elsewhere"]
 
-    docked(scenario, answer_s=0.3)
+    docked(scenario)
 
 
 def test_an_engine_that_hangs_as_it_is_moved_is_ended_all_the_same():
     async def scenario(dock, fleet):
         dock.away = {"a"}
+        fleet.generators["a"]._answer_s = 0.1
         dock.handles[0].hangs = True
         assert await fleet.move_home()
         assert dock.handles[0].dead.is_set()
         assert [info.id for info in fleet.infos] == ["a.1", "b"]
 
-    docked(scenario, answer_s=0.3)
+    docked(scenario)
 
 
 @pytest.mark.parametrize("refused", [0, 1])
@@ -409,7 +414,7 @@ def test_an_engine_that_dies_while_it_is_moved_is_replaced_all_the_same(refused)
         dock.is_full, dock.refused = False, refused
         dock.may_spawn.clear()
         moving = asyncio.create_task(fleet.move_home())
-        await asyncio.sleep(0)
+        await until(lambda: "a.2" in dock.asked)
         dock.handles[2].kill()
         await dock.until(3)
         dock.may_spawn.set()
@@ -444,7 +449,8 @@ def test_an_engine_on_training_hardware_stands_still_until_it_is_lent():
         await lent.start()
         assert lent.infos == (EngineInfo(id="t", pool="home", version=2, lent=True),)
         engine = lent.generators["t"]
-        asking = asyncio.create_task(engine.generate(ask(1)))
+        asking = asyncio.create_task(engine.generate(ask(1, max_tokens=30)))
+        await until(lambda: dock.handles[2].target._proxy.in_flight)
         await asyncio.sleep(0.02)
         assert (await dock.handles[2].call("stats"))["sampled_tokens"] == 0
         await engine.resume()

@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from conditions import BOUND_S, until
 from inline_handle import InlineHandle
 from live_parts import ENGINE, Countdown, LetterRenderer, make_setup, make_task, say
 
@@ -26,15 +27,16 @@ from rollart.types import Trajectory
 class Held(Countdown):
     """Steps when the test lets it."""
 
-    def __init__(self, door):
+    def __init__(self, crew):
         super().__init__()
-        self.door = door
+        self.crew = crew
 
     async def reset(self, seed, task):
         return super().reset(seed, task)
 
     async def step(self, action):
-        await self.door.wait()
+        self.crew.steps += 1
+        await self.crew.door.wait()
         return super().step(action)
 
 
@@ -57,6 +59,8 @@ class Crew:
         self.gate = LockStepBarrier if is_lockstep else NoBarrier
         self.away = set()
         self.names = []
+        self.steps = 0
+        self.asked = []
         self.released = []
         self.unspawned = []
         options = EnvSupervisorOptions(
@@ -80,10 +84,11 @@ class Crew:
 
     async def spawn(self, name, is_spare):
         assert name.startswith("spare-") == is_spare
+        self.asked.append(name)
         try:
             await self.may_spawn.wait()
         except asyncio.CancelledError:
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.01)  # others go on meanwhile
             self.unspawned.append(name)
             raise
         if self.failing_spawns:
@@ -107,7 +112,7 @@ class Crew:
             is_fresh=lambda _version: True,
         )
         worker = EnvWorker(
-            setups={"countdown": make_setup(lambda _slot: Held(self.door))},
+            setups={"countdown": make_setup(lambda _slot: Held(self))},
             access=access,
             tasks=self.task,
             ends=ends,
@@ -154,9 +159,16 @@ class Crew:
     def records(self):
         return [report for report in self.told if isinstance(report, Trajectory)]
 
-    async def until(self, is_so):
-        while not is_so():
-            await asyncio.sleep(0.001)
+    async def hold(self, *ids, **options):
+        """Launch attempts and let each wait in its first step until the door is opened."""
+        self.door.clear()
+        steps = self.steps + len(ids)
+        self.launch(*ids, **options)
+        await until(lambda: self.steps == steps)
+
+    def requests(self, engine):
+        """Return how many requests an engine has."""
+        return self.engine_handles[engine].target._proxy.in_flight
 
 
 def crewed(scenario, **options):
@@ -164,7 +176,7 @@ def crewed(scenario, **options):
         crew = Crew(**options)
         await crew.workers.start()
         await crew.add_engine()
-        await asyncio.wait_for(scenario(crew), 20)
+        await asyncio.wait_for(scenario(crew), 2 * BOUND_S)
         await crew.workers.close()
         for handle in crew.handles:
             await handle.target.close()
@@ -177,7 +189,7 @@ def crewed(scenario, **options):
 def test_every_launch_is_answered_once_and_its_record_comes_first():
     async def scenario(crew):
         crew.launch(*range(10))
-        await crew.until(lambda: len(crew.ends()) == 10)
+        await until(lambda: len(crew.ends()) == 10)
         assert crew.ends() == dict.fromkeys(range(10), "finished")
         assert sorted(each.id for each in crew.records()) == list(range(10))
         infos = [each.info for each in crew.told if isinstance(each, TrajectoryFinished)]
@@ -188,14 +200,12 @@ def test_every_launch_is_answered_once_and_its_record_comes_first():
 
 def test_a_cancelled_attempt_says_so():
     async def scenario(crew):
-        crew.door.clear()
-        crew.launch(0, 1)
-        await asyncio.sleep(0.02)
+        await crew.hold(0, 1)
         crew.workers.cancel(0)
         crew.workers.cancel(77)
-        await crew.until(crew.ends)
+        await until(crew.ends)
         crew.door.set()
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         assert crew.ends() == {0: "cancelled", 1: "finished"}
 
     crewed(scenario)
@@ -203,17 +213,15 @@ def test_a_cancelled_attempt_says_so():
 
 def test_what_a_killed_worker_owed_is_answered_as_failed_and_another_takes_its_place():
     async def scenario(crew):
-        crew.door.clear()
-        crew.launch(0, 1, 2, 3)
-        await asyncio.sleep(0.02)
+        await crew.hold(0, 1, 2, 3)
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         crew.door.set()
-        await crew.until(lambda: len(crew.ends()) == 4)
+        await until(lambda: len(crew.ends()) == 4)
         assert crew.ends() == {0: "worker", 2: "worker", 1: "finished", 3: "finished"}
-        await crew.until(lambda: len(crew.handles) == 3)
+        await until(lambda: len(crew.handles) == 3)
         crew.launch(4, 6)
-        await crew.until(lambda: len(crew.ends()) == 6)
+        await until(lambda: len(crew.ends()) == 6)
         assert (crew.ends()[4], crew.ends()[6]) == ("finished", "finished")
         assert crew.warnings == [
             "environment worker 0 is lost (the actor is gone); starting another"
@@ -226,10 +234,10 @@ def test_a_successor_is_another_caller_to_the_engines():
     async def scenario(crew):
         for round_ in range(3):
             crew.launch(100 * round_, 100 * round_ + 2)
-            await crew.until(lambda done=2 * round_ + 2: len(crew.ends()) == done)
+            await until(lambda done=2 * round_ + 2: len(crew.ends()) == done)
             crew.handles[-1 if round_ else 0].kill()
-            await crew.until(lambda made=3 + round_: len(crew.handles) == made)
-            await crew.until(lambda: len(crew.workers.processes()) == 2)
+            await until(lambda made=3 + round_: len(crew.handles) == made)
+            await until(lambda: len(crew.workers.processes()) == 2)
         calls = len(crew.engine_handles[ENGINE].calls)
         await asyncio.sleep(0.05)
         assert len(crew.engine_handles[ENGINE].calls) == calls
@@ -244,11 +252,11 @@ def test_engines_decode_no_more_for_a_worker_that_is_gone():
         server = engine.target
         await engine.call("suspend")
         crew.launch(0, 1)
-        await crew.until(lambda: sorted(server._callers) == ["environments-0", "environments-1"])
-        await crew.until(lambda: server._proxy.in_flight == 2)
+        await until(lambda: sorted(server._callers) == ["environments-0", "environments-1"])
+        await until(lambda: server._proxy.in_flight == 2)
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.handles) == 3)
-        await crew.until(lambda: server._proxy.in_flight == 1)
+        await until(lambda: len(crew.handles) == 3)
+        await until(lambda: server._proxy.in_flight == 1)
         assert list(server._callers) == ["environments-1"]
 
     crewed(scenario)
@@ -257,13 +265,13 @@ def test_engines_decode_no_more_for_a_worker_that_is_gone():
 def test_engines_forget_a_worker_that_went_home():
     async def scenario(crew):
         crew.launch(0, 1)
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         crew.away = {"environments-0"}
         assert await crew.workers.move_home()
         server = crew.engine_handles[ENGINE].target
-        await crew.until(lambda: list(server._callers) == ["environments-1"])
+        await until(lambda: list(server._callers) == ["environments-1"])
         crew.launch(2)
-        await crew.until(lambda: len(crew.ends()) == 3)
+        await until(lambda: len(crew.ends()) == 3)
         assert crew.ends()[2] == "finished"
 
     crewed(scenario)
@@ -292,8 +300,7 @@ def test_when_workers_are_closed_what_was_being_made_has_ended():
     async def scenario(crew):
         crew.may_spawn.clear()
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.workers.processes()) == 1)
-        await asyncio.sleep(0.01)
+        await until(lambda: "environments-0.1" in crew.asked)
         await crew.workers.close()
         assert crew.unspawned == ["environments-0.1"]
 
@@ -304,9 +311,9 @@ def test_while_a_worker_is_being_made_again_its_slots_are_dealt_to_the_others():
     async def scenario(crew):
         crew.may_spawn.clear()
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        await until(lambda: len(crew.workers.processes()) == 1)
         crew.launch(0, 1, 2)
-        await crew.until(lambda: len(crew.ends()) == 3)
+        await until(lambda: len(crew.ends()) == 3)
         assert crew.ends() == dict.fromkeys(range(3), "finished")
 
     crewed(scenario)
@@ -317,12 +324,12 @@ def test_while_no_worker_is_there_a_spare_takes_every_slot_and_gives_them_back()
         crew.may_spawn.clear()
         for handle in crew.handles[:2]:
             handle.kill()
-        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        await until(lambda: len(crew.workers.processes()) == 1)
         crew.launch(0, 1, 2)
-        await crew.until(lambda: len(crew.ends()) == 3)
+        await until(lambda: len(crew.ends()) == 3)
         assert crew.ends() == dict.fromkeys(range(3), "finished")
         crew.may_spawn.set()
-        await crew.until(lambda: len(crew.workers.processes()) == 3)
+        await until(lambda: len(crew.workers.processes()) == 3)
         assert crew.names == [
             "environments-0",
             "environments-1",
@@ -331,13 +338,11 @@ def test_while_no_worker_is_there_a_spare_takes_every_slot_and_gives_them_back()
             "environments-1.1",
         ]
         assert crew.released == ["environments-0", "environments-1"]
-        crew.door.clear()
-        crew.launch(3, 4)
-        await asyncio.sleep(0.02)
+        await crew.hold(3, 4)
         crew.handles[2].kill()  # nothing is left with it
-        await crew.until(lambda: len(crew.warnings) == 3)
+        await until(lambda: len(crew.warnings) == 3)
         crew.door.set()
-        await crew.until(lambda: len(crew.ends()) == 5)
+        await until(lambda: len(crew.ends()) == 5)
         assert crew.ends() == dict.fromkeys(range(5), "finished")
 
     crewed(scenario, spares=1)
@@ -346,7 +351,7 @@ def test_while_no_worker_is_there_a_spare_takes_every_slot_and_gives_them_back()
 def test_a_spare_that_is_gone_is_made_again():
     async def scenario(crew):
         crew.handles[2].kill()
-        await crew.until(lambda: len(crew.handles) == 4)
+        await until(lambda: len(crew.handles) == 4)
         assert crew.names[3] == "spare-environments-0.1"
         assert crew.warnings == [
             "spare environment worker 0 is lost (the actor is gone); starting another"
@@ -357,23 +362,20 @@ def test_a_spare_that_is_gone_is_made_again():
 
 def test_a_worker_goes_home_without_losing_what_it_runs():
     async def scenario(crew):
-        crew.door.clear()
-        crew.launch(0, 1)
-        await asyncio.sleep(0.02)
+        await crew.hold(0, 1)
         crew.away = {"environments-0"}
         assert await crew.workers.move_home()
         assert crew.names[2:] == ["environments-0.1"]
-        crew.launch(2)
-        await asyncio.sleep(0.02)
+        await crew.hold(2)
         assert not crew.handles[0].dead.is_set()
         crew.workers.cancel(0)
         crew.door.set()
-        await crew.until(lambda: len(crew.ends()) == 3)
+        await until(lambda: len(crew.ends()) == 3)
         assert crew.ends() == {0: "cancelled", 1: "finished", 2: "finished"}
-        await crew.until(crew.handles[0].dead.is_set)
+        await until(crew.handles[0].dead.is_set)
         assert (crew.released, len(crew.workers.processes())) == (["environments-0"], 2)
         crew.launch(4)
-        await crew.until(lambda: len(crew.ends()) == 4)
+        await until(lambda: len(crew.ends()) == 4)
         assert await crew.workers.move_home()
         assert len(crew.handles) == 3
         assert crew.warnings == ["environment worker 0 moves to its preferred pool"]
@@ -383,13 +385,11 @@ def test_a_worker_goes_home_without_losing_what_it_runs():
 
 def test_a_worker_that_dies_after_it_was_followed_is_not_made_again():
     async def scenario(crew):
-        crew.door.clear()
-        crew.launch(0)
-        await asyncio.sleep(0.02)
+        await crew.hold(0)
         crew.away = {"environments-0"}
         await crew.workers.move_home()
         crew.handles[0].kill()
-        await crew.until(crew.ends)
+        await until(crew.ends)
         assert crew.ends() == {0: "worker"}
         await asyncio.sleep(0.02)
         assert (len(crew.handles), crew.released) == (3, ["environments-0"])
@@ -403,9 +403,9 @@ def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_
         crew.failing_spawns = 1
         crew.may_spawn.clear()
         mending = asyncio.create_task(crew.workers.move_home())
-        await asyncio.sleep(0.01)
+        await until(lambda: "environments-0.1" in crew.asked)
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.workers.processes()) == 1)
+        await until(lambda: len(crew.workers.processes()) == 1)
         crew.away = set()
         crew.may_spawn.set()
         assert not await mending
@@ -413,12 +413,12 @@ def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_
             "environment worker 0 is lost (the actor is gone); starting another",
             "environment worker 0 cannot be made now: no machine",
         ]
-        await crew.until(lambda: len(crew.workers.processes()) == 2)
+        await until(lambda: len(crew.workers.processes()) == 2)
         assert crew.names[2:] == ["environments-0.2"]
         crew.away, crew.failing_spawns = {"environments-1"}, 1
         assert not await crew.workers.move_home()
         crew.launch(1)
-        await crew.until(crew.ends)
+        await until(crew.ends)
         assert crew.ends() == {1: "finished"}
         assert crew.released == ["environments-0", "environments-0.1", "environments-1.1"]
 
@@ -430,14 +430,14 @@ def test_launches_fail_at_once_while_there_is_no_worker():
         crew.may_spawn.clear()
         for handle in crew.handles:
             handle.kill()
-        await crew.until(lambda: len(crew.workers.processes()) == 0)
+        await until(lambda: len(crew.workers.processes()) == 0)
         crew.launch(0, 1)
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         assert crew.ends() == {0: "worker", 1: "worker"}
         crew.may_spawn.set()
-        await crew.until(lambda: len(crew.workers.processes()) == 2)
+        await until(lambda: len(crew.workers.processes()) == 2)
         crew.launch(2)
-        await crew.until(lambda: len(crew.ends()) == 3)
+        await until(lambda: len(crew.ends()) == 3)
         assert crew.ends()[2] == "finished"
 
     crewed(scenario)
@@ -447,7 +447,7 @@ def test_a_worker_that_cannot_be_made_is_tried_for_again():
     async def scenario(crew):
         crew.failing_spawns = 1
         crew.handles[0].kill()
-        await crew.until(lambda: len(crew.handles) == 3)
+        await until(lambda: len(crew.handles) == 3)
         assert crew.warnings[1:] == ["environment worker 0 cannot be made now: no machine"]
 
     crewed(scenario)
@@ -457,7 +457,7 @@ def test_when_no_worker_is_left_and_none_can_be_made_the_run_is_given_up():
     async def scenario(crew):
         crew.failing_spawns = 99
         crew.handles[0].kill()
-        await crew.until(lambda: crew.given_up)
+        await until(lambda: crew.given_up)
         message = "environment worker 0 cannot be made: no machine; no other one is running"
         assert [str(error) for error in crew.given_up] == [message]
 
@@ -466,14 +466,12 @@ def test_when_no_worker_is_left_and_none_can_be_made_the_run_is_given_up():
 
 def test_an_error_outside_the_attempts_failures_breaks_the_worker_and_says_what_it_was():
     async def scenario(crew):
-        crew.door.clear()
-        crew.launch(0)
-        await asyncio.sleep(0.02)
+        await crew.hold(0)
         crew.launch(2, task=666)
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         assert crew.ends() == {0: "worker", 2: "worker"}
         assert "no such task" in crew.warnings[0]
-        await crew.until(lambda: len(crew.handles) == 3)
+        await until(lambda: len(crew.handles) == 3)
         assert crew.handles[0].dead.is_set()
 
     crewed(scenario)
@@ -483,7 +481,7 @@ def test_an_engine_that_is_lent_again_and_again_serves_each_time():
     async def scenario(crew):
         for number in range(3):
             crew.launch(number)
-            await crew.until(lambda done=number + 1: len(crew.ends()) == done)
+            await until(lambda done=number + 1: len(crew.ends()) == done)
             crew.workers.close_engine(ENGINE)
             crew.workers.open_engine(ENGINE, "training", is_guest=True)
         assert crew.ends() == dict.fromkeys(range(3), "finished")
@@ -497,13 +495,13 @@ def test_turns_of_a_lost_engine_go_on_in_the_next_one():
         first = await crew.add_engine("engine-1")
         await first.call("suspend")
         crew.launch(0, 1)
-        await asyncio.sleep(0.02)
+        await until(lambda: crew.requests("engine-1") == 2)
         first.kill()
-        await crew.until(lambda: len(crew.lost_engines) == 2)
+        await until(lambda: len(crew.lost_engines) == 2)
         assert crew.lost_engines == ["engine-1", "engine-1"]
         assert crew.ends() == {}
         await crew.add_engine("engine-2")
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         assert crew.ends() == {0: "finished", 1: "finished"}
 
     crewed(scenario)
@@ -515,10 +513,10 @@ def test_an_engine_shut_as_lost_gives_its_turns_to_another_though_it_would_still
         stuck = await crew.add_engine("engine-1")
         await stuck.call("suspend")
         crew.launch(0, 1)
-        await asyncio.sleep(0.02)
+        await until(lambda: crew.requests("engine-1") == 2)
         crew.workers.close_engine("engine-1", is_lost=True)
         await crew.add_engine("engine-2")
-        await crew.until(lambda: len(crew.ends()) == 2)
+        await until(lambda: len(crew.ends()) == 2)
         assert crew.ends() == {0: "finished", 1: "finished"}
 
     crewed(scenario)

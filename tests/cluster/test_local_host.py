@@ -1,18 +1,21 @@
 """The embedded host over real threads and real processes; the actors are in host_actors.py."""
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import termios
 import textwrap
 import threading
-import time
+from array import array
 from pathlib import Path
 
 import numpy as np
 import pytest
 from checkout import SUPPORT
+from conditions import BOUND_S, settled, until, wait_until
 
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.errors import (
@@ -28,6 +31,8 @@ from rollart.serialization.codec import CodecError
 from rollart.types import StepReport, Version
 
 ECHO = "host_actors:Echo"
+KILLED_S = 2.0
+"""What a process gets that will not end, and then enough for its end once it is killed."""
 
 
 @pytest.fixture(params=[False, True], ids=["in_process", "own_process"])
@@ -42,11 +47,18 @@ def with_actor(own_process, scenario, *, target=ECHO, options=None, **host_optio
         host = EmbeddedHost(**host_options)
         try:
             actor = await host.spawn(target, options or {}, own_process=own_process)
-            return await asyncio.wait_for(scenario(actor), timeout=30)
+            return await asyncio.wait_for(scenario(actor), timeout=2 * BOUND_S)
         finally:
             await host.close()
 
     return asyncio.run(run())
+
+
+async def held(actor, directory):
+    """Return a call that runs until the test makes the file `open`."""
+    call = asyncio.create_task(actor.call("hold", str(directory)))
+    await until((directory / "held").exists)
+    return call
 
 
 def pid_exists(pid):
@@ -56,6 +68,13 @@ def pid_exists(pid):
         return False
     # A zombie of a killed parent may await its new parent's wait.
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def bytes_on_the_way(actor):
+    """Return how many bytes the process of an actor has yet to read."""
+    count = array("i", [0])
+    fcntl.ioctl(actor._actor._write_fd, termios.FIONREAD, count)
+    return count[0]
 
 
 def open_descriptors():
@@ -100,16 +119,16 @@ def test_queued_calls_run_in_order(own_process):
     assert with_actor(own_process, scenario) == (list(range(1, 201)), list(range(200)))
 
 
-def test_the_event_loop_goes_on_while_a_method_runs(own_process):
+def test_the_event_loop_goes_on_while_a_method_runs(own_process, tmp_path):
     async def scenario(actor):
-        call = asyncio.create_task(actor.call("sleep", 0.2))
-        ticks = 0
-        while not call.done():
+        call = await held(actor, tmp_path)
+        for _ in range(3):
             await asyncio.sleep(0.01)
-            ticks += 1
-        return ticks
+        assert not call.done()
+        (tmp_path / "open").touch()
+        await call
 
-    assert with_actor(own_process, scenario) > 2
+    with_actor(own_process, scenario)
 
 
 def test_an_actor_lives_in_one_thread_that_is_not_the_loops(own_process):
@@ -219,27 +238,31 @@ def test_an_error_while_closing_is_raised_by_close(own_process):
         with_actor(own_process, scenario, target=ECHO.replace("Echo", "BadCloser"))
 
 
-def test_a_closed_actor_takes_no_calls_and_fails_those_that_wait(own_process):
+def test_a_closed_actor_takes_no_calls_and_fails_those_that_wait(own_process, tmp_path):
     async def scenario(actor):
-        running = asyncio.create_task(actor.call("sleep", 0.1))
+        running = await held(actor, tmp_path)
         waiting = asyncio.create_task(actor.call("note", 1))
-        await asyncio.sleep(0.02)
-        await asyncio.gather(actor.close(), actor.close())
+        closing = [asyncio.create_task(actor.close()) for _ in range(2)]
+        await settled()
+        (tmp_path / "open").touch()
+        await asyncio.gather(*closing)
         assert await running is None
         with pytest.raises(ActorError, match="note was called on a closed actor"):
             await waiting
         with pytest.raises(ActorError, match="greet was called on a closed actor"):
             await actor.call("greet", "x")
 
-    with_actor(own_process, scenario)
+    with_actor(own_process, scenario, grace_s=BOUND_S)
 
 
-def test_a_cancelled_call_that_has_not_started_never_runs(own_process):
+def test_a_cancelled_call_that_has_not_started_never_runs(own_process, tmp_path):
     async def scenario(actor):
-        running = asyncio.create_task(actor.call("sleep", 0.1))
+        running = await held(actor, tmp_path)
         waiting = asyncio.create_task(actor.call("note", "never"))
-        await asyncio.sleep(0.02)
+        await settled()
         waiting.cancel()
+        await settled()
+        (tmp_path / "open").touch()
         await running
         return await actor.call("noted")
 
@@ -257,11 +280,12 @@ def test_a_value_that_cannot_cross_is_told_and_nothing_breaks():
     assert with_actor(True, scenario) == (1,)
 
 
-def test_a_killed_process_fails_running_and_waiting_calls_with_its_signal():
+def test_a_killed_process_fails_running_and_waiting_calls_with_its_signal(tmp_path):
     async def scenario(actor):
         pid, _ = await actor.call("where")
-        calls = [asyncio.create_task(actor.call("sleep", 60)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+        calls = [await held(actor, tmp_path)]
+        calls += [asyncio.create_task(actor.call("greet", "x")) for _ in range(2)]
+        await settled()
         os.kill(pid, signal.SIGKILL)
         results = await asyncio.gather(*calls, return_exceptions=True)
         wanted = f"the process {pid} of {ECHO} was killed by SIGKILL; it printed nothing"
@@ -287,7 +311,7 @@ def test_a_process_that_dies_while_a_large_array_is_sent_is_told():
         pid, _ = await actor.call("where")
         os.kill(pid, signal.SIGSTOP)
         call = asyncio.create_task(actor.call("echo", np.zeros(10_000_000)))
-        await asyncio.sleep(0.1)
+        await until(lambda: bytes_on_the_way(actor))
         os.kill(pid, signal.SIGKILL)
         with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
             await call
@@ -316,13 +340,12 @@ def test_a_receiver_that_fails_does_not_stop_the_worker():
     assert with_actor(True, scenario, on_output=refuse) == "hello, world"
 
 
-def test_closing_kills_a_process_that_does_not_answer():
+def test_closing_kills_a_process_that_does_not_answer(tmp_path):
     async def run():
-        host = EmbeddedHost(grace_s=0.1)
+        host = EmbeddedHost(grace_s=KILLED_S)
         actor = await host.spawn(ECHO, {}, own_process=True)
         pid, _ = await actor.call("where")
-        call = asyncio.create_task(actor.call("sleep", 60))
-        await asyncio.sleep(0.05)
+        call = await held(actor, tmp_path)
         await host.close()
         with pytest.raises(ActorDiedError, match="was killed by SIGKILL"):
             await call
@@ -349,23 +372,30 @@ def test_closing_reaps_every_process_and_leaks_no_descriptor():
             os.kill(pid, 0)
 
 
-def test_a_thread_that_hangs_is_given_up_with_an_error():
+def test_a_thread_that_hangs_is_given_up_with_an_error(tmp_path):
     async def scenario(actor):
-        call = asyncio.create_task(actor.call("sleep", 0.5))
-        await asyncio.sleep(0.02)
-        with pytest.raises(ActorError, match=r"did not end within 0\.03 s"):
+        call = await held(actor, tmp_path)
+        with pytest.raises(ActorError) as caught:
             await actor.close()
+        told.append(str(caught.value))
+        (tmp_path / "open").touch()
         await call
 
+    told: list[str] = []
     with pytest.raises(ActorError, match="did not end"):
         with_actor(False, scenario, grace_s=0.01)
+    assert told == [f"{ECHO} did not end within 0.02 s"]
 
 
-def test_a_spawn_that_is_cancelled_leaves_no_process():
+def test_a_spawn_that_is_cancelled_leaves_no_process(tmp_path):
     async def run():
-        host = EmbeddedHost(grace_s=0.05)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(host.spawn(ECHO, {}, own_process=True), timeout=0.03)
+        host = EmbeddedHost(grace_s=KILLED_S)
+        target, options = ECHO.replace("Echo", "Unfinished"), {"directory": str(tmp_path)}
+        spawning = asyncio.create_task(host.spawn(target, options, own_process=True))
+        await until((tmp_path / "held").exists)
+        spawning.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await spawning
         await host.close()
 
     asyncio.run(run())
@@ -398,7 +428,7 @@ from rollart.cluster.local_host import EmbeddedHost
 async def run():
     actor = await EmbeddedHost().spawn("host_actors:Echo", {}, own_process=True)
     print((await actor.call("where"))[0], flush=True)
-    await (actor.call("sleep", 60) if sys.argv[2] == "busy" else asyncio.sleep(60))
+    await (actor.call("sleep", 600) if sys.argv[2] == "busy" else asyncio.sleep(600))
 asyncio.run(run())
 """
 
@@ -413,7 +443,4 @@ def test_a_worker_does_not_outlive_a_killed_parent(state):
         pid = int(parent.stdout.readline())
         assert pid_exists(pid)
         parent.kill()
-    deadline = time.monotonic() + 10
-    while pid_exists(pid) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not pid_exists(pid)
+    wait_until(lambda: not pid_exists(pid))

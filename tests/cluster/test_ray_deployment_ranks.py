@@ -3,9 +3,8 @@
 import json
 import os
 import signal
-import threading
-import time
 from pathlib import Path
+from unittest.mock import patch
 
 from drivers import alone_in_a_driver
 
@@ -13,6 +12,8 @@ from benchmarks.ray_runs.killer import KnownHost
 from benchmarks.ray_runs.watched import WITHOUT_POOLS
 from rollart.cluster import ray_spawner
 from rollart.config import load_config
+from rollart.events import StepFinished
+from rollart.observe.log import EventLog
 from rollart.observe.replay import replay
 from rollart.pipelines.agentic import train
 
@@ -35,17 +36,16 @@ def lose_a_rank(address: str, directory: str) -> None:
     ]
     ray_spawner.RayHost = KnownHost
     KnownHost.known = []
-    log = place / "run" / "events.jsonl"
+    append, steps = EventLog.append, list[StepFinished]()
 
-    def kill() -> None:
-        while not log.exists() or b'"StepFinished"' not in log.read_bytes():
-            time.sleep(0.02)
-        os.kill(ranks()[1], signal.SIGKILL)
+    def append_and_kill(self, now, event, commands) -> None:
+        append(self, now, event, commands)
+        if isinstance(event, StepFinished) and not steps:
+            steps.append(event)
+            os.kill(ranks()[1], signal.SIGKILL)
 
-    killer = threading.Thread(target=kill, daemon=True)
-    killer.start()
-    assert train(load_config(file, overrides)) == 0
-    killer.join(1.0)
+    with patch.object(EventLog, "append", append_and_kill):
+        assert train(load_config(file, overrides)) == 0
     assert len(ranks()) == 4
     proof = replay(place / "run")
     assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)

@@ -6,6 +6,7 @@ import signal
 
 import numpy as np
 import pytest
+from conditions import BOUND_S
 from drivers import in_a_driver
 
 from rollart.cluster.local_host import EmbeddedHost
@@ -56,12 +57,12 @@ async def keep_the_contract(host, tmp_path):
     mortal = await host.spawn(ECHO, {}, own_process=True)
     os.kill((await mortal.call("where"))[0], signal.SIGKILL)
     with pytest.raises(ActorDiedError):
-        await asyncio.wait_for(mortal.call("greet", "you"), 30)
+        await asyncio.wait_for(mortal.call("greet", "you"), 2 * BOUND_S)
     await mortal.close()
     await echo.close()
     assert closed.read_text() == "closed"
     with pytest.raises(ActorError):
-        await asyncio.wait_for(echo.call("greet", "you"), 30)
+        await asyncio.wait_for(echo.call("greet", "you"), 2 * BOUND_S)
 
 
 def test_the_embedded_host_keeps_the_contract(tmp_path):
@@ -86,7 +87,7 @@ def use_ray_host(tmp_path):
                 host.spawn("ray_actors:Messenger", {}),
             )
             met = asyncio.gather(first.call("meet"), first.call("meet"))
-            assert await asyncio.wait_for(met, 30) == [first.pid] * 2
+            assert await asyncio.wait_for(met, 2 * BOUND_S) == [first.pid] * 2
             assert await messenger.call("ask", second, "greet", "you") == "hey, you"
             nice = [os.getpriority(os.PRIO_PROCESS, pid) for pid in (0, first.pid)]
             assert nice[0] == nice[1]

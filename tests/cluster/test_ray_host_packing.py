@@ -3,11 +3,11 @@
 import asyncio
 import os
 import signal
-import time
 
 import pytest
 import ray
 from checkout import ROOT
+from conditions import BOUND_S, wait_until
 from drivers import in_a_driver
 from ray.util.placement_group import placement_group_table
 
@@ -30,13 +30,6 @@ def groups():
     return [(each["state"], each["strategy"]) for each in placement_group_table().values()]
 
 
-def until(is_so):
-    deadline = time.monotonic() + 20
-    while not is_so() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return is_so()
-
-
 def pack_engines(tmp_path):
     config = load_config(QUICKSTART, POOLS)
     resources = Resources(config, tmp_path, nodes())
@@ -45,7 +38,7 @@ def pack_engines(tmp_path):
     bindings = [resources.bind(name, place) for name, place in places.items()]
 
     async def run():
-        host = RayHost(placing_s=20)
+        host = RayHost(placing_s=2 * BOUND_S)
         first = await host.spawn(ECHO, {"greeting": "hi"}, asked=resources.asked(bindings[0]))
         assert await first.call("greet", "you") == "hi, you"
         (made,) = placement_group_table().values()
@@ -60,8 +53,8 @@ def pack_engines(tmp_path):
         os.kill(second.pid, signal.SIGKILL)
         await second.close()
         gone = [("REMOVED", "STRICT_PACK")] * 3
-        assert until(lambda: groups() == gone), groups()
-        assert until(lambda: ray.available_resources().get("far") == 4)
+        wait_until(lambda: groups() == gone)
+        wait_until(lambda: ray.available_resources().get("far") == 4)
 
     asyncio.run(run())
 

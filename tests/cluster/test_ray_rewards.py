@@ -23,7 +23,7 @@ def drive(directory: Path) -> subprocess.CompletedProcess[str]:
         env=os.environ | {"PYTHONPATH": os.pathsep.join([str(SUPPORT), *sys.path])},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1200,
         check=False,
     )
 

@@ -19,7 +19,7 @@ LOOPBACK = ("0100007F", "0" * 16 + "FFFF00000100007F", "0" * 31 + "1")
 ASK = """
 import sys
 from ray._raylet import GcsClient
-GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeout=20)
+GcsClient(address=sys.argv[1]).internal_kv_keys(b"", namespace=None, timeout=60)
 """
 
 
@@ -94,7 +94,7 @@ def asked(env):
     """Ask the head for something; return how that ended and whether the token was the reason."""
     command = [sys.executable, "-c", ASK, head_address()]
     ended = subprocess.run(
-        command, env=env, capture_output=True, text=True, check=False, timeout=60
+        command, env=env, capture_output=True, text=True, check=False, timeout=180
     )
     return ended.returncode, "AuthenticationError" in ended.stderr
 

@@ -1,8 +1,9 @@
-"""The supervisor on actors that only note what becomes of them."""
+"""The supervisor on actors that only note what becomes of them, in virtual time."""
 
 import asyncio
 
 import pytest
+import virtual_time
 
 from rollart.cluster.supervisor import Place, RestartPolicy, Role, Supervisor, close_quietly
 
@@ -62,7 +63,7 @@ def supervised(scenario, *, names=("a",), **options):
         finally:
             await supervisor.close()
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())
 
 
 def test_a_lost_actor_is_ended_before_another_joins_under_a_new_name():
@@ -226,4 +227,4 @@ def test_ending_an_actor_that_died_already_raises_nothing():
         await close_quietly(None)
         await close_quietly(Dead())
 
-    asyncio.run(run())
+    virtual_time.run(lambda _loop: run())

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from conditions import BOUND_S, until
 
 from rollart.cluster.local_host import EmbeddedHost
 from rollart.cluster.trainer_supervisor import RESTARTS, TrainerClient, TrainerSupervisor
@@ -21,6 +22,7 @@ class Desk:
         self.host = EmbeddedHost()
         self.warnings = []
         self.unplaced = 0
+        self.asked = 0
         self.spawned = 0
         self.door = asyncio.Event()
         self.door.set()
@@ -33,6 +35,7 @@ class Desk:
         )
 
     async def spawn(self):
+        self.asked += 1
         await self.door.wait()
         if self.unplaced:
             self.unplaced -= 1
@@ -66,7 +69,7 @@ def with_trainer(path, scenario, *, save_every=100, **policy):
         desk = Desk(path, save_every=save_every, restarts=replace(RESTARTS, **policy))
         try:
             await desk.trainer.start()
-            await asyncio.wait_for(scenario(desk), 30)
+            await asyncio.wait_for(scenario(desk), 2 * BOUND_S)
         finally:
             await desk.trainer.close()
             await desk.host.close()
@@ -93,8 +96,8 @@ def test_killed_during_a_step_it_makes_that_step_again(tmp_path):
         (tmp_path / "hang").touch()
         (tmp_path / "stepping").unlink()
         stepping = asyncio.create_task(desk.step(2))
-        while not (tmp_path / "stepping").exists() or not (tmp_path / "stepping").read_text():
-            await asyncio.sleep(0.005)
+        await until((tmp_path / "stepping").exists)
+        await until((tmp_path / "stepping").read_text)
         os.kill(int((tmp_path / "stepping").read_text()), signal.SIGKILL)
         (tmp_path / "hang").unlink()
         assert await stepping == (2, 3.0)
@@ -158,18 +161,18 @@ def test_it_moves_with_its_state_between_two_steps(tmp_path):
 
 def test_where_its_successor_fails_as_it_dies_it_has_not_moved(tmp_path):
     async def scenario(desk):
-        door = asyncio.Event()
+        asked, door = asyncio.Event(), asyncio.Event()
 
         async def refuse():
+            asked.set()
             await door.wait()
             raise PlacementError("gone again")
 
         moving = asyncio.create_task(desk.trainer.move(refuse))
-        await asyncio.sleep(0.01)
+        await asked.wait()
         await desk.kill()
         stepping = asyncio.create_task(desk.step(2))
-        while not desk.trainer.deaths:
-            await asyncio.sleep(0.005)
+        await until(lambda: desk.trainer.deaths)
         door.set()
         assert await stepping == (1, 2.0)
         assert not await moving
@@ -221,11 +224,10 @@ def test_killed_before_it_has_moved_it_goes_on_where_it_was_to_move_to(tmp_path)
         await desk.step(1)
         desk.door.clear()
         moving = asyncio.create_task(desk.trainer.move(desk.spawn))
-        await asyncio.sleep(0.01)
+        await until(lambda: desk.asked == 2)
         await desk.kill()
         stepping = asyncio.create_task(desk.step(2))
-        while not desk.trainer.deaths:
-            await asyncio.sleep(0.005)
+        await until(lambda: desk.trainer.deaths)
         desk.door.set()
         assert await stepping == (2, 3.0)
         assert await moving

@@ -32,7 +32,7 @@ BAD = SUPPORT / "bad_rewards.py"
 def make_config(parts: dict[str, RewardPart], **options) -> Config:
     invoker = {
         "scaling": Scaling(max_instances=2, idle_s=1.0),
-        "limits": CallLimits(timeout_s=20.0),
+        "limits": CallLimits(timeout_s=100.0),
         "reliability": Reliability(attempts=1),
         **options,
     }
@@ -167,7 +167,7 @@ REASONS = {
 def test_a_function_that_never_scores_ends_the_run_with_its_reason(name, tmp_path):
     parts = {"bad": RewardPart(function=f"{BAD}:{name}")}
     live = make_live(tmp_path, parts, retry=Retry(give_up_after=4))
-    limits = CallLimits(timeout_s=0.3 if name == "never_returns" else 20.0, output_bytes=2**21)
+    limits = CallLimits(timeout_s=0.3 if name == "never_returns" else 100.0, output_bytes=2**21)
     with pytest.raises(UserError) as caught:
         run(live, make_config(parts, limits=limits))
     assert str(caught.value).startswith("4 scores in a row failed; the last: bad: ")
@@ -202,7 +202,7 @@ def test_functions_that_hang_do_not_keep_a_run_from_ending(tmp_path):
 
 
 def test_a_judges_pool_is_shown_in_the_log(tmp_path):
-    judge = {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 5.0}
+    judge = {"base_url": "http://127.0.0.1:9/v1", "timeout_s": 60.0}
     parts = {"tone": RewardPart(function="judge", options={"judge": judge})}
     live = make_live(tmp_path, parts, retry=Retry(give_up_after=2))
     said: list[str] = []

@@ -96,11 +96,11 @@ def test_an_environment_that_cannot_be_made_or_closed_holds_up_no_model(
         GAME.format(word="x") + f"    def close(self):\n{hang}\n"
         f"class Unmade(Game):\n    def __init__(self):\n{hang}"
     )
-    limits = ["tasks.letters.reset_timeout_s=0.3", "tasks.letters.step_timeout_s=0.3"]
-    unmade = small("unmade", "tasks.letters.env='stuck_game:Unmade'", *limits)
+    limit = "tasks.letters.reset_timeout_s=0.3"
+    unmade = small("unmade", "tasks.letters.env='stuck_game:Unmade'", limit)
     with pytest.raises(ConfigError, match=r"tasks.letters.env = .* __init__ took more than 0.3 s"):
         prepare_model(unmade, lambda _text: None)
-    stuck = small("stuck", "tasks.letters.env='stuck_game:Game'", *limits)
+    stuck = small("stuck", "tasks.letters.env='stuck_game:Game'")
     assert (prepare_model(stuck, lambda _text: None) / "config.json").is_file()
 
 

@@ -1,15 +1,16 @@
 """Whole runs in this process: scripted engine, counting trainer, environments good and bad."""
 
 import asyncio
-import time
 from collections import Counter
 
 import pytest
+from conditions import BOUND_S, until
 from live_parts import (
     CRASHED,
     AsyncCountdown,
     Countdown,
     Crashing,
+    HeldTrainer,
     Hung,
     InlineCountdown,
     Live,
@@ -27,6 +28,7 @@ from rollart.events import (
     StopRequested,
     Train,
     TrajectoryFailed,
+    TrajectoryFinished,
 )
 from rollart.inference.scripted import ScriptedEngine
 from rollart.observe.replay import replay
@@ -109,7 +111,7 @@ def test_hung_slow_and_crashing_environments_hold_no_mode_up(mode, tmp_path):
         directory=tmp_path,
         make=make,
         slots=6,
-        setup={"timeouts": Timeouts(reset_s=5.0, step_s=0.15, episode_s=5.0)},
+        setup={"timeouts": Timeouts(reset_s=BOUND_S, step_s=0.3, episode_s=BOUND_S)},
     ).run()
     proof = prove(live)
     assert [train.version for train in batches(live)] == [0, 1, 2, 3]
@@ -121,18 +123,22 @@ def test_a_turn_keeps_its_tokens_across_an_update(tmp_path):
     engine = ScriptedEngine(lambda _request: (ord("x"),) * 60, tokens_per_step=1)
 
     class Waiting(AsyncCountdown):
+        """Ends after a turn, or lives until there are other weights."""
+
         async def step(self, action):
-            await asyncio.sleep(0.005)
+            if self.turns > 1:
+                await until(lambda: live.controller.scheduler.served)
             return await super().step(action)
 
     live = Live(
         rules=rules("areal", steps=6),
         directory=tmp_path,
-        make=lambda slot: Waiting(turns=1 if slot < 6 else 12),
+        make=lambda slot: Waiting(turns=1 if slot < 6 else 3),
         engine=engine,
         setup={"limits": EpisodeLimits(max_turns=20, max_tokens=4096)},
         slots=12,
-    ).run()
+    )
+    live.run()
     prove(live)
     versions = [
         {version for turn in t.turns for version in turn.versions}
@@ -232,8 +238,19 @@ def test_a_failed_attempt_is_made_again_and_never_trained_on(tmp_path):
 
 
 def test_rollout_goes_on_while_the_trainer_steps(tmp_path):
+    def release(live, _event):
+        finished = [event for event, _ in live.seen if isinstance(event, TrajectoryFinished)]
+        if len(finished) > 4:
+            HeldTrainer.released.set()
+
+    HeldTrainer.version = 0
+    HeldTrainer.released.clear()
     live = Live(
-        rules=rules("rollart"), directory=tmp_path, make=lambda _slot: Countdown(), step_s=0.1
+        rules=rules("rollart"),
+        directory=tmp_path,
+        make=lambda _slot: Countdown(),
+        trainer="live_parts:HeldTrainer",
+        watch=release,
     ).run()
     prove(live)
     kinds = [type(event).__name__ for event, _ in live.seen]
@@ -249,12 +266,11 @@ def test_a_trainer_that_fails_ends_the_run_with_its_own_error(mode, tmp_path):
         make=lambda slot: Hung() if slot == 0 else Countdown(),
         slots=8,
         trainer="live_parts:BrokenTrainer",
-        setup={"timeouts": Timeouts(reset_s=5.0, step_s=0.2, episode_s=5.0)},
+        setup={"timeouts": Timeouts(reset_s=BOUND_S, step_s=0.3, episode_s=BOUND_S)},
     )
-    started = time.monotonic()
     with pytest.raises(StorageError, match="the trainer's disk is full"):
         live.run()
-    assert time.monotonic() - started < 20
+    assert not Hung.released.is_set()
     assert replay(tmp_path)["same_commands"]
 
 

@@ -48,7 +48,7 @@ async def play_across_engines(evictions: int):
         manager = EnvManager(spec, setup=setup, slot=EnvSlot(SlotId(0)), access=access)
         playing = asyncio.create_task(manager.play(lambda _version: None))
         here, there = ENGINE, LENT
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for _ in range(evictions):
                 sampled = engines[here].stats()["sampled_tokens"]
                 while engines[here].stats()["sampled_tokens"] < sampled + 3:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from conditions import BOUND_S, settled
 
 from rollart.control.routing import Router, Routing
 from rollart.errors import InvariantError
@@ -63,7 +64,7 @@ def connected(scenario, *, affinity=None, on_cut=None):
     async def run():
         router = Router(Routing(affinity=affinity or {}), engines=())
         board = EngineClient(router, generators={}, now=lambda: 0.0, on_cut=on_cut)
-        await asyncio.wait_for(scenario(board), 5)
+        await asyncio.wait_for(scenario(board), BOUND_S)
         router.check()
 
     asyncio.run(run())
@@ -73,7 +74,7 @@ def test_a_request_waits_while_no_engine_is_open():
     async def scenario(board):
         board.add("a", Teller(1))
         waiting = [asyncio.create_task(board.complete(ask(n))) for n in (1, 2)]
-        await asyncio.sleep(0.01)
+        await settled()
         waiting[1].cancel()
         await asyncio.sleep(0)
         assert not waiting[0].done()
@@ -110,7 +111,7 @@ def test_what_was_given_back_and_then_cancelled_is_told():
         board.add("a", Teller(1, say=2, then=lambda: board.close("a")))
         board.open("a", "local")
         asking = asyncio.create_task(board.complete(ask(6)))
-        await asyncio.sleep(0.01)
+        await settled()
         asking.cancel()
         await asyncio.wait({asking})
         await asyncio.sleep(0)

@@ -74,7 +74,7 @@ def play(player=None, make=lambda _slot: Countdown(), generator=None, **changes)
     """Play one attempt; return what came of it, the births told and what it cost."""
 
     async def run():
-        async with running_proxy(None) as proxy, asyncio.timeout(10):
+        async with running_proxy(None) as proxy, asyncio.timeout(60):
             setup = make_setup(make, **({"player": player} if player else {}), **changes)
             spec = AttemptSpec(
                 id=TrajectoryId(1),

@@ -3,17 +3,19 @@ import gc
 import inspect
 import sys
 import threading
-import time
+from collections.abc import Callable
 
 import pytest
+from conditions import BOUND_S, until, wait_until
 from live_parts import AsyncCountdown
 
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot, close_all
-from rollart.rollout.env_threads import EnvThreads
+from rollart.rollout.env_threads import _LINGER_S, EnvThreads, LoopThread
 
-LONG_S = 20.0
-LIMIT_S = 1.5
+LONG_S = 10 * BOUND_S
+SHORT_S = 0.01
+"""The time limit of a call that does not return."""
 BLOCKED = "game: step blocked its event loop instead of awaiting"
 HELD_UP = "game: step: another environment blocked their event loop"
 
@@ -24,14 +26,35 @@ class Blocking(AsyncCountdown):
     def __init__(self, release: threading.Event) -> None:
         super().__init__()
         self._release = release
+        self._begun = threading.Event()
 
     async def step(self, action):
-        self._release.wait(LONG_S)
+        self.block()
         return await super().step(action)
+
+    def block(self) -> None:
+        self._begun.set()
+        self._release.wait(LONG_S)
+
+    @property
+    def is_blocking(self) -> bool:
+        return self._begun.is_set() and not self._release.is_set()
+
+
+@pytest.fixture(autouse=True)
+def _never_blocked(monkeypatch):
+    """Take no loop for blocked that is only slow."""
+    monkeypatch.setattr("rollart.rollout.env_threads._STILL_S", BOUND_S)
 
 
 @pytest.fixture
-def release():
+def soon_blocked(monkeypatch):
+    """Know soon that a loop is blocked."""
+    monkeypatch.setattr("rollart.rollout.env_threads._STILL_S", 0.1)
+
+
+@pytest.fixture
+def release(soon_blocked):
     event = threading.Event()
     yield event
     event.set()
@@ -50,6 +73,19 @@ async def fate(call) -> tuple[str, str]:
     return caught.value.failure.kind, caught.value.failure.message
 
 
+async def begun(call) -> "asyncio.Task[tuple[str, str]]":
+    """Begin a call that will fail."""
+    task = asyncio.create_task(fate(call))
+    await asyncio.sleep(0)
+    return task
+
+
+def await_block(threads: EnvThreads, env: Blocking) -> None:
+    """Return when a loop counts as blocked; no time limit ends a call of this loop before."""
+    home = threads.loop
+    wait_until(lambda: env.is_blocking and home.is_blocked)
+
+
 def loop_threads() -> int:
     return sum(each.name == "async-envs" for each in threading.enumerate())
 
@@ -59,17 +95,17 @@ def test_one_that_blocks_fails_and_those_it_holds_up_are_made_again_uncounted(re
     threads.listen(warnings.append)
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), threads)
+        env = Blocking(release)
+        blocking = await opened(lambda _slot: env, threads)
         waiting = await opened(lambda _slot: AsyncCountdown(), threads)
         thinking = await opened(lambda _slot: AsyncCountdown(), threads)
-        start_s = time.monotonic()
-        blocked = asyncio.create_task(fate(blocking.step("go", timeout_s=LIMIT_S)))
-        await asyncio.sleep(0.05)
-        held_up = asyncio.create_task(fate(waiting.step("go", timeout_s=LONG_S)))
+        blocked = asyncio.create_task(fate(blocking.step("go", timeout_s=SHORT_S)))
+        held_up = await begun(waiting.step("go", timeout_s=LONG_S))
+        await_block(threads, env)
         fates = [await blocked, await held_up, await fate(thinking.step("go", timeout_s=LONG_S))]
         await waiting.open("game", lambda _slot: AsyncCountdown(), timeout_s=LONG_S)
         again = await waiting.reset(1, {}, timeout_s=LONG_S)
-        assert time.monotonic() - start_s < LONG_S / 2
+        assert env.is_blocking
         return fates, again[0]
 
     fates, again = asyncio.run(run())
@@ -83,22 +119,26 @@ def test_many_whose_time_is_up_at_once_leave_one_to_blame(release):
     threads = EnvThreads()
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), threads)
+        env = Blocking(release)
+        blocking = await opened(lambda _slot: env, threads)
         others = [await opened(lambda _slot: AsyncCountdown(), threads) for _ in range(5)]
-        return await asyncio.gather(
-            *[fate(slot.step("go", timeout_s=LIMIT_S)) for slot in (blocking, *others)]
+        fates = asyncio.gather(
+            *[fate(slot.step("go", timeout_s=SHORT_S)) for slot in (blocking, *others)]
         )
+        await asyncio.sleep(0)
+        await_block(threads, env)
+        return await fates
 
     kinds = sorted(kind for kind, _ in asyncio.run(run()))
     assert kinds == ["env_timeout", *["worker"] * 5]
 
 
-def test_a_pause_within_the_time_of_a_call_costs_nothing():
+def test_a_pause_within_the_time_of_a_call_costs_nothing(soon_blocked):
     threads = EnvThreads()
 
     class Pausing(AsyncCountdown):
         async def step(self, action):
-            time.sleep(1.3)
+            wait_until(lambda: threads.loop.is_blocked)
             return await super().step(action)
 
     async def run():
@@ -122,22 +162,25 @@ def test_one_that_hangs_without_blocking_holds_up_nobody():
     async def run():
         hung = await opened(lambda _slot: Hung(), threads)
         other = await opened(lambda _slot: AsyncCountdown(), threads)
-        kind, _ = await fate(hung.step("go", timeout_s=0.05))
+        kind, _ = await fate(hung.step("go", timeout_s=SHORT_S))
         return kind, (await other.step("go", timeout_s=LONG_S)).observation
 
     assert asyncio.run(run()) == ("env_timeout", "1 left")
 
 
-def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean_up():
-    threads, order = EnvThreads(), list[str]()
+def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean_up(monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_slot._SETTLING_S", BOUND_S)
+    threads, order, stepping = EnvThreads(), list[str](), threading.Event()
 
     class Careful(AsyncCountdown):
         async def step(self, action):
             try:
+                stepping.set()
                 await asyncio.Event().wait()
             finally:
                 order.append("cancelled")
-                await asyncio.sleep(0.1)
+                await until(lambda: "closed" in order)
+                await asyncio.sleep(0.05)
                 order.append("clean")
 
         async def close(self):
@@ -145,8 +188,10 @@ def test_a_call_is_cancelled_before_its_environment_closes_and_has_time_to_clean
 
     async def run():
         slot = await opened(lambda _slot: Careful(), threads)
-        await fate(slot.step("go", timeout_s=0.05))
-        await close_all([slot])
+        stepped = await begun(slot.step("go", timeout_s=SHORT_S))
+        wait_until(stepping.is_set)
+        await stepped
+        await close_all([slot], grace_s=BOUND_S)
 
     asyncio.run(run())
     assert order == ["cancelled", "closed", "clean"]
@@ -186,10 +231,12 @@ def test_one_that_blocks_is_to_blame_also_when_the_time_of_another_is_up_first(r
 
     async def run():
         waiting = await opened(lambda _slot: Waiting(), threads)
-        blocking = await opened(lambda _slot: Blocking(release), threads)
-        first = asyncio.create_task(fate(waiting.step("go", timeout_s=LIMIT_S)))
-        await asyncio.sleep(0.05)
-        return [(await fate(blocking.step("go", timeout_s=LONG_S)))[0], (await first)[0]]
+        env = Blocking(release)
+        blocking = await opened(lambda _slot: env, threads)
+        first = asyncio.create_task(fate(waiting.step("go", timeout_s=SHORT_S)))
+        blocked = await begun(blocking.step("go", timeout_s=LONG_S))
+        await_block(threads, env)
+        return [(await blocked)[0], (await first)[0]]
 
     assert asyncio.run(run()) == ["env_timeout", "worker"]
 
@@ -201,20 +248,34 @@ def test_one_that_blocks_in_a_task_or_callback_of_its_own_is_to_blame(release):
 
     class InCallback(Blocking):
         async def step(self, action):
-            asyncio.get_running_loop().call_soon(self._release.wait, LONG_S)
-            await asyncio.sleep(LONG_S)
+            asyncio.get_running_loop().call_soon(self.block)
+            await asyncio.Event().wait()
 
     async def run(kind):
-        slot = await opened(lambda _slot: kind(release), EnvThreads())
-        return await fate(slot.step("go", timeout_s=LIMIT_S))
+        env, threads = kind(release), EnvThreads()
+        slot = await opened(lambda _slot: env, threads)
+        blocked = await begun(slot.step("go", timeout_s=SHORT_S))
+        await_block(threads, env)
+        return await blocked
 
     assert asyncio.run(run(InTask)) == ("env_timeout", BLOCKED)
     assert asyncio.run(run(InCallback))[0] == "env_timeout"
 
 
-def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release, monkeypatch):
-    monkeypatch.setattr("rollart.rollout.env_threads._LINGER_S", 1.0)
+def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release):
     threads, closed = EnvThreads(), list[tuple[str, bool]]()
+    ends = list[Callable[[], None]]()
+
+    def keep_end(home: LoopThread) -> None:
+        """Let the test, not the time, say when the replaced loop has served for long enough."""
+        later = home._loop.call_later
+
+        def call_later(delay_s, callback, *args):
+            return (
+                ends.append(callback) if delay_s == _LINGER_S else later(delay_s, callback, *args)
+            )
+
+        home._loop.call_later = call_later
 
     class Closing(AsyncCountdown):
         async def reset(self, seed, task):
@@ -224,10 +285,7 @@ def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release,
         async def close(self):
             closed.append(("other", asyncio.get_running_loop() is self.loop))
 
-    class Culprit(Closing):
-        async def step(self, action):
-            release.wait(LONG_S)
-
+    class Culprit(Blocking, Closing):
         async def close(self):
             await asyncio.sleep(0.05)
             closed.append(("culprit", asyncio.get_running_loop() is self.loop))
@@ -237,17 +295,24 @@ def test_what_ran_on_a_replaced_loop_is_closed_there_when_it_runs_again(release,
             closed.append(("plain", True))
 
     async def run():
-        culprit = await opened(lambda _slot: Culprit(), threads)
+        env = Culprit(release)
+        culprit = await opened(lambda _slot: env, threads)
+        home = threads.loop
+        keep_end(home)
         others = [
             await opened(lambda _slot, kind=each: kind(), threads) for each in (Closing, Plain)
         ]
-        await fate(culprit.step("go", timeout_s=LIMIT_S))
+        blocked = await begun(culprit.step("go", timeout_s=SHORT_S))
+        await_block(threads, env)
+        await blocked
         release.set()
         for each in others:
             await fate(each.step("go", timeout_s=LONG_S))
-        async with asyncio.timeout(LONG_S):
-            while len(closed) < 3 or loop_threads() > before:
-                await asyncio.sleep(0.01)
+        await until(lambda: len(closed) == 3)
+        assert not home.is_over
+        [end] = ends
+        home.post(end)
+        await until(lambda: loop_threads() <= before)
 
     before = loop_threads()
     asyncio.run(run())
@@ -279,10 +344,14 @@ def test_a_blocked_loop_is_left_behind_also_when_the_attempt_is_cancelled(releas
     threads = EnvThreads()
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), threads)
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(LIMIT_S):
-                await blocking.step("go", timeout_s=LONG_S)
+        env = Blocking(release)
+        blocking = await opened(lambda _slot: env, threads)
+        step = asyncio.create_task(blocking.step("go", timeout_s=LONG_S))
+        await asyncio.sleep(0)
+        await_block(threads, env)
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
         other = await opened(lambda _slot: AsyncCountdown(), threads)
         return (await other.step("go", timeout_s=LONG_S)).observation
 
@@ -298,14 +367,17 @@ def test_a_plain_function_that_makes_an_awaitable_does_not_go_on_on_another_loop
             return super().reset(seed, task)
 
         def step(self, action):
-            left.wait(LONG_S)
+            left.wait(BOUND_S)
             return super().step(action)
 
     async def run():
-        blocking = await opened(lambda _slot: Blocking(release), threads)
+        env = Blocking(release)
+        blocking = await opened(lambda _slot: env, threads)
         wrapped = await opened(lambda _slot: Wrapped(), threads)
         step = asyncio.create_task(fate(wrapped.step("go", timeout_s=LONG_S)))
-        await fate(blocking.step("go", timeout_s=LIMIT_S))
+        blocked = await begun(blocking.step("go", timeout_s=SHORT_S))
+        await_block(threads, env)
+        await blocked
         left.set()
         return await step
 
@@ -319,8 +391,11 @@ def test_each_environment_that_blocks_is_told_once(release):
 
     async def run():
         for _ in range(2):
-            slot = await opened(lambda _slot: Blocking(release), threads)
-            await fate(slot.step("go", timeout_s=LIMIT_S))
+            env = Blocking(release)
+            slot = await opened(lambda _slot, env=env: env, threads)
+            blocked = await begun(slot.step("go", timeout_s=SHORT_S))
+            await_block(threads, env)
+            await blocked
 
     asyncio.run(run())
     assert len(warnings) == 1
@@ -329,21 +404,20 @@ def test_each_environment_that_blocks_is_told_once(release):
     assert len(warnings) == 1
 
 
-def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile():
+def test_a_pause_costs_nothing_when_another_attempt_is_cancelled_meanwhile(release):
     threads = EnvThreads()
 
-    class Pausing(AsyncCountdown):
-        async def step(self, action):
-            time.sleep(1.5)
-            return await super().step(action)
-
     async def run():
-        pausing = await opened(lambda _slot: Pausing(), threads)
+        env = Blocking(release)
+        pausing = await opened(lambda _slot: env, threads)
         cancelled = await opened(lambda _slot: Waiting(), threads)
         waiting = asyncio.create_task(cancelled.step("go", timeout_s=LONG_S))
         pause = asyncio.create_task(pausing.step("go", timeout_s=LONG_S))
-        await asyncio.sleep(1.3)
+        await asyncio.sleep(0)
+        await_block(threads, env)
         waiting.cancel()
+        await asyncio.wait({waiting})
+        release.set()
         return (await pause).observation
 
     assert asyncio.run(run()) == "1 left"

@@ -26,7 +26,7 @@ class Odd(Countdown):
 
 def evaluate(make, *, episodes: int, runs: int = 1, concurrency: int = 3, tasks=make_task):
     async def run() -> list[Evaluation]:
-        async with running_proxy() as proxy, asyncio.timeout(10):
+        async with running_proxy() as proxy, asyncio.timeout(60):
             setup = make_setup(make)
             evaluator = Evaluator(
                 setups={"countdown": setup, "other": setup},
@@ -98,7 +98,7 @@ def test_evaluations_asked_for_together_never_share_an_environment():
             return result
 
     async def run() -> list[Evaluation]:
-        async with running_proxy() as proxy, asyncio.timeout(10):
+        async with running_proxy() as proxy, asyncio.timeout(60):
             evaluator = Evaluator(
                 setups={"countdown": make_setup(lambda _slot: Alone())},
                 access=make_access({ENGINE: proxy}),

@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+from conditions import settled
 
 from rollart.rollout.tasks import together
 
 
 async def last(ended, name):
     try:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
     finally:
         await asyncio.sleep(0.01)
         ended.append(name)
@@ -43,7 +44,7 @@ def test_when_nobody_waits_any_more_all_have_ended_before_that_is_told():
     async def run():
         ended = []
         waiting = asyncio.create_task(together([last(ended, "a"), last(ended, "b")]))
-        await asyncio.sleep(0.01)
+        await settled()
         waiting.cancel()
         await asyncio.wait({waiting})
         assert (waiting.cancelled(), sorted(ended)) == (True, ["a", "b"])

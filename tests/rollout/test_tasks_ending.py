@@ -2,9 +2,9 @@ import asyncio
 import os
 import signal
 import threading
-import time
 
 import pytest
+from conditions import BOUND_S, until
 
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_slot import EnvSlot
@@ -59,7 +59,7 @@ def test_tasks_left_by_main_end_in_order():
 def test_an_environment_that_swallows_cancellation_does_not_keep_the_loop_from_ending():
     async def main() -> str:
         seat = EnvSlot(0)
-        await seat.open("stubborn", lambda _slot: Stubborn(), timeout_s=5.0)
+        await seat.open("stubborn", lambda _slot: Stubborn(), timeout_s=BOUND_S)
         with pytest.raises(AttemptError) as caught:
             await seat.reset(1, {}, timeout_s=0.01)
         return caught.value.failure.kind
@@ -96,15 +96,19 @@ def test_an_interrupt_ends_what_runs_in_order():
 
 
 def test_a_thread_that_hangs_does_not_keep_the_loop_from_ending():
-    release = threading.Event()
+    begun, release, ended = (threading.Event() for _ in range(3))
+
+    def hang() -> None:
+        begun.set()
+        release.wait(BOUND_S)
+        ended.set()
 
     async def main() -> str:
-        task = asyncio.create_task(asyncio.to_thread(release.wait, 20))
-        await asyncio.sleep(0.05)
+        task = asyncio.create_task(asyncio.to_thread(hang))
+        await until(begun.is_set)
         assert not task.done()
         return "done"
 
-    start_s = time.monotonic()
     assert run(main(), grace_s=0.1) == "done"
-    assert time.monotonic() - start_s < 10
+    assert not ended.is_set()
     release.set()

@@ -7,11 +7,11 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import zipfile
 from pathlib import Path
 
 import pytest
+from conditions import wait_until
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.sandbox import open_sandbox
@@ -220,10 +220,7 @@ def test_sandboxes_die_with_the_process_that_opened_them() -> None:
         assert owner.stdout.readline() == b"running\n"
         assert contained_processes() - before
         owner.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 10
-    while contained_processes() - before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert contained_processes() - before == set()
+    wait_until(lambda: not contained_processes() - before)
     groups = open_groups(64)
     if groups is not None:
         groups.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conditions import until
 
 from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.options import SandboxOptions
@@ -118,7 +119,7 @@ def test_the_attacks_do_reach_a_host_that_nothing_protects() -> None:
             sandbox = PlainSandbox(SandboxOptions(kind="plain", allow_plain=True))
             program = replace(attack.program(trap.target), limits=ProgramLimits())
             result = await sandbox.run(program)
-            await asyncio.sleep(0.05)
+            await until(lambda: trap.findings(result, program.limits))
             return trap.findings(result, program.limits)
 
     reached = {a.name for a in ATTACKS if a.name in wanted and asyncio.run(attempt(a))}

@@ -154,7 +154,7 @@ def test_a_pod_runs_a_program_and_everything_made_for_it_is_deleted(tmp_path: Pa
             stdin=b"in\n",
         ),
         Program(argv=("sh", "-c", "kill -9 $$")),
-        Program(argv=("sleep", "60"), limits=ProgramLimits(wall_s=0.3)),
+        Program(argv=("sleep", "600"), limits=ProgramLimits(wall_s=0.3)),
         Program(argv=("sh", "-c", "yes | head -c 9999"), limits=ProgramLimits(output_bytes=4)),
     ]
 

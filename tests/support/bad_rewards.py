@@ -31,6 +31,20 @@ def sleeps(trajectory: Trajectory, *, seconds: float) -> float:
     return 1.0
 
 
+async def awaits(trajectory: Trajectory, *, door: str) -> float:
+    """Return once a file is there."""
+    while not Path(door).exists():
+        await asyncio.sleep(0.002)
+    return 1.0
+
+
+def waits(trajectory: Trajectory, *, door: str) -> float:
+    """Return once a file is there; block meanwhile."""
+    while not Path(door).exists():
+        time.sleep(0.002)
+    return 1.0
+
+
 def process(trajectory: Trajectory) -> float:
     return float(os.getpid())
 

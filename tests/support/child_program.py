@@ -19,9 +19,9 @@ def main() -> None:
             sys.stderr.write("to stderr\n")
             sys.exit(int(arguments[0]))
         case "family":
-            command = [sys.executable, "-c", "import time; time.sleep(60)"]
+            command = [sys.executable, "-c", "import time; time.sleep(600)"]
             sys.stdout.write(f"{subprocess.Popen(command).pid}\n")
-            time.sleep(60)
+            time.sleep(600)
         case _:
             os.write(fds[0], b"written")
             is_inherited = os.get_inheritable(fds[0])

@@ -22,7 +22,7 @@ def alone_in_a_driver(what, *args):
         env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
         capture_output=True,
         text=True,
-        timeout=180,
+        timeout=600,
         check=False,
     )
     assert ended.returncode == 0, ended.stderr[-3000:]

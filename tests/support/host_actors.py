@@ -49,6 +49,12 @@ class Echo:
     def sleep(self, seconds):
         time.sleep(seconds)
 
+    def hold(self, directory):
+        """Say in a file that the call runs, and wait for a file that ends it."""
+        Path(directory, "held").touch()
+        while not Path(directory, "open").exists():
+            time.sleep(0.002)
+
     def say(self, text):
         sys.stdout.write(text + "\n")
 
@@ -99,3 +105,11 @@ class Unmakable:
 class BadCloser:
     def close(self):
         raise UserError("cannot close")
+
+
+class Unfinished(Echo):
+    """An actor that is never made."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__()
+        self.hold(directory)

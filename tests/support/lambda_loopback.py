@@ -36,7 +36,7 @@ class Loopback(ThreadingHTTPServer):
         number = str(len(self.invoked))
         self.replies[number] = queue.Queue()
         self.events.put((number, body))
-        return self.replies[number].get(timeout=30)
+        return self.replies[number].get(timeout=120)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from conditions import BOUND_S
 from scorers import in_thread
 
 from rollart.clock import SystemClock
@@ -112,7 +113,7 @@ class Hung(Countdown):
     released = threading.Event()
 
     def step(self, action):
-        self.released.wait(30)
+        self.released.wait(10 * BOUND_S)
         return super().step(action)
 
 
@@ -139,7 +140,7 @@ def make_setup(make: Callable[[int], Env], **changes) -> Setup:
         "system": "count",
         "limits": EpisodeLimits(max_turns=8, max_tokens=512),
         "sampling": Sampling(max_tokens=8),
-        "timeouts": Timeouts(reset_s=5.0, step_s=5.0, episode_s=20.0),
+        "timeouts": Timeouts(reset_s=BOUND_S, step_s=BOUND_S, episode_s=2 * BOUND_S),
     }
     return Setup(**{**values, **changes})
 
@@ -276,12 +277,24 @@ class Live:
             EngineInfo(id=id_, pool="local", version=Version(0), lent=id_ == LENT)
             for id_ in proxies
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(3 * BOUND_S):
             await self.controller.run(parts, engines=engines, slots=self.slots)
 
     def _note(self, _now: float, event: Event, commands: list[Command]) -> None:
         self.seen.append((event, commands))
         self.watch(self, event)
+
+
+class HeldTrainer(CountingTrainer):
+    """A trainer whose step from one version waits until the test lets it end."""
+
+    version = 0
+    released = threading.Event()
+
+    def step(self, batch):
+        if self._version == self.version:
+            self.released.wait(BOUND_S)
+        return super().step(batch)
 
 
 class BrokenTrainer(CountingTrainer):

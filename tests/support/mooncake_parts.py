@@ -74,7 +74,7 @@ def _start(out, name, *options):
 
 
 def _await_port(port):
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -8,7 +8,7 @@ from pathlib import Path
 from rollart.cluster.worker_group import Worker, register
 from rollart.errors import ConfigError, InvariantError
 
-FOR_EVER_S = 60
+FOR_EVER_S = 600
 
 
 class StandIn(Worker):

@@ -24,7 +24,7 @@ class Slow:
     """Takes long to be made."""
 
     def __init__(self):
-        time.sleep(60)
+        time.sleep(600)
 
 
 class Messenger:

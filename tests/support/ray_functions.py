@@ -13,7 +13,7 @@ def kills_its_worker(trajectory, *, mark: str) -> float:
     except FileExistsError:
         return 1.0
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
     return 0.0
 
 

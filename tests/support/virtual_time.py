@@ -72,6 +72,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         assert self._spent is not None, "nothing runs in an executor"
         self._spent += seconds
 
+    def block(self, seconds: float) -> None:
+        """Let time pass in which nothing runs."""
+        self._now += seconds
+
     def _timer_handle_cancelled(self, handle) -> None:
         """Leave a cancelled timer in the heap; it is passed over when met."""
 

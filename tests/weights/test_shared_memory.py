@@ -53,7 +53,7 @@ def test_another_process_reads_whole_versions_while_they_are_published(tmp_path)
     assert reader.stdout.readline() == "ready\n"
     for version in range(1, 61):
         store.publish(Version(version), {"w": np.full(200_000, float(version))})
-    out, _ = reader.communicate(timeout=30)
+    out, _ = reader.communicate(timeout=120)
     assert (out, reader.returncode) == ("0 True False\n", 0)
     store.close()
 
@@ -222,7 +222,7 @@ print(store.latest(), store.fetch(0)["w"].sum())
 
 
 def test_a_refused_file_names_directory_and_bytes_and_keeps_what_was_there(tmp_path):
-    out, _ = python(FULL_WRITER, tmp_path).communicate(timeout=30)
+    out, _ = python(FULL_WRITER, tmp_path).communicate(timeout=120)
     assert out == (
         f"cannot store 800000 bytes of weights in {tmp_path}: {os.strerror(errno.EFBIG)}; "
         "free space there or choose another directory\n0 0.0\n"

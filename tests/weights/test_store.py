@@ -229,6 +229,7 @@ def test_a_version_that_never_arrives_is_one_clear_message(store):
     )
     with pytest.raises(StorageError, match=re.escape(wanted)):
         source.fetch(Version(2))
+    source._wait_s = 60.0
     assert_same(source.fetch(Version(1)), filled(1))
     source.close()
 

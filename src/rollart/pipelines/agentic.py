@@ -377,6 +377,8 @@ def _train(
     try:
         code = run_to_end(run.run())
     except asyncio.CancelledError:
+        if not run.interrupts:  # no signal: an error, not an end that anyone asked for
+            raise
         left = checkpoints(checkpoint_directory(run.directory))
         last = left[-1] if left else "none"
         recorder.progress.message(f"stopped at once; last checkpoint: {last}", style="bold")

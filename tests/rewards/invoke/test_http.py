@@ -44,7 +44,7 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
     functions = [f"{FILE}:{name}" for name in names]
     log = tmp_path / "log"
     async with (
-        served(*functions, arguments=("--timeout-s", "2")) as url,
+        served(*functions, arguments=("--timeout-s", "5")) as url,
         opened(url) as invoker,
         opened(url, token="wrong") as stranger,
     ):
@@ -69,7 +69,7 @@ async def test_a_served_function_scores_and_its_failures_keep_their_reasons(tmp_
         assert "its instance exited with code 7" in reason
         assert not is_final
         reason, is_final = await refused(invoker, call("never_returns"))
-        assert "no answer within 2 s; its instance was killed" in reason
+        assert "no answer within 5 s; its instance was killed" in reason
         assert not is_final
         reason, is_final = await refused(invoker, call("turns"))
         assert "status 404: " in reason

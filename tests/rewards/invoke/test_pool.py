@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from conditions import BOUND_S, until
 from serverless_calls import FILE, attempt, call
 
 from rollart.control.autoscaling import Scaling
@@ -16,7 +17,8 @@ from rollart.rewards.invoke.pool import LocalInvoker
 from rollart.types import Reward
 
 QUICK = CallLimits(timeout_s=1.0)
-PATIENT = CallLimits(timeout_s=30.0, memory_bytes=256 * 2**20)
+"""For calls that never return."""
+PATIENT = CallLimits(timeout_s=2 * BOUND_S, memory_bytes=256 * 2**20)
 
 
 @asynccontextmanager
@@ -35,18 +37,16 @@ def is_alive(pid: int) -> bool:
 async def until_gone(pid: int) -> None:
     """Wait until a process has ended; whoever inherited it may not have reaped it yet."""
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        while "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
-            await asyncio.sleep(0.02)
+        await until(lambda: "State:\tZ" in Path(f"/proc/{pid}/status").read_text())
 
 
 async def test_calls_are_scored_in_processes_and_idle_ones_go_to_zero():
-    async with opened(Scaling(max_instances=2, idle_s=0.05)) as invoker:
+    async with opened(Scaling(max_instances=2, idle_s=1.0)) as invoker:
         (first,) = await invoker.invoke(call("process"))
         (second,) = await invoker.invoke(call("process"))
         assert first == second
         assert first.value != os.getpid()
-        while invoker.stats()["instances"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: not invoker.stats()["instances"])
         (third,) = await invoker.invoke(call("process"))
         assert third != first
         stats = invoker.stats()
@@ -65,12 +65,13 @@ async def test_parts_and_groups_come_back_whole():
         assert await invoker.invoke(group) == (Reward(value=0.0), Reward(value=1.0))
 
 
-async def test_one_instance_runs_as_many_calls_at_once_as_it_may():
-    async with opened(Scaling(max_instances=1, concurrency=3)) as invoker:
-        calls = [call(each, seconds=0.3) for each in ("slow", "sleeps", "slow")]
+async def test_one_instance_runs_as_many_calls_at_once_as_it_may(tmp_path: Path):
+    door = tmp_path / "door"
+    async with opened(Scaling(max_instances=1, concurrency=3), PATIENT) as invoker:
+        calls = [call(each, door=str(door)) for each in ("awaits", "waits", "awaits")]
         running = [asyncio.create_task(invoker.invoke(each)) for each in calls]
-        while invoker.stats()["running"] < 3:
-            await asyncio.sleep(0.01)
+        await until(lambda: invoker.stats()["running"] == 3)
+        door.touch()
         assert await asyncio.gather(*running) == [(Reward(value=1.0),)] * 3
         assert invoker.stats()["cold_starts"] == 1
 
@@ -78,12 +79,9 @@ async def test_one_instance_runs_as_many_calls_at_once_as_it_may():
 async def test_what_a_function_left_to_be_done_is_done_between_calls():
     async with opened(Scaling(max_instances=1)) as invoker:
         assert await invoker.invoke(call("leaves_work")) == (Reward(value=0.0),)
-        for _ in range(40):
-            await asyncio.sleep(0.05)
-            (reward,) = await invoker.invoke(call("leaves_work"))
-            if reward.value:
-                return
-        pytest.fail("the event loop stands still between calls")
+        async with asyncio.timeout(BOUND_S):  # or the event loop stands still between calls
+            while not (await invoker.invoke(call("leaves_work")))[0].value:
+                await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("concurrency", [1, 2])
@@ -117,6 +115,7 @@ async def test_a_bad_function_is_a_clear_reason_and_the_next_call_is_scored(
     async with opened(Scaling(max_instances=1), limits) as invoker:
         with pytest.raises(ScoreError) as error:
             await invoker.invoke(call(function))
+        invoker._limits = PATIENT
         assert await invoker.invoke(call("turns")) == (Reward(value=1.0),)
     assert f"{FILE}:{function}" in str(error.value)
     assert reason in str(error.value)
@@ -131,15 +130,26 @@ async def test_a_list_of_the_wrong_length_is_a_clear_reason():
 
 
 async def test_calls_beside_one_that_takes_too_long_fail_with_a_reason_of_their_own():
-    async with opened(Scaling(max_instances=1, concurrency=2), QUICK) as invoker:
+    async with opened(Scaling(max_instances=1, concurrency=2), PATIENT) as invoker:
         await invoker.invoke(call("turns"))
         hung = asyncio.create_task(invoker.invoke(call("never_returns")))
-        await asyncio.sleep(0.5)
-        beside = asyncio.create_task(invoker.invoke(call("sleeps", seconds=10.0)))
+        await until(lambda: invoker.stats()["running"] == 1)
+        beside = asyncio.create_task(invoker.invoke(call("never_returns")))
+        await until(lambda: invoker.stats()["running"] == 2)
+        expire_first(invoker)
         with pytest.raises(ScoreError, match="no answer within 1 s"):
             await hung
         with pytest.raises(ScoreError, match="killed: another call took too long"):
             await beside
+
+
+def expire_first(invoker: LocalInvoker) -> None:
+    """Let the time of the first call be up that runs."""
+    invoker._limits = QUICK
+    timer = next(iter(invoker._calls.values())).timer
+    assert timer is not None
+    timer._run()
+    timer.cancel()
 
 
 async def test_what_a_killed_function_started_is_killed_with_it(tmp_path: Path):
@@ -152,9 +162,12 @@ async def test_what_a_killed_function_started_is_killed_with_it(tmp_path: Path):
         "    time.sleep(1000)\n"
     )
     note = tmp_path / "pid"
-    async with opened(limits=QUICK) as invoker:
+    async with opened(limits=PATIENT) as invoker:
+        hung = asyncio.create_task(invoker.invoke(call(f"{script}:score", note=str(note))))
+        await until(lambda: note.exists() and note.read_text())
+        expire_first(invoker)
         with pytest.raises(ScoreError, match="no answer within"):
-            await invoker.invoke(call(f"{script}:score", note=str(note)))
+            await hung
         await until_gone(int(note.read_text()))
 
 
@@ -169,17 +182,22 @@ async def test_a_child_that_escapes_with_the_socket_keeps_no_call_waiting(tmp_pa
         "    time.sleep(1000)\n"
     )
     note = tmp_path / "pid"
-    async with opened(limits=QUICK) as invoker:
+    async with opened(limits=PATIENT) as invoker:
+        hung = asyncio.create_task(invoker.invoke(call(f"{script}:score", note=str(note))))
+        await until(lambda: note.exists() and note.read_text())
+        expire_first(invoker)
         with pytest.raises(ScoreError, match="no answer within"):
-            await invoker.invoke(call(f"{script}:score", note=str(note)))
+            await hung
     os.kill(int(note.read_text()), signal.SIGKILL)
 
 
-async def test_a_caller_who_goes_away_frees_a_waiting_call_at_once_and_a_running_one_later():
-    async with opened(Scaling(max_instances=1, queue_limit=1)) as invoker:
-        running = asyncio.create_task(invoker.invoke(call("sleeps", seconds=0.3)))
-        while not invoker.stats()["running"]:
-            await asyncio.sleep(0.01)
+async def test_a_caller_who_goes_away_frees_a_waiting_call_at_once_and_a_running_one_later(
+    tmp_path: Path,
+):
+    door = tmp_path / "door"
+    async with opened(Scaling(max_instances=1, queue_limit=1), PATIENT) as invoker:
+        running = asyncio.create_task(invoker.invoke(call("waits", door=str(door))))
+        await until(lambda: invoker.stats()["running"])
         waiting = asyncio.create_task(invoker.invoke(call("turns")))
         await asyncio.sleep(0)
         with pytest.raises(ScoreError, match="1 calls wait already"):
@@ -188,6 +206,7 @@ async def test_a_caller_who_goes_away_frees_a_waiting_call_at_once_and_a_running
             task.cancel()
         await asyncio.wait({running, waiting})
         assert (invoker.stats()["running"], invoker.stats()["waiting"]) == (1, 0)
+        door.touch()
         assert await invoker.invoke(call("turns")) == (Reward(value=1.0),)
         assert invoker.stats()["cold_starts"] == 1
 
@@ -196,7 +215,7 @@ async def test_closing_fails_what_waits_and_leaves_no_process():
     async with opened() as invoker:
         (pid,) = await invoker.invoke(call("process"))
         hung = asyncio.create_task(invoker.invoke(call("never_returns")))
-        await asyncio.sleep(0.05)
+        await until(lambda: invoker.stats()["running"])
     with pytest.raises(ScoreError, match="the local invoker was closed"):
         await hung
     assert not is_alive(int(pid.value))
@@ -210,8 +229,7 @@ async def test_instances_die_with_their_parent(tmp_path: Path):
     script.write_text(PARENT.format(file=FILE, note=note))
     (tmp_path / "noting.py").write_text(NOTING)
     process = await asyncio.create_subprocess_exec(sys.executable, str(script), cwd=tmp_path)
-    while not note.exists() or not note.read_text():
-        await asyncio.sleep(0.02)
+    await until(lambda: note.exists() and note.read_text())
     pid = int(note.read_text())
     assert is_alive(pid)
     process.kill()
@@ -240,8 +258,7 @@ async def test_a_call_too_large_is_refused():
 async def test_the_fewest_instances_are_there_before_the_first_call():
     async with opened(Scaling(max_instances=2, min_instances=1, idle_s=0.0)) as invoker:
         await invoker.warm()
-        while not invoker.stats()["cold_starts"]:
-            await asyncio.sleep(0.01)
+        await until(lambda: invoker.stats()["cold_starts"])
         assert invoker.stats()["instances"] == 1
 
 

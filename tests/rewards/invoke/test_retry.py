@@ -3,12 +3,14 @@ import asyncio
 import pytest
 from scripted_invoker import BROKEN, WRONG, Deed, ScriptedInvoker
 from serverless_calls import call
+from virtual_time import VirtualClock
 
 from rollart.errors import ScoreError
 from rollart.rewards.invoke.options import Reliability
 from rollart.rewards.invoke.retry import CallLine, ReliableInvoker
 from rollart.types import Reward
 
+IN_VIRTUAL_TIME = True
 ONE = (Reward(value=1.0),)
 
 
@@ -19,7 +21,12 @@ def wrap(
     chosen = Reliability(**{"backoff_s": 0.001, **options})  # type: ignore[arg-type]
     return (
         ReliableInvoker(
-            inner, options=chosen, places=places, queue_limit=queue_limit, on_call=lines.append
+            inner,
+            options=chosen,
+            places=places,
+            queue_limit=queue_limit,
+            clock=VirtualClock(asyncio.get_running_loop()),
+            on_call=lines.append,
         ),
         lines,
     )
@@ -188,7 +195,7 @@ async def test_no_second_delivery_is_made_when_every_place_is_taken():
 
 
 async def test_late_is_judged_by_the_95th_percentile_once_enough_is_known():
-    inner = ScriptedInvoker(*[1.0] * 25, None, 1.0)
+    inner = ScriptedInvoker(*[1.0] * 25, None, 1.0, delay_s=0.01)
     invoker, _ = wrap(inner, hedge="p95", hedge_after_s=0.02)
     for _ in range(26):
         assert await invoker.invoke(call("turns")) == ONE
@@ -261,7 +268,7 @@ async def test_closing_closes_what_is_inside():
 
 
 async def test_latencies_are_told_by_percentile():
-    invoker, _ = wrap(ScriptedInvoker(1.0))
+    invoker, _ = wrap(ScriptedInvoker(1.0, delay_s=0.01))
     for _ in range(10):
         await invoker.invoke(call("turns"))
     stats = invoker.stats()

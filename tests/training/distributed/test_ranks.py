@@ -6,6 +6,7 @@ import re
 from collections.abc import Awaitable, Callable
 
 import pytest
+from conditions import settled
 from rank_stand_in import StandIn
 
 from rollart.cluster.local_host import EmbeddedHost
@@ -17,10 +18,16 @@ from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.trainer import TorchTrainer
 
 
-def run(use: Callable[[RankGroup], Awaitable[None]], *, ranks: int = 2, **options) -> None:
+def run(
+    use: Callable[[RankGroup], Awaitable[None]], *, ranks: int = 2, grace_s: float = 0.3, **options
+) -> None:
+    """Use a group; after `grace_s`, ranks that have not answered when one failed are ended."""
+
     async def go() -> None:
         host = EmbeddedHost(grace_s=2.0)
-        plan = RankPlan(options=options, addresses=[LOOPBACK] * ranks, worker=StandIn, grace_s=0.3)
+        plan = RankPlan(
+            options=options, addresses=[LOOPBACK] * ranks, worker=StandIn, grace_s=grace_s
+        )
         try:
             group = await RankGroup.start(host, plan)
             await use(group)
@@ -72,7 +79,7 @@ def test_only_what_is_registered_can_be_called():
 def test_calls_reach_all_ranks_in_one_order_even_if_nobody_waits_for_them():
     async def use(group: RankGroup) -> None:
         unheard = asyncio.create_task(group.call("hear", "first", 0.3))
-        await asyncio.sleep(0.1)
+        await settled()
         unheard.cancel()
         assert await group.call("hear", "second", 0.0) == ["first", "second"]
 
@@ -85,7 +92,7 @@ def test_what_all_ranks_refuse_alike_breaks_nothing():
             await group.call("refuse")
         assert (await group.call("place"))[0][0] == 0
 
-    run(use)
+    run(use, grace_s=60.0)
 
 
 def test_what_one_rank_refuses_ends_them_all():
