@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -13,12 +14,13 @@ from rollart.cli import main
 from rollart.cli.simulate import STUDIES, Ticker
 from rollart.config import load_config
 from rollart.config.simulation import ScoringOptions
+from rollart.control.rules import Retry
 from rollart.errors import ConfigError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
 from rollart.pipelines.simulation import simulate_run
 from rollart.planning.from_config import world_from
-from rollart.sim.from_config import profiles_of
+from rollart.sim.from_config import change_by, profiles_of
 from rollart.sim.workload import Latency
 from rollart.sim.world import OutageOptions
 from rollart.types import EngineId, Version
@@ -373,6 +375,15 @@ def test_a_world_is_the_configs_hardware_rules_and_tasks(config):
     assert [member.engine.id for member in loop_free] == ["fast-0", "fast-1", "wide-0", "wide-1"]
     assert (world.slots, world.rules.steps) == (32, 3)
     assert world.routing.affinity["math"] == ("wide", "fast")
+
+
+def test_a_what_if_keeps_what_no_config_can_set_as_it_was_recorded(config):
+    loaded = load_config(config)
+    rules = replace(loaded.rules, retry=Retry(jitter=0.0, max_attempts=5))
+    changed, slots = change_by(["retry.max_attempts=2", "run.environments=4"])(rules, 32)
+    assert (changed.retry, slots) == (Retry(jitter=0.0, max_attempts=2), 4)
+    with pytest.raises(ConfigError, match=re.escape("retry.jitter = 0.5: unknown key; leave it")):
+        change_by(["retry.jitter=0.5"])(rules, 32)
 
 
 def test_a_config_reaches_tails_failures_rewards_and_constants(config):
