@@ -11,7 +11,7 @@ Without latency both sides make the same steps from the same checkpoint and the 
 neither is measured better trained, with shorter games, than the other. With 200 ms a call a step of
 TRL takes many seconds and few are made; ours makes more, because work in flight at the ends must
 not count much. `zero_advantage` is the share of counted trajectories whose group earned all the
-same: our trainer skips their passes (`training.skip_zero_advantage`), TRL computes them.
+same: our trainer skips their passes, TRL computes them.
 
 Plain: one trial of a setting; threads that spin are tried for `rollout_func` alone, and
 `environment_factory` is tried with 50 ms a call. 2 rounds of 100 steps without latency, whose first

@@ -5,10 +5,12 @@ from typing import Annotated, Literal
 
 import pytest
 
+from rollart.config.fields import keys_of
 from rollart.constraints import (
     AtLeast,
     Between,
     Finite,
+    Fixed,
     Matches,
     MoreThan,
     MultipleOf,
@@ -17,6 +19,7 @@ from rollart.constraints import (
     ZeroOrAtLeast,
     check_fields,
     field_constraints,
+    fixed_fields,
 )
 from rollart.errors import ConfigError
 
@@ -74,3 +77,20 @@ def test_the_first_field_that_is_not_allowed_is_named_with_its_value_and_the_fix
 def test_a_value_that_is_not_given_is_not_checked():
     assert Options(share=None).share is None
     assert list(field_constraints(Options)) == ["steps", "share", "name", "kind"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    steps: Annotated[int, AtLeast(1)] = 1
+    jitter: Annotated[float, Between(0, 1), Fixed("enough for any run")] = 0.5
+
+    def __post_init__(self) -> None:
+        check_fields(self, "tuned")
+
+
+def test_a_fixed_field_is_given_by_code_alone_and_checked_like_any_other():
+    assert fixed_fields(Tuned) == {"jitter": Fixed("enough for any run")}
+    assert list(keys_of(Tuned)) == ["steps"]
+    assert Tuned(jitter=0.1).jitter == 0.1
+    with pytest.raises(ConfigError, match=re.escape("tuned.jitter = 2: must lie between 0 and 1")):
+        Tuned(jitter=2)

@@ -1,7 +1,7 @@
 """The rules of the house: what keeps the tree small, plain and open; see docs/architecture.md.
 
-Each rule is a test that reads the source with `ast`. Who may import whom is in pyproject.toml
-under `tool.importlinter`.
+Each rule of the code is a test that reads the source with `ast`. Who may import whom is in
+pyproject.toml under `tool.importlinter`.
 """
 
 import ast
@@ -10,14 +10,20 @@ import re
 import subprocess
 import sys
 import tokenize
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkout import ROOT
 from importlinter.cli import lint_imports
+
+from rollart.config import Config
+from rollart.config.fields import chosen_kind, field_types, option_class
+from rollart.plugins import find, known_names
 
 SOURCE = ROOT / "src" / "rollart"
 TESTS = ROOT / "tests"
@@ -362,6 +368,38 @@ def test_help_loads_neither_pydantic_nor_rich_nor_numpy():
     ask = "from rollart.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n    pass"
     heavy = ("pydantic", "rich", "numpy", "torch", "rollart.config", "rollart.cli.train")
     assert loaded_by(ask, heavy) == []
+
+
+def unset_keys(cls: type, tables: list[dict[str, Any]], prefix: str = "") -> Iterator[str]:
+    """Yield the keys of an option class that none of these tables sets."""
+    for key, hint in field_types(cls).items():
+        values = [table[key] for table in tables if key in table]
+        kind, options = chosen_kind(cls, key), option_class(hint)
+        if kind is not None:
+            for name in known_names(kind):
+                yield from unset_keys(find(kind, name, field=key), values, f"{prefix}{key}.")
+        elif options is None:
+            if not values:
+                yield prefix + key
+        elif options is hint:
+            yield from unset_keys(options, values, f"{prefix}{key}.")
+        else:
+            named = [each for value in values for each in value.values()]
+            yield from unset_keys(options, named, f"{prefix}{key}.NAME.")
+
+
+def test_an_example_sets_every_key_of_a_config():
+    examples = (ROOT / "examples").glob("*.toml")
+    tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in examples]
+    unset = sorted(set(unset_keys(Config, tables)))
+    fix = "set it in examples/reference.toml, or make it a constant"
+    assert not unset, f"no example sets {', '.join(unset)}: {fix}"
+
+
+def test_the_reference_says_what_each_of_its_keys_is():
+    lines = (ROOT / "examples" / "reference.toml").read_text(encoding="utf-8").splitlines()
+    bare = [line for line in lines if re.match(r"\w+ =", line) and "  # " not in line]
+    assert not bare, "\n".join(bare)
 
 
 def mirrored(test: Path) -> bool:

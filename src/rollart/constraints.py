@@ -7,6 +7,8 @@ names field, value and fix, and `rollart config explain KEY` prints the same sen
 concerns two fields at once is written out below the call. None means "not given" and always
 passes; the choices of a `Literal` are checked without a constraint of their own.
 
+A field marked `Fixed` is no key of a config: only code, such as a test, gives it another value.
+
 Standard library only: the pure rules in `control/` use it too.
 """
 
@@ -237,6 +239,18 @@ class OneOf:
         return value in self.choices
 
 
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Marks a field that no config may set; `why` says why its default suits every run.
+
+    Example:
+        >>> jitter: Annotated[float, Between(0, 1), Fixed("retries are spread enough")] = 0.5
+
+    """
+
+    why: str
+
+
 def check_fields(options: Any, section: str) -> None:
     """Raise a ConfigError for the first field whose value its annotation does not allow.
 
@@ -266,6 +280,25 @@ def field_constraints(cls: type) -> Mapping[str, tuple[Constraint, ...]]:
     hints = get_type_hints(cls, include_extras=True)
     found = {each.name: _constraints(hints[each.name]) for each in dataclasses.fields(cls)}
     return {name: constraints for name, constraints in found.items() if constraints}
+
+
+@cache
+def fixed_fields(cls: type) -> Mapping[str, Fixed]:
+    """Return the fields of a dataclass that no config may set.
+
+    Example:
+        >>> list(fixed_fields(Retry))
+        ['jitter']
+
+    """
+    hints = get_type_hints(cls, include_extras=True)
+    return {
+        name: extra
+        for name, hint in hints.items()
+        if get_origin(hint) is Annotated
+        for extra in get_args(hint)
+        if isinstance(extra, Fixed)
+    }
 
 
 def _constraints(hint: Any) -> tuple[Constraint, ...]:

@@ -1,6 +1,6 @@
 """Seeds: those of tasks, attempts and evaluations are derived from `run.seed`.
 
-`model.seed`, `training.seed` and `rewards.reliability.seed` are not derived; each is independent.
+`model.seed` and `training.seed` are not derived; each is independent.
 A derived seed depends only on the numbers it is derived from, never on the order of draws, so a
 trajectory samples the same tokens whenever and wherever it runs.
 """

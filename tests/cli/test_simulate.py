@@ -4,7 +4,9 @@ import json
 import re
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,12 +14,13 @@ from rollart.cli import main
 from rollart.cli.simulate import STUDIES, Ticker
 from rollart.config import load_config
 from rollart.config.simulation import ScoringOptions
+from rollart.control.rules import Retry
 from rollart.errors import ConfigError
 from rollart.observe.log import read_log
 from rollart.observe.replay import replay
 from rollart.pipelines.simulation import simulate_run
 from rollart.planning.from_config import world_from
-from rollart.sim.from_config import profiles_of
+from rollart.sim.from_config import change_by, profiles_of
 from rollart.sim.workload import Latency
 from rollart.sim.world import OutageOptions
 from rollart.types import EngineId, Version
@@ -377,6 +380,15 @@ def test_a_world_is_the_configs_hardware_rules_and_tasks(config):
     assert world.routing.affinity["math"] == ("wide", "fast")
 
 
+def test_a_what_if_keeps_what_no_config_can_set_as_it_was_recorded(config):
+    loaded = load_config(config)
+    rules = replace(loaded.rules, retry=Retry(jitter=0.0, max_attempts=5))
+    changed, slots = change_by(["retry.max_attempts=2", "run.environments=4"])(rules, 32)
+    assert (changed.retry, slots) == (Retry(jitter=0.0, max_attempts=2), 4)
+    with pytest.raises(ConfigError, match=re.escape("retry.jitter = 0.5: unknown key; leave it")):
+        change_by(["retry.jitter=0.5"])(rules, 32)
+
+
 def test_a_config_reaches_tails_failures_rewards_and_constants(config):
     changes = [
         "tasks.web.profile.reset_s=30", "tasks.web.profile.reset_tail=[0.001, 20]",
@@ -403,15 +415,15 @@ def test_a_config_reaches_tails_failures_rewards_and_constants(config):
     assert quick == pytest.approx(slow * 0.15 / 0.4)
 
 
-def test_a_profile_may_be_constant_normal_or_lognormal(config):
+def test_a_profile_keeps_the_shape_that_is_known_of_it(config):
     changes = [
-        "tasks.web.profile.reset_kind=constant", "tasks.web.profile.step_kind=normal",
-        "tasks.web.profile.step_s=10", "tasks.web.profile.step_spread=0.7",
+        "tasks.web.profile.reset_spread=0", "tasks.web.profile.step_s=10",
+        "tasks.web.profile.step_spread=0.7",
         "tasks.math.profile.step_spread=0.3", "tasks.math.profile.reset_s=2",
     ]  # fmt: skip
     web, math = profiles_of(load_config(config, changes))
-    assert (web.reset.kind, web.reset.mean_s) == ("constant", 15.0)
-    assert web.step == Latency(kind="normal", mean_s=10.0, spread=0.7)
+    assert web.reset.draw(Random(0)) == pytest.approx(15.0)
+    assert web.step == Latency(kind="lognormal", mean_s=10.0, spread=0.7)
     assert math.step == Latency(kind="lognormal", mean_s=0.5, spread=0.3)
     assert math.reset == Latency(kind="lognormal", mean_s=2.0, spread=0.5)
 
@@ -419,7 +431,6 @@ def test_a_profile_may_be_constant_normal_or_lognormal(config):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("tasks.web.profile.step_kind=poisson", "tasks.web.profile.step_kind = 'poisson': must"),
         ("tasks.web.profile.reset_tail=[2, 3]", "tasks.web.profile.reset_tail = (2.0, 3.0): must"),
         ("tasks.web.profile.step_spread=-1", "profile.step_spread = -1.0: must be at least 0"),
         ("simulation.engine_repair_s=-1", "simulation.engine_repair_s = -1.0: must be at least 0"),
@@ -428,15 +439,10 @@ def test_a_profile_may_be_constant_normal_or_lognormal(config):
             "simulation.rewards.max_instances = 0: must be at least 1",
         ),
         (
-            "simulation.constants.memory_share=1.5",
-            "simulation.constants.memory_share = 1.5: must be more than 0 and at most 1",
-        ),
-        (
             "simulation.constants.train_utilisation=1.1",
             "train_utilisation = 1.1: must be more than",
         ),
         ("simulation.constants.push_gb_s=-1", "push_gb_s = -1.0: must be at least 0"),
-        ("simulation.constants.bucket_gb=0", "simulation.constants.bucket_gb = 0.0: must be more"),
         ("simulation.constants.rpc_s=-1", "simulation.constants.rpc_s = -1.0: must be at least 0"),
     ],
 )

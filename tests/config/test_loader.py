@@ -171,7 +171,6 @@ def test_environment_options_may_be_nested(write):
             "[affinity.tasks]\nlake = 'a'\n",
             "affinity.tasks.lake = 'a': no such pool; there is local (run.toml:4)",
         ),
-        ("[ray]\nengine_cpus = 0\n", "ray.engine_cpus = 0.0: must be more than 0 (run.toml:4)"),
         ("[ray]\nenvironment_workers = -1\n", "environment_workers = -1: must be at least 0"),
         (
             "[zzz]\nx = 1\n",
@@ -194,6 +193,14 @@ def test_a_wrong_value_is_named_with_its_field_its_place_and_the_fix(write, text
         ("simulation.rewards.most", "did you mean simulation.rewards.max_instances?"),
         ("simulation.rewards.keep_s", "did you mean simulation.rewards.idle_s?"),
         ("ray.restart_s", "leave it out: the cluster is looked at once a second"),
+        ("ray.engine_cpus", "leave it out: a pool says it with its cpus"),
+        ("model.warm_start_learning_rate", "leave it out: it is 3e-3"),
+        ("tasks.lake.profile.step_kind", "leave it out: times are lognormal"),
+        ("rewards.reliability.queue_wait_s", "leave it out: a call waits until"),
+        ("sandbox.start_timeout_s", "leave it out: a sandbox that has not started in 30 s"),
+        ("retry.jitter", "leave it out: it is always 0.2 (enough to part slots"),
+        ("rewards.limits.payload_bytes", "leave it out: it is always 16777216 (a guard"),
+        ("training.skip_zero_advantage", "leave it out: it is always true (the weights are"),
     ],
 )
 def test_an_old_key_is_refused_with_what_took_its_place(write, old, said):
@@ -342,7 +349,7 @@ def test_the_seeds_that_do_not_follow_from_that_of_the_run_are_named_under_it():
                 yield f"{prefix}seed"
 
     others = set(seeds(Config)) - {"run.seed"}
-    assert others == {"model.seed", "training.seed", "rewards.reliability.seed"}
+    assert others == {"model.seed", "training.seed"}
     assert all(f"({each})" in explain("run.seed") for each in others)
 
 
@@ -403,7 +410,7 @@ def test_fewer_versions_than_engines_may_be_loading_are_refused(tmp_path):
     assert load_config(file, ["weights.keep=9"]).kept_versions == 9
     extra = ["redundancy.extra_groups=9", "batching.groups_per_step=4"]
     assert load_config(file, ["staleness.alpha=2", *extra]).kept_versions == 6
-    adaptive = ["redundancy.adaptive=true", "redundancy.max_extra_groups=24"]
+    adaptive = ["redundancy.adaptive=true", "redundancy.extra_groups=24"]
     assert load_config(file, ["staleness.alpha=2", *adaptive]).kept_versions == 4 + 24 // 8
     wanted = "weights.keep = 3: engines may still be loading one of 4: keep as many, or 0"
     with pytest.raises(ConfigError, match=re.escape(wanted)):

@@ -29,23 +29,25 @@ def test_capacity_is_the_tables_unless_the_pool_says_more():
         (H20, 2, {"H20": 2.0}),
         (PoolOptions(hardware="H20", count=1, cpus=4), 1, {"H20": 1.0, "CPU": 4}),
         (H20, 0, {}),
-        (CPUS, 1, {"CPU": 0.5}),
+        (CPUS, 1, {"CPU": 1.0}),
         (PoolOptions(hardware="CPU", count=1, cpus=2), 1, {"CPU": 2}),
         (PoolOptions(hardware="CPU", count=1, resource="slow"), 1, {"slow": 1.0}),
     ],
 )
 def test_a_worker_asks_ray_for_its_units_and_its_cpus(pool, units, request_):
-    assert pool.request(units=units, engine_cpus=0.5) == request_
+    assert pool.request(units=units) == request_
 
 
 def test_a_nodes_units_are_what_it_has_of_the_resource_if_its_labels_match():
     has = {"H20": 8.0, "CPU": 3.0}
     zoned = PoolOptions(hardware="H20", count=8, labels={"zone": "a"})
-    assert H20.units_on(has, {}, engine_cpus=1.0) == 8
-    assert PoolOptions(hardware="H800", count=1).units_on(has, {}, engine_cpus=1.0) == 0
-    assert CPUS.units_on(has, {}, engine_cpus=0.5) == 6
-    assert zoned.units_on(has, {"zone": "a", "rack": "1"}, engine_cpus=1.0) == 8
-    assert zoned.units_on(has, {"zone": "b"}, engine_cpus=1.0) == 0
+    assert H20.units_on(has, {}) == 8
+    assert PoolOptions(hardware="H800", count=1).units_on(has, {}) == 0
+    assert CPUS.units_on(has, {}) == 3
+    halves = PoolOptions(hardware="CPU", count=6, cpus=0.5)
+    assert halves.units_on(has, {}) == 6
+    assert zoned.units_on(has, {"zone": "a", "rack": "1"}) == 8
+    assert zoned.units_on(has, {"zone": "b"}) == 0
 
 
 @pytest.mark.parametrize(

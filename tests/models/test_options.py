@@ -36,7 +36,6 @@ def test_the_cache_is_named_by_option_then_variable_then_home(monkeypatch):
         ({"path": ""}, "model.path"),
         ({"path": "tiny:7B"}, "model.path"),
         ({"warm_start_noise": 1.1}, "model.warm_start_noise"),
-        ({"warm_start_learning_rate": 0.0}, "model.warm_start_learning_rate"),
         ({"warm_start_episodes": 0}, "model.warm_start_episodes"),
         ({"warm_start_epochs": 0}, "model.warm_start_epochs"),
         ({"warm_start_batch_tokens": 0}, "model.warm_start_batch_tokens"),

@@ -91,7 +91,6 @@ def test_plain_processes_are_refused_unless_the_options_allow_them() -> None:
         ("concurrency", 0),
         ("warm", -1),
         ("cpu_shares", 1),
-        ("start_timeout_s", 0.0),
         ("preload", ("os; import x",)),
         ("root", "/no/such/place"),
         ("python", "python3"),

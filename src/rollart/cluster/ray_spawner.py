@@ -130,7 +130,7 @@ class Resources:
         units = place.needs.units
         if pool is None or not units:
             return on_node(binding.node, resources={}, cpus=0)
-        wanted = dict(pool.request(units=units, engine_cpus=self._config.ray.engine_cpus))
+        wanted = dict(pool.request(units=units))
         cpus, gpus = wanted.pop(CPU, 0.0), wanted.pop(GPU, 0.0)
         if not pool.is_cpu and binding.node in self._with_gpus:
             gpus = float(units)

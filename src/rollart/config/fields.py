@@ -1,8 +1,9 @@
 """Fields of option classes, read by reflection: keys, types, constraints, documentation.
 
 An option class is a frozen dataclass. Its fields are a section's keys, in the class's own order;
-inherited fields come last. A key differs from the Python attribute only where `named` says so.
-Loader, writer and `config explain` all ask here, so they agree on what a section holds.
+inherited fields come last, and fields marked `Fixed` are no keys. A key differs from the Python
+attribute only where `named` says so. Loader, writer and `config explain` all ask here, so they
+agree on what a section holds.
 """
 
 import ast
@@ -14,7 +15,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
-from rollart.constraints import Constraint, OneOf, field_constraints
+from rollart.constraints import Constraint, OneOf, field_constraints, fixed_fields
 from rollart.plugins import Kind
 
 _KEY, _CHOSEN = "key", "chosen"
@@ -62,10 +63,12 @@ def _entry(cls: Any, key: str) -> "dataclasses.Field[Any]":
 
 
 def option_fields(cls: Any) -> "list[dataclasses.Field[Any]]":
-    """Return a class's fields: those it defines itself, then those it inherits."""
+    """Return a class's fields that are keys: those it defines itself, then those it inherits."""
     owner: type = cls if isinstance(cls, type) else type(cls)
     own = inspect.get_annotations(owner)
-    return sorted(dataclasses.fields(cls), key=lambda each: each.name not in own)
+    fixed = fixed_fields(owner)
+    found = [each for each in dataclasses.fields(cls) if each.name not in fixed]
+    return sorted(found, key=lambda each: each.name not in own)
 
 
 def keys_of(cls: Any) -> Mapping[str, str]:

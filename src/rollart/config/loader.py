@@ -7,6 +7,7 @@ into option classes. It checks values strictly against the fields' types ("8" is
 that), so an error always names field, value and fix, and the file and line if there is one.
 """
 
+import dataclasses
 import difflib
 import json
 import math
@@ -34,9 +35,11 @@ from rollart.config.options import RayOptions
 from rollart.config.pools import PoolOptions
 from rollart.config.schema import MOVED, Config
 from rollart.config.simulation import ProfileOptions, ScoringOptions
+from rollart.constraints import fixed_fields
 from rollart.errors import ConfigError, UserError
 from rollart.models.options import ModelOptions
 from rollart.plugins import Kind, add_paths, find
+from rollart.rewards.invoke.options import Reliability
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.options import TrainingOptions
 
@@ -56,9 +59,19 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
 }
 """Keys that had another name, or that people take for another: the word, and the key it means."""
 _REMOVED: Mapping[type, Mapping[str, str]] = {
-    RayOptions: {"restart_s": "the cluster is looked at once a second"},
+    ModelOptions: {"warm_start_learning_rate": "it is 3e-3, which suits all sizes of tiny models"},
+    ProfileOptions: dict.fromkeys(
+        ("reset_kind", "step_kind"),
+        "times are lognormal (spread 0: constant), or as in the profile named by like",
+    ),
+    RayOptions: {
+        "engine_cpus": "a pool says it with its cpus",
+        "restart_s": "the cluster is looked at once a second",
+    },
+    Reliability: {"queue_wait_s": "a call waits until an instance is free"},
+    SandboxOptions: {"start_timeout_s": "a sandbox that has not started in 30 s never will"},
 }
-"""Keys that no longer exist, and what happens instead."""
+"""Keys that no longer exist, and what happens instead; fields marked `Fixed` say it themselves."""
 NAMING: Mapping[str, str] = {
     "algorithm": TYPE,
     "engine": "name",
@@ -417,12 +430,21 @@ def nearest_keys(key: str) -> list[str]:
     return [near[0]] if near[0] in sections else _places(near[0])
 
 
+def _removed(cls: type, key: str) -> str:
+    """Say what happens instead of a key that no longer exists; empty for any other."""
+    fixed = fixed_fields(cls).get(key)
+    if fixed is None:
+        return _REMOVED.get(cls, {}).get(key, "")
+    value = next(each.default for each in dataclasses.fields(cls) if each.name == key)
+    return f"it is always {json.dumps(value)} ({fixed.why})"
+
+
 def unknown_key(cls: type, prefix: str, key: str) -> str:
     """Say that a class has no such key, and which was meant or which there are."""
     hints = field_types(cls)
     if prefix and key in field_types(Config):
         return f"unknown key; did you mean the section [{key}]?"
-    if instead := _REMOVED.get(cls, {}).get(key):
+    if instead := _removed(cls, key):
         return f"unknown key; leave it out: {instead}"
     if meant := _meant(cls, prefix, key):
         return f"unknown key; did you mean {' or '.join(meant)}?"

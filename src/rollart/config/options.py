@@ -143,8 +143,7 @@ class RunOptions:
     seed: Annotated[int, AtLeast(0)] = 0
     """Seeds tasks, sampling, evaluations, the scheduler's draws, and all of a simulated run.
 
-    Seeded apart: the model (model.seed), training (training.seed), waits between deliveries of a
-    reward call (rewards.reliability.seed)."""
+    Seeded apart: the model (model.seed) and training (training.seed)."""
     steps: Annotated[int, AtLeast(1)] = 100
     """Optimizer steps to make."""
     mode: ModeName = "rollart"
@@ -323,8 +322,6 @@ class RayOptions:
     """Processes that host environments; 0: one for each CPU node, and at least 2."""
     spare_workers: Annotated[int, AtLeast(0)] = 1
     """More of them beside the driver, which take over while all others are lost; 0: none."""
-    engine_cpus: Annotated[float, MoreThan(0)] = 1.0
-    """CPUs an engine on CPUs asks for where its pool does not say."""
 
     def __post_init__(self) -> None:
         check_fields(self, "ray")

@@ -63,11 +63,8 @@ def alive(config: Config, nodes: Iterable[Node]) -> dict[str, dict[str, int]]:
     nodes = list(nodes)
     if not config.pools:
         return {LOCAL: {node.id: each.units for node in nodes for each in capacities(config)}}
-    cpus = config.ray.engine_cpus
     return {
-        name: {
-            node.id: pool.units_on(node.resources, node.labels, engine_cpus=cpus) for node in nodes
-        }
+        name: {node.id: pool.units_on(node.resources, node.labels) for node in nodes}
         for name, pool in config.pools.items()
     }
 

@@ -63,7 +63,7 @@ class PoolOptions:
     memory_gb: Annotated[float, AtLeast(0)] = 0.0
     """Memory of one of them in 10^9 bytes; 0 takes the hardware table's."""
     cpus: Annotated[float, AtLeast(0)] = 0.0
-    """CPU cores an engine or worker of it asks for; 0: none, on CPUs ray.engine_cpus."""
+    """CPU cores an engine or worker of it asks for; 0: none, on CPUs 1."""
 
     def __post_init__(self) -> None:
         gpu = gpu_named(self.hardware, field="pools.class")
@@ -107,23 +107,21 @@ class PoolOptions:
             role=self.role,
         )
 
-    def request(self, *, units: int, engine_cpus: float) -> dict[str, float]:
+    def request(self, *, units: int) -> dict[str, float]:
         """Return the Ray resources that a worker with so many units asks for."""
         plain = self.is_cpu and not self.resource
-        cpus = self.cpus or (engine_cpus if plain else 0.0)
+        cpus = self.cpus or (1.0 if plain else 0.0)
         own = {} if plain or not units else {self.resource or self.hardware: float(units)}
         return own | ({CPU: cpus} if cpus else {})
 
-    def units_on(
-        self, resources: Mapping[str, float], labels: Mapping[str, str], *, engine_cpus: float
-    ) -> int:
+    def units_on(self, resources: Mapping[str, float], labels: Mapping[str, str]) -> int:
         """Return how many units a node with these Ray resources and labels has for the pool.
 
         Where Ray knows of a node's devices, a unit is one of them, whatever else it is called.
         """
         if any(labels.get(key) != value for key, value in self.labels.items()):
             return 0
-        asked = self.request(units=1, engine_cpus=engine_cpus)
+        asked = self.request(units=1)
         unit = CPU if self.is_cpu and not self.resource else self.resource or self.hardware
         units = int(resources.get(unit, 0.0) / asked[unit])
         return units if self.is_cpu or GPU not in resources else min(units, int(resources[GPU]))

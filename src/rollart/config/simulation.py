@@ -7,9 +7,10 @@ checked without loading the simulator; `sim/` imports them from here.
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from rollart.constraints import AtLeast, Between, MoreThan, check_fields
+from rollart.constraints import AtLeast, Between, Fixed, MoreThan, check_fields
 from rollart.errors import ConfigError
 
+_USUAL = Fixed("usual for serving engines")
 LatencyKind = Literal["constant", "normal", "lognormal"]
 """How times are distributed."""
 
@@ -36,17 +37,13 @@ class ProfileOptions:
     completion_spread: Annotated[float | None, AtLeast(0)] = None
     """How completions differ: standard deviation of the logarithm."""
     reset_s: Annotated[float | None, AtLeast(0)] = None
-    """Mean time of a reset, its tail apart."""
-    reset_kind: LatencyKind | None = None
-    """How resets are distributed; none: as the profile's, lognormal if only a mean is given."""
+    """Mean time of a reset, its tail apart; lognormal unless `like` knows better."""
     reset_spread: Annotated[float | None, AtLeast(0)] = None
     """How resets differ: standard deviation of the logarithm, or if normal over the mean."""
     reset_tail: tuple[float, float] | None = None
     """Share of resets that take longer, and how many times as long."""
     step_s: Annotated[float | None, AtLeast(0)] = None
     """Mean time of a step, its tail apart."""
-    step_kind: LatencyKind | None = None
-    """How steps are distributed, as for resets."""
     step_spread: Annotated[float | None, AtLeast(0)] = None
     """How steps differ, as for resets."""
     step_tail: tuple[float, float] | None = None
@@ -105,11 +102,11 @@ class Constants:
     """Share of the dense arithmetic peak that prefill reaches."""
     decode_utilisation: Annotated[float, Between(0, 1, without="low")] = 0.7
     """Share of the memory bandwidth that decoding reaches."""
-    step_overhead_s: Annotated[float, AtLeast(0)] = 0.004
+    step_overhead_s: Annotated[float, AtLeast(0), _USUAL] = 0.004
     """What every engine step costs beside arithmetic and memory: scheduling, sampling."""
-    chunk_tokens: Annotated[int, MoreThan(0)] = 2048
+    chunk_tokens: Annotated[int, MoreThan(0), _USUAL] = 2048
     """Prompt tokens of one prefill step; running sequences decode one token beside each."""
-    memory_share: Annotated[float, Between(0, 1, without="low")] = 0.9
+    memory_share: Annotated[float, Between(0, 1, without="low"), _USUAL] = 0.9
     """Share of a GPU's memory that weights and cache may use."""
     train_utilisation: Annotated[float, Between(0, 1, without="low")] = 0.15
     """Share of the dense arithmetic peak an optimizer step reaches, all of its passes counted."""
@@ -117,15 +114,15 @@ class Constants:
     """What every optimizer step costs beside that: loading the batch, gathering, the optimizer."""
     push_gb_s: Annotated[float, AtLeast(0)] = 0.0
     """Most a store takes in from the trainer per second; 0: as much as the link brings."""
-    install_gb_s: Annotated[float, MoreThan(0)] = 7.2
+    install_gb_s: Annotated[float, MoreThan(0), Fixed("fitted to the paper's transfers")] = 7.2
     """Speed at which a host loads a version it has into its engines, which stand still."""
-    bucket_gb: Annotated[float, MoreThan(0)] = 1.0
+    bucket_gb: Annotated[float, MoreThan(0), Fixed("usual for transfers in buckets")] = 1.0
     """Weights that travel as one piece: a bucket is pulled while the next is pushed."""
     rpc_s: Annotated[float, AtLeast(0)] = 0.02
     """Mean of a call to an environment on another machine."""
-    switch_s: Annotated[float, AtLeast(0)] = 5.0
+    switch_s: Annotated[float, AtLeast(0), Fixed("little beside moving bytes")] = 5.0
     """What lending or recalling training hardware costs beside moving bytes."""
-    state_bytes: Annotated[float, AtLeast(0)] = 16.0
+    state_bytes: Annotated[float, AtLeast(0), Fixed("AdamW in mixed precision")] = 16.0
     """Bytes that training keeps per parameter: weights, gradients and the optimizer's state."""
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ Pure: no clock, no I/O. The local invoker and the simulator share this file.
 from dataclasses import dataclass
 from typing import Annotated
 
-from rollart.constraints import AtLeast, check_fields
+from rollart.constraints import AtLeast, Fixed, check_fields
 from rollart.errors import ConfigError, InvariantError
 
 
@@ -32,7 +32,7 @@ class Scaling:
     """Calls one instance takes at once."""
     idle_s: Annotated[float, AtLeast(0)] = 30.0
     """Seconds without a call after which an instance is let go."""
-    queue_limit: Annotated[int, AtLeast(1)] = 10_000
+    queue_limit: Annotated[int, AtLeast(1), Fixed("staleness bounds what waits")] = 10_000
     """Calls that may wait for a place; one more is refused."""
 
     def __post_init__(self) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
-from rollart.constraints import AtLeast, Between, ZeroOrAtLeast, check_fields
+from rollart.constraints import AtLeast, Between, Fixed, ZeroOrAtLeast, check_fields
 from rollart.control.lending import Lending
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
@@ -35,7 +35,9 @@ class Dispatch:
 
     order: Literal["arrival", "longest"] = "arrival"
     """Open tasks as they come, or those expected to take longest first."""
-    lookahead_groups: Annotated[int, AtLeast(0, "0: a batch")] = 0
+    lookahead_groups: Annotated[
+        int, AtLeast(0, "0: a batch"), Fixed("a batch, which is what must finish together")
+    ] = 0
     """Groups put in order together with "longest"; 0 takes as many as a batch holds."""
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ class Retry:
     """Rest of a slot after its first failure in a row; doubled by each further one."""
     backoff_max_s: float = 60.0
     """Longest rest of a slot."""
-    jitter: Annotated[float, Between(0, 1)] = 0.2
+    jitter: Annotated[float, Between(0, 1), Fixed("enough to part slots that failed at once")] = 0.2
     """Rests vary by this fraction, so that slots do not return together."""
     spares: bool = True
     """While a slot rests, let a spare stand in for it, so that as many episodes run as before."""
@@ -118,7 +120,9 @@ class Redundancy:
     """Attempts started beyond the group's size; when enough are scored, the rest are cancelled."""
     adaptive: bool = False
     """Move extra_groups between steps by the tails and the waste observed, starting from it."""
-    max_extra_groups: Annotated[int, AtLeast(0)] = 0
+    max_extra_groups: Annotated[
+        int, AtLeast(0), Fixed("half of batching.groups_per_step, or extra_groups if that is more")
+    ] = 0
     """With adaptive: most extra_groups may become; 0 is half of batching.groups_per_step."""
     hedge_after: Annotated[float, ZeroOrAtLeast(1)] = 0.0
     """Start a rival of an attempt that runs this many times as long as usual; 0 never does."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from rollart.constraints import AtLeast, Between, MoreThan, NonEmpty, check_fields
+from rollart.constraints import AtLeast, Between, NonEmpty, check_fields
 from rollart.errors import ConfigError
 
 TINY = "tiny:"
@@ -38,8 +38,6 @@ class ModelOptions:
     """How often the warm start sees each play."""
     warm_start_batch_tokens: Annotated[int, AtLeast(1)] = 1024
     """About how many tokens one optimizer step of the warm start takes."""
-    warm_start_learning_rate: Annotated[float, MoreThan(0)] = 3e-3
-    """The highest learning rate of the warm start; it rises, then falls along a cosine."""
     warm_start_noise: Annotated[float, Between(0, 1)] = 0.5
     """Share of the scripted player's moves that are random: 1 shows only the format."""
     cache: str = ""

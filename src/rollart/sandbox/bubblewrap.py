@@ -40,6 +40,9 @@ ENTER = (
 It ignores SIGINT, and the runner inherits that: the kernel protects process 1 of a namespace only
 from signals it does not handle, and Python handles SIGINT, so a program could kill the runner.
 """
+START_TIMEOUT_S = 30.0
+"""A sandbox starts in milliseconds, with large packages to import in seconds, also when all cores
+are busy: one that needs longer never starts."""
 MOST_ERROR_BYTES = 4096
 
 _leased: set[int] = set()
@@ -174,9 +177,8 @@ class SandboxLauncher:
 
     async def _await_ready(self, process: asyncio.subprocess.Process, info: int) -> int:
         """Wait for the runner and return a pidfd of process 1; on failure kill bubblewrap."""
-        seconds = self._options.start_timeout_s
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(START_TIMEOUT_S):
                 await _wait_ready(process)
             return _open_first(os.read(info, MOST_ERROR_BYTES))
         except BaseException as error:
@@ -184,7 +186,9 @@ class SandboxLauncher:
                 process.kill()
             await process.wait()
             if isinstance(error, TimeoutError):
-                raise SandboxError(f"a sandbox did not start within {seconds} s") from None
+                raise SandboxError(
+                    f"a sandbox did not start within {START_TIMEOUT_S:g} s"
+                ) from None
             raise
         finally:
             os.close(info)

@@ -73,8 +73,6 @@ class SandboxOptions:
     """Interpreter inside the sandbox; empty: the one that runs this process."""
     cpu_shares: Annotated[int, Between(2, 1024)] = 64
     """CPU weight of all sandboxes together; one process of the host has 1024."""
-    start_timeout_s: Annotated[float, MoreThan(0)] = 30.0
-    """Seconds a sandbox may take to start."""
     limits: ProgramLimits = field(default_factory=ProgramLimits)
     """What a program may use unless a reward sets `limits` itself; a program with a different
     `files_bytes` cannot use a warm sandbox."""

@@ -12,14 +12,15 @@ and games.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any
 
+from rollart.config.fields import keys_of
 from rollart.config.loader import Layered, OptionBuilder, layer_overrides, parse_override
 from rollart.config.options import RunOptions, TaskOptions
 from rollart.config.schema import Config
 from rollart.config.simulation import LatencyKind, ProfileOptions
-from rollart.constraints import AtLeast, check_fields
+from rollart.constraints import AtLeast, check_fields, fixed_fields
 from rollart.control.rules import ModeName, Rules, RuleSections, mode_named
 from rollart.errors import ConfigError
 from rollart.hardware.models import MODEL_NAMES, ModelShape, model_named
@@ -177,12 +178,9 @@ def _latency(options: ProfileOptions, name: str, known: Latency | None) -> Laten
             known = replace(known, mean_s=mean_s)
         else:
             known = _about(mean_s)
-    kind: LatencyKind | None = getattr(options, f"{name}_kind", None)
-    if known is not None and kind is not None:
-        known = replace(known, kind=kind)
     spread: float | None = getattr(options, f"{name}_spread", None)
     if known is not None and spread is not None:
-        known = replace(known, kind=kind or _spreading(known.kind), spread=spread)
+        known = replace(known, kind=_spreading(known.kind), spread=spread)
     tail: tuple[float, float] | None = getattr(options, f"{name}_tail", None)
     if known is not None and tail is not None:
         known = replace(known, tail_share=tail[0], tail_factor=tail[1])
@@ -222,7 +220,7 @@ def change_by(overrides: Sequence[str]) -> Change:
         _check_open(*parse_override(override))
 
     def change(rules: Rules, slots: int) -> tuple[Rules, int]:
-        sections = {name: asdict(getattr(rules, name)) for name in _SECTIONS}
+        sections = {name: _settable(rule) for name, rule in rules.sections.items()}
         run = {"mode": rules.mode.name, "steps": rules.steps, "environments": slots}
         layered = Layered(table={"run": run, **sections})
         layer_overrides(layered, overrides)
@@ -231,11 +229,24 @@ def change_by(overrides: Sequence[str]) -> Change:
             steps=asked.run.steps,
             seed=rules.seed,
             mode=mode_named(asked.run.mode),
-            **asked.sections,
+            **{
+                name: replace(rule, **_fixed(getattr(rules, name)))
+                for name, rule in asked.sections.items()
+            },
         )
         return changed, asked.run.environments
 
     return change
+
+
+def _settable(rule: Any) -> dict[str, Any]:
+    """Return what a config says of a rule."""
+    return {key: getattr(rule, name) for key, name in keys_of(rule).items()}
+
+
+def _fixed(rule: Any) -> dict[str, Any]:
+    """Return what a config cannot say of a rule: it stays as it was recorded."""
+    return {name: getattr(rule, name) for name in fixed_fields(type(rule))}
 
 
 def _check_open(key: str, value: object) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter
 
-from rollart.constraints import AtLeast, Between, Finite, MoreThan, NonEmpty, check_fields
+from rollart.constraints import AtLeast, Between, Finite, Fixed, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
 from rollart.plugins import add_paths, find, name_of
 from rollart.training_ports import Algorithm
@@ -71,7 +71,7 @@ class TrainingOptions:
     """AdamW's decoupled decay, on matrices only (not on norms and biases)."""
     betas: tuple[float, float] = (0.9, 0.95)
     """AdamW's decay rates of the first and second moment."""
-    eps: Annotated[float, Finite(), MoreThan(0)] = 1e-8
+    eps: Annotated[float, Finite(), MoreThan(0), Fixed("Adam's usual value")] = 1e-8
     """AdamW's denominator floor."""
     max_grad_norm: Annotated[float, Finite(), AtLeast(0)] = 1.0
     """Gradients are scaled down to this global norm; 0 leaves them alone."""
@@ -79,11 +79,11 @@ class TrainingOptions:
     """Passes over the batch per step."""
     minibatches: Annotated[int, AtLeast(1)] = 1
     """Optimizer updates per pass, each on an equal share of the trajectories."""
-    skip_zero_advantage: bool = True
+    skip_zero_advantage: Annotated[bool, Fixed("the weights are the same, only sooner")] = True
     """Do not compute trajectories that cannot move the weights (advantage 0, no KL, no entropy)."""
     micro_batch_tokens: Annotated[int, AtLeast(1)] = 2048
     """Most tokens, padding included, computed at once; small ones stay in the CPU cache."""
-    row_tokens: Annotated[int, AtLeast(0)] = 0
+    row_tokens: Annotated[int, AtLeast(0), Fixed("the shortest rows that fit all")] = 0
     """Length of the rows sequences are packed into; 0 is the longest sequence of the batch."""
     threads: Annotated[int, AtLeast(1)] = 1
     """CPU threads of the trainer; one per busy role is best when cores are few."""

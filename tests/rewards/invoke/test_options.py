@@ -26,12 +26,6 @@ from rollart.rewards.invoke.retry import ReliableInvoker
             "invoker.reliability.price_per_s = -1: must be at least 0",
         ),
         (
-            Reliability,
-            {"backoff_s": 2.0, "backoff_max_s": 1.0},
-            "invoker.reliability.backoff_max_s = 1.0: must be at least "
-            "invoker.reliability.backoff_s (2.0)",
-        ),
-        (
             InvokerOptions,
             {"kind": "http", "url": "example.test"},
             "invoker.url = 'example.test': must start with http:// or https://",

@@ -6,7 +6,7 @@ Apart from the engine so that a config is read and checked without loading torch
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from rollart.constraints import AtLeast, NonEmpty, check_fields
+from rollart.constraints import AtLeast, Fixed, NonEmpty, check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,9 @@ class TorchEngineOptions:
     """Most sequences decoded together; further requests wait in the order they came."""
     max_length: Annotated[int, AtLeast(2)] = 1024
     """Most tokens a sequence may hold, prompt and completions together."""
-    prefill_tokens: Annotated[int, AtLeast(1)] = 2048
+    prefill_tokens: Annotated[
+        int, AtLeast(1), Fixed("large enough to use the device, short beside a turn")
+    ] = 2048
     """Most prompt tokens computed in one step; longer prompts take several steps."""
     cached_sessions: Annotated[int, AtLeast(0)] = 64
     """Idle sessions whose keys and values are kept beyond the rows; least recently used go."""

@@ -14,9 +14,12 @@ from ipaddress import ip_address
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from rollart.constraints import AtLeast, Between, MoreThan, check_fields
+from rollart.constraints import AtLeast, Between, Fixed, MoreThan, check_fields
 from rollart.control.autoscaling import Scaling
 from rollart.errors import ConfigError
+
+_GUARD = Fixed("a guard against mistakes; no trajectory or score comes near it")
+_MOST_BYTES = 16 * 2**20
 
 
 def may_carry_secrets(url: str) -> bool:
@@ -45,15 +48,15 @@ class CallLimits:
 
     timeout_s: Annotated[float, MoreThan(0)] = 60.0
     """Seconds one delivery of a call may take; local: including the import of its function."""
-    payload_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
+    payload_bytes: Annotated[int, MoreThan(0), _GUARD] = _MOST_BYTES
     """Most bytes of a call as JSON."""
-    response_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
+    response_bytes: Annotated[int, MoreThan(0), _GUARD] = _MOST_BYTES
     """Most bytes of an answer."""
     start_timeout_s: Annotated[float, MoreThan(0)] = 60.0
     """Local: seconds an instance may take to start; ray: including the wait for a node."""
     memory_bytes: Annotated[int, MoreThan(0)] = 2 * 2**30
     """Local, ray: memory one instance may hold (its data segment and private mappings)."""
-    output_bytes: Annotated[int, MoreThan(0)] = 16 * 2**20
+    output_bytes: Annotated[int, MoreThan(0), _GUARD] = _MOST_BYTES
     """Local, ray: bytes an instance may print during a call, also outside Python's streams."""
 
     def __post_init__(self) -> None:
@@ -73,37 +76,31 @@ class Reliability:
     """Deliveries, one after another, before a call fails."""
     backoff_s: Annotated[float, AtLeast(0)] = 0.2
     """Seconds before the second delivery; doubled before each further one."""
-    backoff_max_s: float = 10.0
-    """Most seconds between deliveries."""
-    jitter: Annotated[float, Between(0, 1)] = 0.5
+    backoff_max_s: Annotated[float, Fixed("an outage ends; longer waits would outlast it")] = 10.0
+    """Most seconds between deliveries, unless backoff_s is more."""
+    jitter: Annotated[float, Between(0, 1), Fixed("waits from half to one and a half times")] = 0.5
     """Waits vary by this fraction, so that calls that failed together are not retried together."""
     deadline_s: Annotated[float, MoreThan(0)] = 600.0
     """Seconds after which a call fails, from its first place or first wait at an open circuit."""
-    queue_wait_s: Annotated[float, AtLeast(0)] = 0.0
-    """Seconds a call may wait for a free instance; 0: no limit."""
     hedge: Literal["never", "p95", "after"] = "never"
     """When a late call is delivered a second time: after the 95th percentile, or a fixed time."""
     hedge_after_s: Annotated[float, MoreThan(0)] = 1.0
     """For hedge = after: seconds without an answer; for p95: the shortest such time."""
     breaker_failures: Annotated[int, AtLeast(0)] = 16
     """Failed deliveries of a function in a row that open its circuit; 0: it never opens."""
-    breaker_rest_s: Annotated[float, MoreThan(0)] = 5.0
+    breaker_rest_s: Annotated[float, MoreThan(0), Fixed("a probe costs one call")] = 5.0
     """Seconds an open circuit rests before a call probes it."""
-    breaker_probes: Annotated[int, AtLeast(1)] = 3
+    breaker_probes: Annotated[int, AtLeast(1), Fixed("one failed probe may be chance")] = 3
     """Failed probes in a row after which a function that never answered gets no more waiting."""
     price_per_call: Annotated[float, AtLeast(0)] = 0.0
     """Price of one delivery, in your currency."""
     price_per_s: Annotated[float, AtLeast(0)] = 0.0
     """Price of one second of a delivery."""
-    seed: int = 0
+    seed: Annotated[int, Fixed("no score depends on it")] = 0
     """Seeds the jitter."""
 
     def __post_init__(self) -> None:
-        section = "invoker.reliability"
-        check_fields(self, section)
-        if self.backoff_max_s < self.backoff_s:
-            fix = f"must be at least {section}.backoff_s ({self.backoff_s})"
-            raise ConfigError(f"{section}.backoff_max_s", self.backoff_max_s, fix)
+        check_fields(self, "invoker.reliability")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -324,7 +324,8 @@ class ReliableInvoker:
 
     def _backoff_s(self, failures: int) -> float:
         options = self._options
-        wait_s = min(options.backoff_max_s, options.backoff_s * 2.0 ** min(failures - 1, 60))
+        most_s = max(options.backoff_max_s, options.backoff_s)
+        wait_s = min(most_s, options.backoff_s * 2.0 ** min(failures - 1, 60))
         return wait_s * (1 + options.jitter * (2 * self._random.random() - 1))
 
     def _begin(self, limit: asyncio.Timeout) -> None:
@@ -376,12 +377,7 @@ class ReliableInvoker:
             raise _UndeliveredError(f"{function}: the queue is full: {self._queued} calls wait")
         self._queued += 1
         try:
-            async with asyncio.timeout(self._options.queue_wait_s or None):
-                await self._places.acquire()
-        except TimeoutError:
-            limit_s = self._options.queue_wait_s
-            message = f"{function}: no instance was free within {limit_s:g} s"
-            raise _UndeliveredError(message) from None
+            await self._places.acquire()
         finally:
             self._queued -= 1
         self._in_flight += 1
