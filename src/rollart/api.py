@@ -28,11 +28,10 @@ from rollart import config as configs
 from rollart.checkpoints.resume import check_resumed
 from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.config import Config, RunOptions, add_import_paths, check_names, dump_toml
-from rollart.config.checks import check_places
+from rollart.config.checks import check_places, open_policy
 from rollart.config.loader import parse_config
 from rollart.config.writer import toml_value
 from rollart.errors import ConfigError, UserError
-from rollart.models.files import check_files, local_model
 from rollart.observe.metrics import Row
 from rollart.observe.replay import replay
 from rollart.observe.run_directory import (
@@ -329,8 +328,7 @@ def check_start(config: Config, *, resume: Path | None) -> None:
 
 def check_hardware(config: Config) -> None:
     """Refuse a model that lacks files, and hardware or a cluster that is not there."""
-    if (model := local_model(config.model.path)) is not None:
-        check_files(model, named=config.model.path)
+    open_policy(config).check_files()
     check_places(config)
     if config.ray.address:
         from rollart.cluster.ray_session import check_joinable  # noqa: PLC0415 loads ray

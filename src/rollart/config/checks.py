@@ -19,9 +19,10 @@ from rollart.envs.registry import refuse_method
 from rollart.envs.trial import Suggesting, try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
-from rollart.plugins import find, split_name
+from rollart.plugins import find, name_of, split_name
 from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
+from rollart.training_ports import PolicyRuntime
 from rollart.types import Sampling
 
 
@@ -72,6 +73,21 @@ def engine_options(config: Config) -> Any:
     if cls is None:
         return None
     return OptionBuilder(Layered()).build(cls, dict(engine.options), "engine.options")
+
+
+def open_policy(config: Config) -> PolicyRuntime:
+    """Return the runtime of the kind of policy that a config trains.
+
+    Example:
+        >>> open_policy(config).prepare(print)
+
+    """
+    kind = type(config.policy)
+    target = getattr(kind, "runtime", None)
+    if not isinstance(target, str) or split_name(target) is None:
+        fix = f'{kind.__name__} needs a class attribute runtime = "module:Class" (PolicyRuntime)'
+        raise ConfigError("policy.type", name_of("policy", kind), fix)
+    return find("policy", target, field="policy.type")(config)
 
 
 def find_player(task: str, target: str) -> Player:

@@ -13,7 +13,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from rollart.errors import EnvError, RollartError, describe_error
 from rollart.inference.driver import RequestError
@@ -23,6 +23,7 @@ from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_contract import AttemptError, where_raised
 from rollart.rollout.env_slot import EnvSlot, Timeouts
 from rollart.rollout.players.token_turns import TurnPlayer
+from rollart.rollout.resident import ResidentPolicies
 from rollart.types import (
     AttemptSpec,
     Completion,
@@ -31,6 +32,7 @@ from rollart.types import (
     Json,
     Played,
     Request,
+    ResidentPolicy,
     Sampling,
     StepOutcome,
     Trajectory,
@@ -73,10 +75,13 @@ class Access:
 
     """
 
-    renderer: Renderer
+    renderer: Renderer | None
+    """None where the policy reads no text."""
     engines: EngineClient
     barrier: Barrier
     is_fresh: Callable[[Version], bool]
+    policies: ResidentPolicies | None = None
+    """Those of this process, where the policy acts by itself."""
 
 
 class EnvManager:
@@ -103,7 +108,11 @@ class EnvManager:
     @property
     def renderer(self) -> Renderer:
         """Writes messages as the tokens the model reads."""
-        return self._access.renderer
+        renderer = self._access.renderer
+        if renderer is None:
+            message = f"{self._task_name}: the policy reads no text"
+            raise AttemptError("player", f"{message}: choose a player for its kind")
+        return renderer
 
     async def play(self, on_birth: Callable[[Version], None]) -> Trajectory:
         """Play the attempt to its end; raises AttemptError when something fails under it."""
@@ -119,7 +128,7 @@ class EnvManager:
         finally:
             self._access.engines.forget(self._spec.id)
 
-    async def reset(self) -> tuple[str, dict[str, Json]]:
+    async def reset(self) -> tuple[Any, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
         task, timeouts = self._spec.task, self._setup.timeouts
         await self._slot.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
@@ -135,8 +144,29 @@ class EnvManager:
             self._spec = replace(self._spec, task=task)
         return observation, info
 
+    async def policy(self) -> ResidentPolicy:
+        """Return the policy of this process, with the weights that engines serve now."""
+        spec = self._spec
+        asked = Request(
+            session=spec.id,
+            turn=0,
+            domain=spec.task.domain,
+            tokens=(0,),
+            sampling=Sampling(max_tokens=1),
+            stop=(),
+            seed=spec.seed,
+        )
+        completion = await self._ask(asked)
+        assert self._access.policies is not None
+        return await self._access.policies.at(completion.versions[0])
+
     async def complete(self, request: Request) -> Completion:
         """Have an engine complete a request."""
+        completion = await self._ask(request)
+        self.note_action(completion.versions[0], cost=len(completion.tokens))
+        return completion
+
+    async def _ask(self, request: Request) -> Completion:
         access = self._access
         await access.barrier.arrive(self._spec.id)
         try:
@@ -144,7 +174,6 @@ class EnvManager:
         except RequestError as error:
             raise AttemptError("engine", f"{self._task_name}: {error}") from error
         self.served[access.engines.home(request.session)] += 1
-        self.note_action(completion.versions[0], cost=len(completion.tokens))
         return completion
 
     async def parse(self, text: str) -> str:
@@ -154,7 +183,7 @@ class EnvManager:
             return text.strip()
         return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
 
-    async def step(self, action: str) -> StepOutcome:
+    async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
         if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
