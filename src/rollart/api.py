@@ -43,7 +43,7 @@ from rollart.observe.run_directory import (
     find_holder,
 )
 from rollart.observe.trackers import read_rows
-from rollart.plugins import import_name, refuse_inside_import
+from rollart.plugins import find, import_name, refuse_inside_import
 from rollart.types import Json
 
 if TYPE_CHECKING:
@@ -208,10 +208,8 @@ def train(
     config = load_config(source, env=env, **changes)
     check_start(config, resume=start)
     check_hardware(config)
-    from rollart.pipelines.agentic import TrainingRun  # noqa: PLC0415 loads torch
-    from rollart.pipelines.agentic import train as run_training  # noqa: PLC0415
-
-    begun: list[TrainingRun] = []
+    run_training = find("pipeline", config.run.pipeline, field="run.pipeline")
+    begun: list[Any] = []
     try:
         code = run_outside_loop(
             lambda: run_training(config, resume=start, begun=begun.append),

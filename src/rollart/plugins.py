@@ -1,11 +1,11 @@
 """Plugins: the one place that turns a name in a config into an object.
 
 A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
-(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.players`,
-`rollart.policies`, `rollart.rewards`, `rollart.stores`), or the user's own, written
-`module:Object` or `path/to/file.py:Object`. Whatever goes wrong is one ConfigError that names the
-field, the value and the fix. A file is run once however often it is named, and no thread sees half
-of one.
+(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.pipelines`,
+`rollart.players`, `rollart.policies`, `rollart.rewards`, `rollart.stores`), or the user's own,
+written `module:Object` or `path/to/file.py:Object`. Whatever goes wrong is one ConfigError that
+names the field, the value and the fix. A file is run once however often it is named, and no thread
+sees half of one.
 
 All strings that name modules of this package are here, so that a move is one edit.
 """
@@ -25,7 +25,7 @@ from zlib import crc32
 
 from rollart.errors import ConfigError, UserError, describe_error
 
-Kind = Literal["algorithm", "engine", "env", "reward", "store", "player", "policy"]
+Kind = Literal["algorithm", "engine", "env", "pipeline", "player", "policy", "reward", "store"]
 """What can be added by one file and a name."""
 
 BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
@@ -69,6 +69,10 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "ray": "rollart.cluster.ray_blobs:RayBlobs",
     },
     "player": {"turns": "rollart.rollout.players.token_turns:TurnPlayer"},
+    "pipeline": {
+        "agentic": "rollart.pipelines.agentic:train",
+        "imitation": "rollart.pipelines.imitation:train",
+    },
     "policy": {"language": "rollart.models.options:LanguagePolicy"},
 }
 """The objects this package ships, by kind and name; nothing is imported until it is asked for."""

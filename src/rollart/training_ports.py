@@ -161,6 +161,33 @@ class TokenColumns(Protocol):
         ...
 
 
+class Learner(Protocol):
+    """Learns from demonstrations, step by step: what the pipeline "imitation" drives.
+
+    Example:
+        >>> learner.step()
+        {'loss': 0.31}
+        >>> learner.save("runs/reach/checkpoints/step-000500")
+
+    """
+
+    def step(self) -> Mapping[str, float]:
+        """Make one optimizer step; return its figures, `loss` among them."""
+        ...
+
+    def save(self, directory: str) -> None:
+        """Write a checkpoint: a model that `PolicyRuntime.load` reads, and what a resume needs."""
+        ...
+
+    def load(self, directory: str) -> int:
+        """Restore what `save` wrote, to the bit; return how many steps were made."""
+        ...
+
+    def close(self) -> None:
+        """Release what the learner holds."""
+        ...
+
+
 class PolicyOptions(Protocol):
     """The kind of policy a run trains: a frozen dataclass whose fields are the keys of `[policy]`.
 
@@ -222,4 +249,8 @@ class PolicyRuntime(Protocol):
 
         Only for policies that act inside the processes of the environments.
         """
+        ...
+
+    def learner(self) -> Learner:
+        """Return what learns from demonstrations; raise a ConfigError if nothing does."""
         ...

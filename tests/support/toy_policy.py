@@ -121,6 +121,9 @@ class LineRuntime:
             "advantages": np.repeat([m.reward for m in members] - np.array(baseline), STEPS),
         }
 
+    def learner(self) -> "LineLearner":
+        return LineLearner(self._config)
+
     def load(self, model: Path, weights: Mapping[str, Any] | None) -> dict[str, float]:
         held = load_file(model / "model.safetensors") if weights is None else weights
         spread = json.loads((model / "config.json").read_text())["spread"]
@@ -163,6 +166,40 @@ class LineTrainer:
         self._slope = load_file(place / "model.safetensors")["slope"]
         self._version = json.loads((place / "trainer.json").read_text())["version"]
         return Version(self._version)
+
+    def close(self) -> None:
+        pass
+
+
+class LineLearner:
+    """Learns the slope from demonstrations drawn from a seed."""
+
+    def __init__(self, config: Any) -> None:
+        self._spread = config.policy.spread
+        self._rate = config.training.learning_rate
+        self._slope = config.policy.slope
+        self._step = 0
+
+    def step(self) -> dict[str, float]:
+        x = np.random.default_rng(self._step).uniform(-1, 1, 16)
+        miss = self._slope * x - 2 * x
+        self._slope -= self._rate * float(np.mean(miss * x))
+        self._step += 1
+        return {"loss": float(np.mean(miss**2))}
+
+    def save(self, directory: str) -> None:
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "config.json").write_text(json.dumps({"spread": self._spread}))
+        save_file({"slope": np.array([self._slope])}, place / "model.safetensors")
+        save_file({"none": np.zeros(1)}, place / "optimizer.safetensors")
+        (place / "trainer.json").write_text(json.dumps({"step": self._step}))
+
+    def load(self, directory: str) -> int:
+        place = Path(directory)
+        self._slope = float(load_file(place / "model.safetensors")["slope"][0])
+        self._step = json.loads((place / "trainer.json").read_text())["step"]
+        return self._step
 
     def close(self) -> None:
         pass

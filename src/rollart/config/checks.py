@@ -19,6 +19,7 @@ from rollart.envs.registry import refuse_method
 from rollart.envs.trial import Suggesting, try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
+from rollart.models.options import LanguagePolicy
 from rollart.plugins import find, name_of, split_name
 from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
@@ -43,7 +44,8 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
         except ConfigError as error:
             key = "env" if error.field == "env.name" else error.field.removeprefix("env.")
             raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
-        is_imitated = is_trained and config.model.needs_suggestions
+        is_tiny = isinstance(config.policy, LanguagePolicy) and config.model.needs_suggestions
+        is_imitated = is_trained and is_tiny
         if is_imitated and not isinstance(env, Suggesting):
             fix = "the warm start imitates its method suggest() -> str, and it has none"
             ways = "add one, or set model.warm_start=false, or model.warm_start_noise=1 (random)"

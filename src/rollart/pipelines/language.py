@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollart.config import Config
-from rollart.errors import InvariantError
+from rollart.errors import ConfigError, InvariantError
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.files import check_files, local_model
 from rollart.models.tokenizer import load_tokenizer
 from rollart.plugins import TRAINER
 from rollart.ports import Array
+from rollart.training_ports import Learner
 from rollart.types import Json, Trajectory
 
 Say = Callable[[str], None]
@@ -73,3 +74,8 @@ class LanguageRuntime:
         """Refuse: engines sample for a language model."""
         del model, weights
         raise InvariantError("a language model acts through engines, not inside an environment")
+
+    def learner(self) -> Learner:
+        """Refuse: a tiny model learns from demonstrations by its warm start."""
+        fix = "language models learn from rewards: use agentic (a tiny one has model.warm_start)"
+        raise ConfigError("run.pipeline", self._config.run.pipeline, fix)
