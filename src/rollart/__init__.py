@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rollart.config import Config
     from rollart.errors import ConfigError, RollartError
     from rollart.ports import Blobs, Engine, Env, Player, RewardFunction, WeightStore
-    from rollart.training_ports import Algorithm
+    from rollart.training_ports import Algorithm, PolicyRuntime, Trainer
     from rollart.types import Reward, Task, Trajectory, Turn
 
 __version__ = "0.1.0"
@@ -39,11 +39,13 @@ __all__ = [
     "Engine",
     "Env",
     "Player",
+    "PolicyRuntime",
     "Reward",
     "RewardFunction",
     "RollartError",
     "Run",
     "Task",
+    "Trainer",
     "Trajectory",
     "Turn",
     "WeightStore",
@@ -67,7 +69,7 @@ _MODULES = {
         "RewardFunction",
         "WeightStore",
     ),
-    "training_ports": ("Algorithm",),
+    "training_ports": ("Algorithm", "PolicyRuntime", "Trainer"),
     "types": ("Reward", "Task", "Trajectory", "Turn"),
 }
 """The module that each public name is in."""

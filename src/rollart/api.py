@@ -28,12 +28,11 @@ from rollart import config as configs
 from rollart.checkpoints.resume import check_resumed
 from rollart.checkpoints.save import STATE, checkpoints, find_checkpoint
 from rollart.config import Config, RunOptions, add_import_paths, check_names, dump_toml
-from rollart.config.checks import check_places
+from rollart.config.checks import check_places, open_policy
 from rollart.config.fields import keys_of
 from rollart.config.loader import NAMING, nearest_keys, parse_config
 from rollart.config.writer import toml_value
 from rollart.errors import ConfigError, UserError
-from rollart.models.files import check_files, local_model
 from rollart.observe.metrics import Row
 from rollart.observe.replay import replay
 from rollart.observe.run_directory import (
@@ -45,7 +44,7 @@ from rollart.observe.run_directory import (
     find_holder,
 )
 from rollart.observe.trackers import read_rows
-from rollart.plugins import import_name, refuse_inside_import
+from rollart.plugins import find, import_name, refuse_inside_import
 from rollart.types import Json
 
 if TYPE_CHECKING:
@@ -211,10 +210,8 @@ def train(
     config = load_config(source, env=env, **changes)
     check_start(config, resume=start)
     check_hardware(config)
-    from rollart.pipelines.agentic import TrainingRun  # noqa: PLC0415 loads torch
-    from rollart.pipelines.agentic import train as run_training  # noqa: PLC0415
-
-    begun: list[TrainingRun] = []
+    run_training = find("pipeline", config.run.pipeline, field="run.pipeline")
+    begun: list[Any] = []
     try:
         code = run_outside_loop(
             lambda: run_training(config, resume=start, begun=begun.append),
@@ -331,8 +328,7 @@ def check_start(config: Config, *, resume: Path | None) -> None:
 
 def check_hardware(config: Config) -> None:
     """Refuse a model that lacks files, and hardware or a cluster that is not there."""
-    if (model := local_model(config.model.path)) is not None:
-        check_files(model, named=config.model.path)
+    open_policy(config).check_files()
     check_places(config)
     if config.ray.address:
         from rollart.cluster.ray_session import check_joinable  # noqa: PLC0415 loads ray

@@ -1,10 +1,11 @@
 """Plugins: the one place that turns a name in a config into an object.
 
 A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
-(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.rewards`,
-`rollart.stores`, `rollart.players`), or the user's own, written `module:Class` or
-`path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names the field, the value
-and the fix. A file is run once however often it is named, and no thread sees half of one.
+(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.pipelines`,
+`rollart.players`, `rollart.policies`, `rollart.rewards`, `rollart.stores`), or the user's own,
+written `module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names
+the field, the value and the fix. A file is run once however often it is named, and no thread sees
+half of one.
 
 All strings that name modules of this package are here, so that a move is one edit.
 """
@@ -16,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -24,7 +25,7 @@ from zlib import crc32
 
 from rollart.errors import ConfigError, UserError, describe_error
 
-Kind = Literal["algorithm", "engine", "env", "reward", "store", "player"]
+Kind = Literal["algorithm", "engine", "env", "pipeline", "player", "policy", "reward", "store"]
 """What can be added by one file and a name."""
 Sort = Literal["object", "class", "function"]
 """What an object must be, to be used where a config names it."""
@@ -70,11 +71,17 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "ray": "rollart.cluster.ray_blobs:RayBlobs",
     },
     "player": {"turns": "rollart.rollout.players.token_turns:TurnPlayer"},
+    "pipeline": {
+        "agentic": "rollart.pipelines.agentic:train",
+        "imitation": "rollart.pipelines.imitation:train",
+    },
+    "policy": {"language": "rollart.models.options:LanguagePolicy"},
 }
 """The objects this package ships, by kind and name; nothing is imported until it is asked for."""
 ENGINE_ACTOR = "rollart.cluster.engine_actor:EngineActor"
 ENV_ACTOR = "rollart.cluster.env_actor:EnvActor"
 TRAINER = "rollart.training.trainer:TorchTrainer"
+LANGUAGE_RUNTIME = "rollart.pipelines.language:LanguageRuntime"
 STORE_OPENER = "rollart.weights.store:open_store"
 LORA = "rollart.training.lora"
 LOCAL_WORKER = "rollart.cluster.local_worker"
@@ -87,9 +94,11 @@ _NOUNS: Mapping[Kind, str] = {
     "algorithm": "algorithm",
     "engine": "engine",
     "env": "environment",
+    "pipeline": "pipeline",
+    "player": "player",
+    "policy": "kind of policy",
     "reward": "reward function",
     "store": "weight store",
-    "player": "player",
 }
 """What each kind is called in messages."""
 EXTRAS = {"math_verify": "math", "httpx": "rewards", "transformers": "train", "torch": "train"}
@@ -118,7 +127,7 @@ def resolve(kind: Kind, name: str) -> str:
     built_in = BUILT_IN[kind]
     if name in built_in or split_name(name):
         return built_in.get(name, name)
-    for entry in entry_points(group=f"rollart.{kind}s"):
+    for entry in _installed(kind):
         if entry.name == name:
             return entry.value
     return name
@@ -126,8 +135,13 @@ def resolve(kind: Kind, name: str) -> str:
 
 def known_names(kind: Kind) -> tuple[str, ...]:
     """Return the names of a kind: the built-in ones, then those of installed packages."""
-    installed = (entry.name for entry in entry_points(group=f"rollart.{kind}s"))
+    installed = (entry.name for entry in _installed(kind))
     return tuple(dict.fromkeys((*BUILT_IN[kind], *installed)))
+
+
+def _installed(kind: Kind) -> Iterable[EntryPoint]:
+    """Return the entry points of a kind."""
+    return entry_points(group="rollart.policies" if kind == "policy" else f"rollart.{kind}s")
 
 
 def find(
@@ -199,7 +213,7 @@ def name_of(kind: Kind, found: type) -> str:
     shipped = next((name for name, value in BUILT_IN[kind].items() if value == target), None)
     if shipped is not None:
         return shipped
-    for entry in entry_points(group=f"rollart.{kind}s"):
+    for entry in _installed(kind):
         if entry.value == target:
             return entry.name
     file = getattr(sys.modules.get(found.__module__), "__file__", None)

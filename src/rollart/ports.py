@@ -21,6 +21,7 @@ from rollart.types import (
     ProgramLimits,
     ProgramResult,
     Request,
+    ResidentPolicy,
     Reward,
     ScoreCall,
     StepOutcome,
@@ -49,8 +50,10 @@ class Env(Protocol):
     `success` (a bool; without it an episode succeeded if it terminated with rewards of sum > 0);
     that of `reset` also `payload`, what reward functions are to know of the task that was posed.
     Optional: `close()`; `suggest() -> str`, a good action now (a scripted player for warm
-    starts); class attributes `system_prompt: str` and `inline: bool` (True: a step takes
-    microseconds and never blocks, so it may run on the event loop instead of in a thread).
+    starts); class attributes `system_prompt: str`, `inline: bool` (True: a step takes microseconds
+    and never blocks, so it may run on the event loop instead of in a thread) and `arrays: bool`
+    (True: a world of numbers; observations are numpy arrays, or dicts of them by name, and an
+    action is whatever its player passes on).
 
     Example:
         class Echo:
@@ -129,8 +132,16 @@ class AttemptContext(Protocol):
         """Writes messages as the tokens the model reads."""
         ...
 
-    async def reset(self) -> tuple[str, dict[str, Json]]:
+    async def reset(self) -> tuple[Any, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
+        ...
+
+    async def policy(self) -> ResidentPolicy:
+        """Return the policy that lives in this process, with the weights that engines serve now.
+
+        For policies that act by themselves: the player calls it as often as it likes, without
+        leaving the process, and counts each action with `note_action`.
+        """
         ...
 
     async def complete(self, request: Request) -> Completion:
@@ -141,7 +152,7 @@ class AttemptContext(Protocol):
         """Return the action in a completion's text, by the user's parser if there is one."""
         ...
 
-    async def step(self, action: str) -> StepOutcome:
+    async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
         ...
 

@@ -1,16 +1,18 @@
-"""The ports of training: what a trainer and an algorithm must offer, as Protocols.
+"""The ports of training: what a trainer, an algorithm and a kind of policy must offer.
 
 `Trainer` is the object, `RankTrainer` one of several that work as one, `RemoteTrainer` the same
 behind a handle, awaited. An `Algorithm` is given arrays over all tokens of a batch and turns them
-into advantages and losses, so that one file holds all of it. Neither numpy nor torch is imported
-here.
+into advantages and losses, so that one file holds all of it. A `PolicyRuntime` is everything a run
+asks of the kind of policy it trains, so that policies other than language models are added by a
+package of their own. Neither numpy nor torch is imported here.
 """
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from rollart.ports import Array
-from rollart.types import StepReport, Version
+from rollart.ports import Array, Renderer
+from rollart.types import Json, StepReport, Trajectory, Version
 from rollart.types.tokens import AlgorithmNeeds, Floats, Indices, LossTerms, TokenBatch, TokenLosses
 
 
@@ -168,4 +170,99 @@ class TokenColumns(Protocol):
 
     def columns(self, batch: TokenBatch, advantages: Floats) -> Mapping[str, Floats]:
         """Return [T] values by name; the loss finds them in `LossTerms.columns`."""
+        ...
+
+
+class Learner(Protocol):
+    """Learns from demonstrations, step by step: what the pipeline "imitation" drives.
+
+    Example:
+        >>> learner.step()
+        {'loss': 0.31}
+        >>> learner.save("runs/reach/checkpoints/step-000500")
+
+    """
+
+    def step(self) -> Mapping[str, float]:
+        """Make one optimizer step; return its figures, `loss` among them."""
+        ...
+
+    def save(self, directory: str) -> None:
+        """Write a checkpoint: a model that `PolicyRuntime.load` reads, and what a resume needs."""
+        ...
+
+    def load(self, directory: str) -> int:
+        """Restore what `save` wrote, to the bit; return how many steps were made."""
+        ...
+
+    def close(self) -> None:
+        """Release what the learner holds."""
+        ...
+
+
+class PolicyOptions(Protocol):
+    """The kind of policy a run trains: a frozen dataclass whose fields are the keys of `[policy]`.
+
+    Example:
+        >>> @dataclass(frozen=True, kw_only=True)
+        ... class Walker:  # [policy] type = "walkers:Walker"
+        ...     runtime: ClassVar[str] = "walkers:WalkerRuntime"
+        ...     width: int = 64
+
+    """
+
+    runtime: ClassVar[str]
+    """The `PolicyRuntime` of this kind, as "module:Class"."""
+
+
+class PolicyRuntime(Protocol):
+    """What a run asks of the kind of policy that it trains; made with the run's `Config`.
+
+    A policy either writes tokens, which engines sample, or acts by itself inside the processes of
+    the environments: `load` then makes it there, and players get it from `AttemptContext.policy`.
+
+    Example:
+        >>> runtime = LanguageRuntime(config)
+        >>> model = runtime.prepare(print)
+        >>> runtime.check(model)
+
+    """
+
+    trainer: ClassVar[str]
+    """The `Trainer`, as "module:Class"; made with the keywords `model`, `store`, `options`,
+    `algorithm`, `rank`, `world_size` and `address`."""
+
+    def check_files(self) -> None:
+        """Raise a UserError for a model that cannot be found, before anything is made of it."""
+        ...
+
+    def prepare(self, say: Callable[[str], None]) -> Path:
+        """Return the directory of the model that a new run starts from; make it if need be."""
+        ...
+
+    def find(self, checkpoint: Path, notes: Mapping[str, Json], say: Callable[[str], None]) -> Path:
+        """Return the directory of the model that a resumed run started from."""
+        ...
+
+    def check(self, model: Path) -> None:
+        """Raise a UserError for a model that could not be trained or served."""
+        ...
+
+    def renderer(self, model: Path) -> Renderer | None:
+        """Return what writes messages as tokens; None for a policy that reads no text."""
+        ...
+
+    def encode(self, groups: Sequence[Sequence[Trajectory]]) -> Mapping[str, Array]:
+        """Return a batch as the trainer's `step` takes it."""
+        ...
+
+    def load(self, model: Path, weights: Mapping[str, Array] | None) -> Any:
+        """Return the policy that players act with; None as weights means those of the model.
+
+        Only for policies that act inside the processes of the environments.
+        """
+        ...
+
+    def learner(self) -> Learner:
+        """Return what learns from demonstrations; raise a ConfigError if nothing does."""
         ...

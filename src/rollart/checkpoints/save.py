@@ -157,6 +157,33 @@ _STATE = Codec[_State](_State, name="state")
 _TRAJECTORY = Codec[Trajectory](Trajectory, name="trajectory")
 
 
+def write_checkpoint(
+    directory: Path, *, step: int, keep: int, clock_s: float, save: Callable[[str], None]
+) -> Path:
+    """Write a checkpoint of a run without a scheduler; `save` writes the learner's part.
+
+    Example:
+        >>> write_checkpoint(Path("runs/reach/checkpoints"), step=500, keep=2, clock_s=31.5,
+        ...                  save=learner.save)
+        PosixPath('runs/reach/checkpoints/step-000500')
+
+    """
+    target = directory / f"{PREFIX}{step:06d}"
+    draft = directory / f".draft-{target.name}"
+    state = _State(clock_s=clock_s, scheduler={"version": step}, notes={})
+    try:
+        save(str(draft))
+        _Moment(version=step, state=state, trajectories=()).write(draft)
+        replace_directory(draft, target)
+    except OSError as error:
+        raise StorageError(f"cannot write the checkpoint {target}: {error}") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    for old in checkpoints(directory)[:-keep]:
+        shutil.rmtree(old, ignore_errors=True)
+    return target
+
+
 def checkpoints(directory: Path) -> list[Path]:
     """Return the whole checkpoints of a run's checkpoint directory, oldest first."""
     return sorted(path for path in directory.glob(f"{PREFIX}*") if (path / STATE).is_file())

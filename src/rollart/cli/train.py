@@ -15,6 +15,7 @@ from rollart.config import Config, load_config
 from rollart.config.writer import toml_value
 from rollart.errors import UserError
 from rollart.observe.run_directory import CONFIG
+from rollart.plugins import find
 
 
 def add_train(parser: ArgumentParser) -> None:
@@ -54,8 +55,7 @@ def run_train(arguments: Namespace) -> int:
     check_hardware(config)
     if resume is None:
         sys.stderr.write(f"{headline(config)}\n")
-    from rollart.pipelines.agentic import train  # noqa: PLC0415 loads torch
-
+    train = find("pipeline", config.run.pipeline, field="run.pipeline")  # loads torch
     return train(config, resume=resume)
 
 

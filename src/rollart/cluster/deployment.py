@@ -21,15 +21,13 @@ from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
 from rollart.cluster.trainer_supervisor import TrainerClient
 from rollart.config import Config
-from rollart.config.checks import engine_options
+from rollart.config.checks import engine_options, open_policy
 from rollart.config.places import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
 from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
-from rollart.inference.renderer import ChatRenderer
-from rollart.models.tokenizer import load_tokenizer
 from rollart.pipelines.run_record import task_streams
 from rollart.ports import Generator, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
@@ -39,9 +37,10 @@ from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.rollout.evaluation import Evaluator
+from rollart.rollout.resident import ResidentPolicies
 from rollart.seeds import derive_seed
 from rollart.serialization.codec import describe_fault
-from rollart.training.distributed.ranks import RankGroup, RankPlan
+from rollart.training.distributed.ranks import RankGroup, RankPlan, rank_of
 from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.options import trainer_arguments
 from rollart.training_ports import RemoteTrainer
@@ -60,7 +59,9 @@ class Engines:
     """Where each engine belongs."""
     lent: frozenset[EngineId]
     """Engines that use the trainer's cores while it waits; they start suspended."""
-    renderer: ChatRenderer
+    renderer: Renderer | None
+    policies: ResidentPolicies
+    """The policies of this process, where they act by themselves."""
 
     @property
     def infos(self) -> tuple[EngineInfo, ...]:
@@ -106,13 +107,14 @@ async def open_engines(
 
     Where training hardware is lent, one more engine uses its cores while they are idle.
     """
-    renderer = ChatRenderer(load_tokenizer(model))
+    policy = open_policy(config)
     pools = local_engines(config)
     options, threads = engine_options(config), _threads_each(config, engines=len(pools))
     is_lending = config.lending.enabled and store is not None
     lent = [EngineId(f"{config.engine.label}-lent")] if is_lending else []
     pools |= dict.fromkeys(lent, TRAINING)
     source = None if store is None else open_source(store, wait_s=config.weights.wait_s)
+    fetch = None if source is None else source.fetch
     proxies: dict[EngineId, EngineDriver] = {}
     for id_ in pools:
         engine = open_engine(
@@ -121,7 +123,7 @@ async def open_engines(
         proxies[id_] = EngineDriver(
             engine,
             id=id_,
-            fetch=None if source is None else source.fetch,
+            fetch=fetch,
             pulled_s=None if source is None else source.pulled_s,
             keep_kv=config.syncing.keep_kv,
         )
@@ -129,7 +131,13 @@ async def open_engines(
         await proxies[id_].suspend()
     loops = [asyncio.create_task(proxy.run()) for proxy in proxies.values()]
     try:
-        yield Engines(proxies=proxies, pools=pools, lent=frozenset(lent), renderer=renderer)
+        yield Engines(
+            proxies=proxies,
+            pools=pools,
+            lent=frozenset(lent),
+            renderer=policy.renderer(model),
+            policies=ResidentPolicies(policy, model=model, version=version, fetch=fetch),
+        )
     finally:
         for loop in loops:
             loop.cancel()
@@ -162,6 +170,7 @@ async def open_trainer(
             options=options,
             addresses=[LOOPBACK] * config.training.ranks,
             own_process=config.weights.store != "memory",
+            worker=rank_of(open_policy(config).trainer),
         )
         group = await RankGroup.start(host, plan)
         try:
@@ -196,19 +205,17 @@ def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:
 
 def make_evaluator(config: Config, setups: Mapping[str, Setup], engines: Engines) -> Evaluator:
     """Return what plays held-out episodes on the engines of this process."""
-    client = _make_client(config, engines)
-    return evaluator_over(config, setups, renderer=engines.renderer, client=client)
+    access = Access(
+        renderer=engines.renderer,
+        engines=_make_client(config, engines),
+        barrier=NoBarrier(),
+        policies=engines.policies,
+    )
+    return evaluator_over(config, setups, access)
 
 
-def evaluator_over(
-    config: Config,
-    setups: Mapping[str, Setup],
-    *,
-    renderer: Renderer,
-    client: EngineClient,
-) -> Evaluator:
-    """Return what plays held-out episodes on the engines of a client."""
-    access = Access(renderer=renderer, engines=client, barrier=NoBarrier())
+def evaluator_over(config: Config, setups: Mapping[str, Setup], access: Access) -> Evaluator:
+    """Return what plays held-out episodes with the engines it has access to."""
     # After the run's own slots and as many that replace slots that rest.
     first, count = 2 * config.run.environments, config.run.environments
     return Evaluator(
@@ -236,6 +243,7 @@ def make_worker(
             engines=_make_client(config, engines, on_cut=ends.cut),
             barrier=barrier_for(mode.lockstep),
             is_fresh=controller.scheduler.is_fresh,
+            policies=engines.policies,
         ),
         tasks=task_streams(config)[0].task,
         ends=ends,

@@ -11,6 +11,7 @@ tokenizer and no model and loads no torch, because attempts wait for its process
 """
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,18 +21,20 @@ from rollart.clock import SystemClock
 from rollart.cluster.channel import InOrder, Mailbox
 from rollart.cluster.engine_server import RemoteEngine
 from rollart.config import Config, add_import_paths
+from rollart.config.checks import open_policy
 from rollart.config.loader import parse_config
 from rollart.control.routing import Router
 from rollart.events import Event, Launch
-from rollart.inference.renderer import ChatRenderer
-from rollart.models.tokenizer import load_tokenizer
 from rollart.pipelines.run_record import make_setups, task_streams
-from rollart.ports import Handle, Renderer
+from rollart.ports import Array, Handle, Renderer
 from rollart.rollout.barrier import barrier_for
 from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
-from rollart.types import EngineId, Trajectory, TrajectoryId
+from rollart.rollout.resident import ResidentPolicies
+from rollart.types import EngineId, Trajectory, TrajectoryId, Version
+from rollart.weights.prefetch import Source, open_source
+from rollart.weights.store import open_store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,18 +212,61 @@ class EnvServer:
 class EnvActor(EnvServer):
     """An environment worker in a process of its own."""
 
-    def __init__(self, *, config: str, name: str, model: str) -> None:
+    def __init__(
+        self,
+        *,
+        config: str,
+        name: str,
+        model: str,
+        weights: str,
+        version: int,
+        store: Mapping[str, Any],
+    ) -> None:
+        """Take the model, whose tokenizer is used, and where policies that act here get weights.
+
+        `weights` is the directory that holds those of `version`, `store` what later ones are in.
+        """
         settings = parse_config(config)
         add_import_paths(settings)
         setups = make_setups(settings, settings.sampling)
-        renderer = ChatRenderer(load_tokenizer(Path(model)))
+        policy = open_policy(settings)
+        renderer = policy.renderer(Path(model))
+        fetch = _Store(store, wait_s=settings.weights.wait_s).fetch
+        policies = ResidentPolicies(
+            policy, model=Path(weights), version=Version(version), fetch=fetch
+        )
         super().__init__(
-            lambda ends: _make_worker(settings, setups, renderer=renderer, ends=ends), name=name
+            lambda ends: _make_worker(
+                settings, setups, renderer=renderer, policies=policies, ends=ends
+            ),
+            name=name,
         )
 
 
+class _Store:
+    """The weight store, opened when weights are first asked of it."""
+
+    def __init__(self, options: Mapping[str, Any], *, wait_s: float) -> None:
+        self._options = options
+        self._wait_s = wait_s
+        self._lock = threading.Lock()
+        self._source: Source | None = None
+
+    def fetch(self, version: Version) -> Mapping[str, Array]:
+        """Return a version of the weights, once it is published."""
+        with self._lock:
+            if self._source is None:
+                self._source = open_source(open_store(**self._options), wait_s=self._wait_s)
+        return self._source.fetch(version)
+
+
 def _make_worker(
-    config: Config, setups: Mapping[str, Setup], *, renderer: Renderer, ends: Ends
+    config: Config,
+    setups: Mapping[str, Setup],
+    *,
+    renderer: Renderer | None,
+    policies: ResidentPolicies,
+    ends: Ends,
 ) -> tuple[EnvWorker, EngineClient]:
     """Return a worker for a process of its own, with no engine opened yet."""
     mode = config.mode
@@ -232,6 +278,7 @@ def _make_worker(
         renderer=renderer,
         engines=client,
         barrier=barrier_for(mode.lockstep),
+        policies=policies,
     )
     worker = EnvWorker(
         setups=setups,

@@ -37,19 +37,21 @@ from rollart.cluster.ray_session import (
 from rollart.cluster.ray_spawner import RANK, Resources, Spawner, SpawnSettings, TrainerMover
 from rollart.cluster.trainer_supervisor import TrainerSupervisor
 from rollart.config import Config
+from rollart.config.checks import open_policy
 from rollart.control.routing import Router
 from rollart.events import EngineJoined, Event
-from rollart.inference.renderer import ChatRenderer
-from rollart.models.tokenizer import load_tokenizer
-from rollart.ports import Generator
+from rollart.ports import Generator, WeightStore
+from rollart.rollout.barrier import NoBarrier
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
 from rollart.rollout.engine_client import EngineClient
-from rollart.rollout.env_manager import Setup
+from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends
 from rollart.rollout.evaluation import Evaluator
+from rollart.rollout.resident import ResidentPolicies
 from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, Version
+from rollart.weights.prefetch import Direct
 
 _SAVE_EVERY = 10
 """Steps the trainer makes between two saves of its own."""
@@ -81,9 +83,9 @@ async def open_ray(
         stack.enter_context(connected(config.ray.address))
         head = head_address()
         stack.enter_context(guarded(head, lambda: str(cluster_lost(head, directory))))
-        _, store = stack.enter_context(open_weights(config))
-        begin = SpawnSettings(model=model, weights=start, version=version, store=store)
-        deployment = RayDeployment(config, begin, directory=directory, warn=warn)
+        store, opening = stack.enter_context(open_weights(config))
+        begin = SpawnSettings(model=model, weights=start, version=version, store=opening)
+        deployment = RayDeployment(config, begin, store=store, directory=directory, warn=warn)
         stack.push_async_callback(deployment.close)
         await deployment.open()
         yield deployment
@@ -93,13 +95,20 @@ class RayDeployment:
     """Engines, environment workers and trainer on a cluster."""
 
     def __init__(
-        self, config: Config, start: SpawnSettings, *, directory: Path, warn: Warn
+        self,
+        config: Config,
+        start: SpawnSettings,
+        *,
+        store: WeightStore,
+        directory: Path,
+        warn: Warn,
     ) -> None:
         """Look at the cluster and check that the config can run there; make nothing yet."""
         seen = nodes()
         check_cluster(config, seen)
         self._config = config
         self._start = start
+        self._store = store
         self._warn = warn
         self._newest: Callable[[], Version] = lambda: start.version
         self._tasks: set[asyncio.Task[None]] = set()
@@ -158,8 +167,20 @@ class RayDeployment:
 
     def make_evaluator(self, setups: Mapping[str, Setup]) -> Evaluator:
         """Return what plays held-out episodes from this process on the engines."""
-        renderer = ChatRenderer(load_tokenizer(self._start.weights))
-        return evaluator_over(self._config, setups, renderer=renderer, client=self._client)
+        start = self._start
+        policy = open_policy(self._config)
+        access = Access(
+            renderer=policy.renderer(start.weights),
+            engines=self._client,
+            barrier=NoBarrier(),
+            policies=ResidentPolicies(
+                policy,
+                model=start.weights,
+                version=start.version,
+                fetch=Direct(self._store, wait_s=self._config.weights.wait_s).fetch,
+            ),
+        )
+        return evaluator_over(self._config, setups, access)
 
     async def make_rollout(
         self, setups: Mapping[str, Setup], *, controller: Controller, buffer: Buffer

@@ -24,6 +24,7 @@ from rollart.cluster.ray_host import RayHandle, RayHost, on_node, together_on_no
 from rollart.cluster.ray_session import RayNode, here, nodes
 from rollart.cluster.trainer_supervisor import TrainerClient, TrainerSupervisor
 from rollart.config import Config, dump_toml
+from rollart.config.checks import open_policy
 from rollart.config.places import (
     TRAINING,
     WorkerPlace,
@@ -38,7 +39,7 @@ from rollart.control.placement import CPU, Binding, Bindings, Needs
 from rollart.errors import PlacementError
 from rollart.plugins import ENGINE_ACTOR, ENV_ACTOR
 from rollart.ports import Handle
-from rollart.training.distributed.ranks import RankGroup, RankPlan
+from rollart.training.distributed.ranks import RankGroup, RankPlan, rank_of
 from rollart.training.distributed.rendezvous import LOOPBACK, meeting_addresses
 from rollart.training.options import trainer_arguments
 from rollart.training_ports import RemoteTrainer
@@ -239,7 +240,14 @@ class Spawner:
         if place is not None and not is_spare:
             asked = self.resources.asked(self.resources.bind(name, place))
         model = str(self.start.model)
-        options: dict[str, Json] = {"config": self._text, "name": name, "model": model}
+        options: dict[str, Json] = {
+            "config": self._text,
+            "name": name,
+            "model": model,
+            "weights": str(self.start.weights),
+            "version": int(self.start.version),
+            "store": dict(self.start.store),
+        }
         return await self.host.spawn(ENV_ACTOR, options, asked=asked)
 
     async def trainer(self, bindings: Sequence[Binding] | None = None) -> RemoteTrainer:
@@ -259,6 +267,7 @@ class Spawner:
         plan = RankPlan(
             options=options,
             addresses=meeting_addresses([addresses.get(each.node, LOOPBACK) for each in bindings]),
+            worker=rank_of(open_policy(self.config).trainer),
         )
         env = thread_env(self.config.training.threads)
         host = _RankHost(self.host, self.resources, bindings=bindings, env=env)

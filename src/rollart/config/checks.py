@@ -18,9 +18,11 @@ from rollart.envs.registry import refuse_method
 from rollart.envs.trial import Suggesting, try_env
 from rollart.errors import ConfigError, PlacementError, describe_error
 from rollart.inference.factory import options_class
-from rollart.plugins import find, load_object, split_name
+from rollart.models.options import LanguagePolicy
+from rollart.plugins import find, load_object, name_of, split_name
 from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
+from rollart.training_ports import PolicyRuntime
 from rollart.types import Sampling
 
 
@@ -41,7 +43,8 @@ def check_names(config: Config, *, is_trained: bool = True) -> None:
         except ConfigError as error:
             key = "env" if error.field == "env.name" else error.field.removeprefix("env.")
             raise ConfigError(f"tasks.{name}.{key}", error.value, error.fix) from error
-        is_imitated = is_trained and config.model.needs_suggestions
+        is_tiny = isinstance(config.policy, LanguagePolicy) and config.model.needs_suggestions
+        is_imitated = is_trained and is_tiny
         if is_imitated and not isinstance(env, Suggesting):
             fix = (
                 "has no method suggest() -> str, whose actions the warm start of a tiny model "
@@ -74,6 +77,21 @@ def engine_options(config: Config) -> Any:
     if cls is None:
         return None
     return OptionBuilder(Layered()).build(cls, dict(engine.options), "engine.options")
+
+
+def open_policy(config: Config) -> PolicyRuntime:
+    """Return the runtime of the kind of policy that a config trains.
+
+    Example:
+        >>> open_policy(config).prepare(print)
+
+    """
+    kind = type(config.policy)
+    target = getattr(kind, "runtime", None)
+    if not isinstance(target, str) or split_name(target) is None:
+        fix = f'{kind.__name__} needs a class attribute runtime = "module:Class" (PolicyRuntime)'
+        raise ConfigError("policy.type", name_of("policy", kind), fix)
+    return find("policy", target, field="policy.type")(config)
 
 
 def find_player(task: str, target: str) -> Player:

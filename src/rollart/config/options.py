@@ -146,6 +146,9 @@ class RunOptions:
     Seeded apart: the model (model.seed) and training (training.seed)."""
     steps: Annotated[int, AtLeast(1)] = 100
     """Optimizer steps to make."""
+    pipeline: str = "agentic"
+    """How the policy learns: "agentic" from rewards of its own attempts, "imitation" from
+    demonstrations, where the kind of policy can; your own: "module:function"."""
     mode: ModeName = "rollart"
     """The schedule: how rollout, training and weight updates overlap.
 
@@ -171,6 +174,7 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check_fields(self, "run")
+        check_name("pipeline", self.pipeline, field="run.pipeline")
 
     @property
     def path(self) -> Path:

@@ -23,13 +23,13 @@ from rollart.config.simulation import SimulationOptions
 from rollart.control.routing import Routing
 from rollart.control.rules import MODES, Mode, Rules, RuleSections
 from rollart.errors import ConfigError
-from rollart.models.options import ModelOptions
+from rollart.models.options import LanguagePolicy, ModelOptions
 from rollart.plugins import name_of
 from rollart.rewards.invoke.options import InvokerOptions
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.algorithms.grpo import Grpo
 from rollart.training.options import TrainingOptions, check_algorithm
-from rollart.training_ports import Algorithm
+from rollart.training_ports import Algorithm, PolicyOptions
 from rollart.types import Sampling
 
 _OF_THE_LOSS = (
@@ -64,6 +64,8 @@ class Config(RuleSections):
     """What a run is called, how long it is, which files it writes."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """The policy: a tiny built-in model or any Hugging Face checkpoint."""
+    policy: PolicyOptions = field(default_factory=LanguagePolicy, metadata=chosen("policy"))
+    """What kind of policy it is: its type says which keys there are."""
     tasks: Mapping[str, TaskOptions]
     """The mix of problems, by name: [tasks.NAME]."""
     sampling: Sampling = field(default_factory=Sampling)

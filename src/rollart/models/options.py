@@ -1,12 +1,13 @@
-"""Options of the model: which one, and how a tiny one is warm-started."""
+"""Options of the model: which one, how a tiny one is warm-started, and that it writes tokens."""
 
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from rollart.constraints import AtLeast, Between, NonEmpty, check_fields
 from rollart.errors import ConfigError
+from rollart.plugins import LANGUAGE_RUNTIME
 
 TINY = "tiny:"
 SIZES = ("0.2M", "0.3M", "1M", "5M", "20M")
@@ -64,3 +65,15 @@ class ModelOptions:
         named = self.cache or os.environ.get("ROLLART_CACHE", "")
         users = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
         return (Path(named) if named else Path(users) / "rollart").expanduser()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LanguagePolicy:
+    """A language model, which reads and writes tokens: the policy called "language".
+
+    Example:
+        >>> LanguagePolicy()  # [model] says which one
+
+    """
+
+    runtime: ClassVar[str] = LANGUAGE_RUNTIME

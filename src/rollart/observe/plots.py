@@ -49,6 +49,24 @@ def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     _save(figure, path)
 
 
+def plot_loss_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
+    """Draw the loss and the evaluations of a run that learns from demonstrations."""
+    steps = [row for row in rows if "loss" in row]
+    evaluations = [row for row in rows if "eval/success_rate" in row]
+    figure: Any = Figure(figsize=(8, 6), layout="constrained")
+    success, loss = figure.subplots(2, 1, sharex=True)
+    figure.suptitle(title)
+    _draw_evaluations(success, evaluations)
+    success.set_ylim(0, 1)
+    success.grid(alpha=0.3)
+    _draw(loss, steps, "loss", "loss", "tab:blue")
+    loss.set_ylabel("loss")
+    loss.set_xlabel("optimizer steps")
+    if all(row["loss"] > 0 for row in steps):
+        loss.set_yscale("log")
+    _save(figure, path)
+
+
 def moving_average(values: Sequence[float], *, window: int) -> list[float]:
     """Return the mean of each value and up to `window - 1` before it."""
     averages: list[float] = []

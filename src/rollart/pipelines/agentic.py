@@ -24,7 +24,7 @@ from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_
 from rollart.clock import SystemClock
 from rollart.cluster.deployment import Deployment, make_buffer, make_scheduler, open_embedded
 from rollart.config import Config
-from rollart.config.checks import check_places
+from rollart.config.checks import check_places, open_policy
 from rollart.control.scheduler import Scheduler
 from rollart.errors import DamagedError, StorageError, UserError
 from rollart.events import Event, StepFinished
@@ -40,20 +40,13 @@ from rollart.pipelines.run_record import (
     make_setups,
     open_record,
 )
-from rollart.pipelines.start_model import (
-    START,
-    check_devices,
-    check_model,
-    find_model,
-    prepare_model,
-)
+from rollart.pipelines.start_model import START, check_devices
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
 from rollart.rollout.tasks import run as run_to_end
 from rollart.rollout.tasks import watch_stalls
-from rollart.training.batch import encode
-from rollart.training_ports import RemoteTrainer
+from rollart.training_ports import PolicyRuntime, RemoteTrainer
 from rollart.types import EngineId, Json, Trajectory, Version
 
 
@@ -66,6 +59,7 @@ class TrainingRun:
     setups: Mapping[str, Setup]
     recorder: Recorder
     saved: Saved | None
+    policy: PolicyRuntime
     model: Path
     spending: Accounting
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
@@ -183,7 +177,7 @@ class TrainingRun:
             generators=deployment.generators,
             trainer=trainer,
             buffer=buffer,
-            encode=partial(encode, temperature=config.sampling.temperature),
+            encode=self.policy.encode,
             score=rewards.score,
             on_train=partial(self._sample, scheduler),
             before_event=partial(evaluations.before_event, scheduler),
@@ -356,8 +350,10 @@ def _train(
     check_devices(config)
     setups = make_setups(config, config.sampling)
     say = partial(print, file=sys.stderr, flush=True)
-    model = prepare_model(config, say) if saved is None else find_model(config, saved, say)
-    check_model(model, named=config.model.path)
+    policy = open_policy(config)
+    is_new = saved is None
+    model = policy.prepare(say) if is_new else policy.find(saved.directory, saved.notes, say)
+    policy.check(model)
     prepared_s = clock.now()
     recorder = make_recorder(config, saved, lock=lock)
     spending = Accounting(recorder.metrics.ledger)
@@ -370,6 +366,7 @@ def _train(
         setups=setups,
         recorder=recorder,
         saved=saved,
+        policy=policy,
         model=model,
         spending=spending,
     )

@@ -146,7 +146,7 @@ def evaluate(
     if temperature is not None:
         sampling = replace(sampling, temperature=temperature)
     count = config.run.evaluate_episodes if episodes is None else episodes
-    figures = run_to_end(_evaluate(config, checkpoint, sampling, count))
+    figures = run_to_end(play_held_out(config, checkpoint, sampling, count))
     return {"checkpoint": str(checkpoint), "episodes": count, **figures}
 
 
@@ -157,9 +157,10 @@ def _config_of(path: Path, checkpoint: Path) -> Path:
     raise UserError(f"{path}: found no config.toml of the run beside or above it")
 
 
-async def _evaluate(
+async def play_held_out(
     config: Config, checkpoint: Path, sampling: Sampling, episodes: int
 ) -> dict[str, float]:
+    """Play held-out episodes with the weights in a directory; return the figures."""
     setups = make_setups(config, sampling)
     async with open_engines(config, model=checkpoint, version=Version(0), store=None) as engines:
         evaluator = make_evaluator(config, setups, engines)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from rollart.checkpoints.save import Saved
 from rollart.config import Config, TaskOptions
 from rollart.envs.registry import env_source, make_env
 from rollart.envs.trial import (
@@ -36,7 +35,7 @@ from rollart.models.tokenizer import build_tokenizer, load_tokenizer
 from rollart.models.warm_start import Demonstration, demonstrate, warm_start
 from rollart.ports import Env
 from rollart.seeds import derive_seed
-from rollart.types import open_chat
+from rollart.types import Json, open_chat
 
 _RECIPE = 1
 """Raised when the same options would give other weights than before."""
@@ -201,26 +200,26 @@ START = "start"
 _TOKENIZER = "tokenizer.json"
 
 
-def find_model(config: Config, saved: Saved, say: Say) -> Path:
+def find_model(config: Config, checkpoint: Path, notes: Mapping[str, Json], say: Say) -> Path:
     """Return the directory of the run's start model.
 
     It is looked up rather than built again: its tokenizer belongs to the checkpoint's weights, and
     its own weights are the KL reference and the base of LoRA adapters.
     """
-    model = _find_tiny(config, saved)
+    model = _find_tiny(config, notes)
     if model is None:
         model = prepare_model(config, say)
-    held, wanted = model / _TOKENIZER, saved.directory / _TOKENIZER
+    held, wanted = model / _TOKENIZER, checkpoint / _TOKENIZER
     if held.is_file() and wanted.is_file() and held.read_bytes() != wanted.read_bytes():
-        fix = f"the tokenizer of {model} differs from that of {saved.directory}"
+        fix = f"the tokenizer of {model} differs from that of {checkpoint}"
         fix += ": use the model and tasks that the run started with"
         raise ConfigError("model.path", config.model.path, fix)
     return model
 
 
-def _find_tiny(config: Config, saved: Saved) -> Path | None:
+def _find_tiny(config: Config, notes: Mapping[str, Json]) -> Path | None:
     """Return the tiny start model if it still exists; None if it must be built or is not tiny."""
-    start = saved.notes.get(START)
+    start = notes.get(START)
     if config.model.tiny_size is None or not isinstance(start, str):
         return None
     if Path(start).is_dir():

@@ -11,10 +11,11 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from rollart.errors import EnvError, RollartError
 from rollart.types import (
+    ArrayValue,
     Failure,
     FailureKind,
     Json,
@@ -40,6 +41,7 @@ def where_raised(error: BaseException, env: object) -> str:
 
 
 _SHOWN = 80
+_ARRAYS = "numpy array"
 _RESET = "reset() must return (observation: str, info: dict)"
 _STEP = (
     "step() must return (observation: str, reward: float, terminated: bool, truncated: bool, "
@@ -47,21 +49,35 @@ _STEP = (
 )
 
 
-def check_reset(value: object) -> tuple[str, dict[str, Json]]:
-    """Return what `reset` returned if it keeps the contract."""
-    observation, info = _check_tuple(value, 2, _RESET)
-    return _check_observation(observation, _RESET), _check_info(info, _RESET)
+def gives_arrays(env: object) -> bool:
+    """Say whether an environment's observations are arrays instead of text."""
+    return bool(getattr(env, "arrays", False))
 
 
-def check_step(value: object) -> tuple[str, float, bool, bool, dict[str, Json]]:
+def check_reset(value: object, *, arrays: bool = False) -> tuple[Any, dict[str, Json]]:
+    """Return what `reset` returned if it keeps the contract.
+
+    `arrays`: observations are numpy arrays, or dicts of them.
+    """
+    wanted = _RESET.replace("str", _ARRAYS) if arrays else _RESET
+    observation, info = _check_tuple(value, 2, wanted)
+    check = _check_arrays if arrays else _check_observation
+    return check(observation, wanted), _check_info(info, wanted)
+
+
+def check_step(
+    value: object, *, arrays: bool = False
+) -> tuple[Any, float, bool, bool, dict[str, Json]]:
     """Return what `step` returned if it keeps the contract."""
-    observation, reward, terminated, truncated, info = _check_tuple(value, 5, _STEP)
+    wanted = _STEP.replace("str", _ARRAYS) if arrays else _STEP
+    observation, reward, terminated, truncated, info = _check_tuple(value, 5, wanted)
+    check = _check_arrays if arrays else _check_observation
     return (
-        _check_observation(observation, _STEP),
+        check(observation, wanted),
         _check_reward(reward),
         _check_flag(terminated, "terminated"),
         _check_flag(truncated, "truncated"),
-        _check_info(info, _STEP),
+        _check_info(info, wanted),
     )
 
 
@@ -118,6 +134,19 @@ def _check_observation(value: object, wanted: str) -> str:
         except UnicodeEncodeError as error:
             problem = f"{wanted}; the observation is no Unicode text: {error.reason}"
             raise EnvError(f"{problem} at {error.start}") from None
+    return value
+
+
+def _check_arrays(value: object, wanted: str) -> object:
+    """Accept an array of finite numbers, or some by name."""
+    parts = cast("dict[object, object]", value) if isinstance(value, dict) else {"": value}
+    for name, part in parts.items():
+        if not isinstance(name, str) or not isinstance(part, ArrayValue):
+            raise EnvError(f"{wanted}; the observation was {_show(value)}")
+        sums = cast("Any", part).sum()  # NaN and infinity survive a sum
+        if not math.isfinite(sums):
+            place = f"[{name!r}]" if name else ""
+            raise EnvError(f"the observation{place} holds numbers that are not finite")
     return value
 
 

@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from rollart.errors import EnvError, InvariantError, UserError, describe_error
 from rollart.inference.driver import RequestError
@@ -28,6 +28,7 @@ from rollart.rollout.engine_client import EngineClient
 from rollart.rollout.env_contract import AttemptError, where_raised
 from rollart.rollout.env_slot import EnvSlot, Timeouts
 from rollart.rollout.players.token_turns import TurnPlayer
+from rollart.rollout.resident import ResidentPolicies
 from rollart.types import (
     AttemptSpec,
     Completion,
@@ -37,6 +38,7 @@ from rollart.types import (
     Json,
     Played,
     Request,
+    ResidentPolicy,
     Sampling,
     StepOutcome,
     Trajectory,
@@ -79,12 +81,15 @@ class Access:
 
     """
 
-    renderer: Renderer
+    renderer: Renderer | None
+    """None where the policy reads no text."""
     engines: EngineClient
     barrier: Barrier
     is_fresh: Callable[[Version], bool] = lambda _born: True
     """Says whether an attempt of these weights may still be trained on. By default always: in a
     process that does not know the versions, the scheduler cancels attempts that grow too old."""
+    policies: ResidentPolicies | None = None
+    """Those of this process, where the policy acts by itself."""
 
 
 class EnvManager:
@@ -114,7 +119,11 @@ class EnvManager:
     @property
     def renderer(self) -> Renderer:
         """Writes messages as the tokens the model reads."""
-        return self._access.renderer
+        renderer = self._access.renderer
+        if renderer is None:
+            message = f"{self._task_name}: the policy reads no text"
+            raise AttemptError("player", f"{message}: choose a player for its kind")
+        return renderer
 
     async def play(self, on_birth: Callable[[Version], None]) -> Trajectory:
         """Play the attempt to its end; raises AttemptError when something fails under it."""
@@ -133,14 +142,36 @@ class EnvManager:
         finally:
             self._access.engines.forget(self._spec.id)
 
-    async def reset(self) -> tuple[str, dict[str, Json]]:
+    async def reset(self) -> tuple[Any, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
         with self._noting_failures():
             return await self._reset()
 
+    async def policy(self) -> ResidentPolicy:
+        """Return the policy of this process, with the weights that engines serve now."""
+        spec, policies = self._spec, self._access.policies
+        assert policies is not None
+        asked = Request(
+            session=spec.id,
+            turn=0,
+            domain=spec.task.domain,
+            tokens=(0,),
+            sampling=Sampling(max_tokens=1),
+            stop=(),
+            seed=spec.seed,
+        )
+        completion = await self._ask(asked)
+        with self._noting_failures():
+            return await policies.at(completion.versions[0])
+
     async def complete(self, request: Request) -> Completion:
         """Have an engine complete a request."""
         self._check_request(request)
+        completion = await self._ask(request)
+        self.note_action(completion.versions[0], cost=len(completion.tokens))
+        return completion
+
+    async def _ask(self, request: Request) -> Completion:
         access = self._access
         self._is_asking = True
         try:
@@ -150,7 +181,6 @@ class EnvManager:
         finally:
             self._is_asking = False
         self.served[access.engines.home(request.session)] += 1
-        self.note_action(completion.versions[0], cost=len(completion.tokens))
         return completion
 
     async def parse(self, text: str) -> str:
@@ -161,7 +191,7 @@ class EnvManager:
         with self._noting_failures():
             return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
 
-    async def step(self, action: str) -> StepOutcome:
+    async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
         if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
@@ -210,7 +240,7 @@ class EnvManager:
                 message = f"{self._task_name}: the player raised {said}"
                 raise AttemptError("player", message) from error
 
-    async def _reset(self) -> tuple[str, dict[str, Json]]:
+    async def _reset(self) -> tuple[Any, dict[str, Json]]:
         task, timeouts = self._spec.task, self._setup.timeouts
         await self._slot.open(self._task_name, self._setup.make, timeout_s=timeouts.reset_s)
         observation, info = await self._slot.reset(

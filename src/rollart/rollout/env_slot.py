@@ -11,11 +11,18 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from rollart.errors import EnvError, describe_error
 from rollart.ports import Env
-from rollart.rollout.env_contract import AttemptError, check_reset, check_step, where_raised
+from rollart.rollout.env_contract import (
+    AttemptError,
+    check_reset,
+    check_step,
+    gives_arrays,
+    where_raised,
+)
 from rollart.rollout.env_threads import (
     RAISED,
     SHARED,
@@ -93,17 +100,19 @@ class EnvSlot:
 
     async def reset(
         self, seed: int, payload: Mapping[str, Json], *, timeout_s: float
-    ) -> tuple[str, dict[str, Json]]:
+    ) -> tuple[Any, dict[str, Json]]:
         """Start an episode."""
         env = cast("Env", self._env)
         value = await self._call(lambda: env.reset(seed, payload), timeout_s, "reset")
-        return self._checked(check_reset, value)
+        return self._checked(partial(check_reset, arrays=gives_arrays(env)), value)
 
-    async def step(self, action: str, *, timeout_s: float) -> StepOutcome:
+    async def step(self, action: Any, *, timeout_s: float) -> StepOutcome:
         """Apply an action."""
         env = cast("Env", self._env)
         value = await self._call(lambda: env.step(action), timeout_s, "step")
-        observation, reward, terminated, truncated, info = self._checked(check_step, value)
+        observation, reward, terminated, truncated, info = self._checked(
+            partial(check_step, arrays=gives_arrays(env)), value
+        )
         success = info.get("success")
         return StepOutcome(
             observation=observation,

@@ -6,7 +6,7 @@ same whatever the policy is. A new kind of payload is added to that union and no
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from rollart.types.arrays import ArraySteps
 from rollart.types.core import GroupId, Json, StopReason, Task, TrajectoryId, Version
@@ -125,6 +125,22 @@ class AttemptSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ResidentPolicy:
+    """A policy of one version that acts inside the process of the environment.
+
+    Example:
+        resident = await attempt.policy()
+        chunk = resident.policy.act(states, noise)
+        attempt.note_action(resident.version, cost=1)
+
+    """
+
+    version: Version
+    policy: Any
+    """What `PolicyRuntime.load` made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
     """What an environment answers to an action.
 
@@ -133,7 +149,8 @@ class StepOutcome:
 
     """
 
-    observation: str
+    observation: Any
+    """Text; arrays where the environment has `arrays = True`."""
     reward: float
     terminated: bool
     truncated: bool

@@ -39,6 +39,8 @@ class TurnPlayer:
     async def play(self, attempt: AttemptContext) -> Played:
         """Play the attempt to its end."""
         observation, _ = await attempt.reset()
+        if not isinstance(observation, str):
+            raise EnvError("its observations are arrays: choose a player that reads them")
         episode = Episode(attempt.spec, renderer=attempt.renderer)
         request: Request | None = episode.start(observation)
         while request is not None:

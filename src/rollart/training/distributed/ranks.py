@@ -47,6 +47,17 @@ class Rank(Worker):
     export = register("together")(RankTrainer.export)
 
 
+def rank_of(trainer: str) -> type[Rank]:
+    """Return the rank whose methods a trainer, named as "module:Class", has.
+
+    Example:
+        >>> rank_of("walkers:WalkerTrainer").target
+        'walkers:WalkerTrainer'
+
+    """
+    return Rank if trainer == Rank.target else type("Rank", (Rank,), {"target": trainer})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankPlan:
     """What a group of ranks is made of."""
