@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import threading
 
 import pytest
 from letter_env import Letters
@@ -14,7 +15,7 @@ from rollart.models.tiny import build_tiny
 from rollart.models.tokenizer import load_tokenizer
 from rollart.observe.replay import replay
 from rollart.observe.trackers import read_rows
-from rollart.pipelines.agentic import train
+from rollart.pipelines.agentic import TrainingRun, train
 from rollart.training.trainer import TorchTrainer
 
 KEPT = ("run.steps=4", "run.checkpoint_every=2", "run.keep_checkpoints=9")
@@ -88,12 +89,19 @@ def test_an_older_checkpoint_that_is_refused_costs_nothing_that_came_after_it(sm
 def test_an_interrupt_while_the_last_checkpoint_is_written_does_not_cost_it(
     small, runs, monkeypatch, capfd
 ):
-    save = TorchTrainer.save
+    save, interrupt, noticed = TorchTrainer.save, TrainingRun._interrupt, threading.Event()
+
+    def note(self, main, number):
+        interrupt(self, main, number)
+        noticed.set()
 
     def interrupted(self, directory):
-        os.kill(os.getpid(), signal.SIGINT)
+        if not noticed.is_set():  # a second signal could reach the run of the next test
+            os.kill(os.getpid(), signal.SIGINT)
+            assert noticed.wait(60)
         save(self, directory)
 
+    monkeypatch.setattr(TrainingRun, "_interrupt", note)
     monkeypatch.setattr(TorchTrainer, "save", interrupted)
     assert train(small("saving", "weights.store='memory'")) == 130
     assert [path.name for path in checkpoints(runs / "saving" / "checkpoints")] == ["step-000002"]

@@ -45,13 +45,15 @@ async def evaluate_without_engines(config, model, directory, warnings):
 def outlive_engines(tmp_path):
     file = tmp_path / "config.toml"
     file.write_text(WITHOUT_POOLS)
-    overrides = ["ray.address='auto'", "weights.store='ray'", "weights.wait_s=60"]
+    overrides = ["ray.address='auto'", "weights.store='ray'", "weights.wait_s=10"]
     config = load_config(file, [*overrides, f"model.cache='{tmp_path}'"])
     add_import_paths(config)
     model = prepare_model(config, lambda _text: None)
     warnings = []
     with (
         patch.object(ray_deployment, "connected", lambda _address: nullcontext()),  # it is already
+        # A call that is under way when the engine stops waits so long.
+        patch.object(ray_deployment, "_ANSWER_S", 20.0),
         patch.object(engine_supervisor, "_WATCH_S", 0.2),
     ):
         asyncio.run(evaluate_without_engines(config, model, tmp_path, warnings))
