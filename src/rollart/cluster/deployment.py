@@ -33,11 +33,10 @@ from rollart.ports import Generator, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
-from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.engine_client import EngineClient, ResidentPolicies
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.rollout.evaluation import Evaluator
-from rollart.rollout.resident import ResidentPolicies
 from rollart.seeds import derive_seed
 from rollart.serialization.codec import describe_fault
 from rollart.training.distributed.ranks import RankGroup, RankPlan, rank_of

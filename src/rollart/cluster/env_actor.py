@@ -28,10 +28,9 @@ from rollart.events import Event, Launch
 from rollart.pipelines.run_record import make_setups, task_streams
 from rollart.ports import Array, Handle, Renderer
 from rollart.rollout.barrier import barrier_for
-from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.engine_client import EngineClient, ResidentPolicies
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends, EnvWorker
-from rollart.rollout.resident import ResidentPolicies
 from rollart.types import EngineId, Trajectory, TrajectoryId, Version
 from rollart.weights.prefetch import Source, open_source
 from rollart.weights.store import open_store

@@ -44,11 +44,10 @@ from rollart.ports import Generator, WeightStore
 from rollart.rollout.barrier import NoBarrier
 from rollart.rollout.buffer import Buffer
 from rollart.rollout.controller import Controller, Rollout
-from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.engine_client import EngineClient, ResidentPolicies
 from rollart.rollout.env_manager import Access, Setup
 from rollart.rollout.env_worker import Ends
 from rollart.rollout.evaluation import Evaluator
-from rollart.rollout.resident import ResidentPolicies
 from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, Version
 from rollart.weights.prefetch import Direct

@@ -24,11 +24,10 @@ from rollart.errors import EnvError, InvariantError, UserError, describe_error
 from rollart.inference.driver import RequestError
 from rollart.ports import Env, Player, Renderer
 from rollart.rollout.barrier import Barrier
-from rollart.rollout.engine_client import EngineClient
+from rollart.rollout.engine_client import EngineClient, ResidentPolicies
 from rollart.rollout.env_contract import AttemptError, where_raised
 from rollart.rollout.env_slot import EnvSlot, Timeouts
 from rollart.rollout.players.token_turns import TurnPlayer
-from rollart.rollout.resident import ResidentPolicies
 from rollart.types import (
     AttemptSpec,
     Completion,
