@@ -139,6 +139,11 @@ def known_names(kind: Kind) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*BUILT_IN[kind], *installed)))
 
 
+def added_commands() -> dict[str, str]:
+    """Return the commands that installed packages add, and the module of each."""
+    return {entry.name: entry.value for entry in entry_points(group="rollart.commands")}
+
+
 def _installed(kind: Kind) -> Iterable[EntryPoint]:
     """Return the entry points of a kind."""
     return entry_points(group="rollart.policies" if kind == "policy" else f"rollart.{kind}s")

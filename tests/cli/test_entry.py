@@ -143,7 +143,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (["train", QUICKSTART, "tasks.lake.env=pond"], "tasks.lake.env = 'pond': "),
         (["train", QUICKSTART, "tasks.lake.options.sise=4"], "tasks.lake.options.sise = 4: "),
         (["train", QUICKSTART, "tasks.lake.parser=os:nope"], "os has no function nope"),
-        (["train", QUICKSTART, "tasks.lake.parser=nope:f"], "no module nope; put it next to"),
+        (["train", QUICKSTART, "tasks.lake.parser=nope:f"], "no module nope here or installed"),
         (["train", "--resume", "no-such-run"], "--resume no-such-run: no such directory"),
         (["train", "--resume", str(ROOT)], "holds no config.toml, so it is not a run's directory"),
         (["eval", "no-such-run"], "no-such-run: no such run or checkpoint"),

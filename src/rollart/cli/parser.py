@@ -2,7 +2,9 @@
 
 A command NAME is declared and run by one module of this package: `add_NAME(parser)` declares its
 arguments, `run_NAME(arguments)` runs it. Only the module of the command that was typed is imported,
-so that `rollart --help` and a mistyped command answer at once, whatever the commands import.
+so that `rollart --help` and a mistyped command answer at once, whatever the commands import. An
+installed package adds a command by an entry point of the group `rollart.commands`: its name is the
+command, its value the module.
 """
 
 import argparse
@@ -12,13 +14,14 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cache
 from types import ModuleType
 from typing import NoReturn
 
 from rollart import __version__
 from rollart.cli.output import BOLD, paint
 from rollart.errors import UserError
-from rollart.plugins import COMMAND_PACKAGE
+from rollart.plugins import COMMAND_PACKAGE, added_commands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +39,7 @@ class CommandInfo:
     summary: str
     """What it does, in a few words."""
     module: str
-    """The module of this package that declares its arguments and runs it."""
+    """The module that declares its arguments and runs it, in this package unless it has a dot."""
 
 
 def _info(usage: str, summary: str, module: str = "") -> CommandInfo:
@@ -97,7 +100,7 @@ class TopParser(Parser):
 
     def format_help(self) -> str:
         """Return the help page."""
-        table = "\n".join(f"  {each.usage:<31}  {each.summary}" for each in COMMANDS.values())
+        table = "\n".join(f"  {each.usage:<31}  {each.summary}" for each in all_commands().values())
         words = ("usage", "start", "commands", "options")
         return _HELP.format(table=table, **{word: paint(word, BOLD) for word in words})
 
@@ -141,16 +144,28 @@ def _build(chosen: str) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(
         dest="command", required=True, parser_class=Parser, metavar="COMMAND"
     )
-    for name in COMMANDS:
+    # Looking for installed packages takes a while: not for a command of our own.
+    for name in COMMANDS if chosen in COMMANDS else all_commands():
         command = commands.add_parser(name)
         if name == chosen:
             getattr(_load(name), f"add_{name}")(command)
     return parser
 
 
+@cache
+def all_commands() -> Mapping[str, CommandInfo]:
+    """Return every command by its name: those of this package, then those of installed ones."""
+    added = {
+        name: CommandInfo(usage=f"{name} ...", summary=f"see rollart {name} --help", module=module)
+        for name, module in added_commands().items()
+    }
+    return {**COMMANDS, **{name: info for name, info in added.items() if name not in COMMANDS}}
+
+
 def _load(name: str) -> ModuleType:
     """Import the module of a command."""
-    return importlib.import_module(f"{COMMAND_PACKAGE}.{COMMANDS[name].module}")
+    module = (COMMANDS.get(name) or all_commands()[name]).module
+    return importlib.import_module(module if "." in module else f"{COMMAND_PACKAGE}.{module}")
 
 
 def _reword(message: str) -> str:
