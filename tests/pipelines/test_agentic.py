@@ -328,7 +328,9 @@ def test_training_hardware_serves_between_steps(mode, small, runs):
 
 
 def test_a_cluster_that_is_not_there_is_told_before_anything_is_made(small, runs, monkeypatch):
-    monkeypatch.setattr("rollart.pipelines.agentic.prepare_model", lambda *_: pytest.fail("made"))
+    monkeypatch.setattr(
+        "rollart.pipelines.start_model.prepare_model", lambda *_: pytest.fail("made")
+    )
     with pytest.raises(UserError, match="no Ray cluster could be joined"):
         train(small("nowhere", "ray.address=127.0.0.1:1"))
     assert not (runs / "nowhere").exists()

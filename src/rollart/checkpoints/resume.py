@@ -67,13 +67,13 @@ _CONFIG = "config.json"
 Shapes = dict[str, list[int]]
 
 
-def load_newest(path: Path) -> Saved:
+def read_checkpoint(path: Path) -> Saved:
     """Read the checkpoint a user means; of a damaged one, say which older one is whole."""
     checkpoint = find_checkpoint(path)
     try:
         return read_whole(checkpoint)
     except DamagedError as error:
-        raise blame(checkpoint, str(error)) from error
+        raise damaged_error(checkpoint, str(error)) from error
 
 
 def read_whole(checkpoint: Path) -> Saved:
@@ -96,10 +96,10 @@ def check_model_files(checkpoint: Path) -> None:
     try:
         _check_model(checkpoint)
     except DamagedError as error:
-        raise blame(checkpoint, str(error)) from error
+        raise damaged_error(checkpoint, str(error)) from error
 
 
-def blame(checkpoint: Path, why: str) -> DamagedError:
+def damaged_error(checkpoint: Path, why: str) -> DamagedError:
     """Return the error of a damaged checkpoint: what is wrong with it, and what to do."""
     older = next((each for each in _before(checkpoint) if _is_whole(each)), None)
     if not checkpoint.exists():

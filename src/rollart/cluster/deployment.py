@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from rollart.checkpoints.resume import blame
+from rollart.checkpoints.resume import damaged_error
 from rollart.checkpoints.save import STATE, Saved
 from rollart.clock import SystemClock
 from rollart.cluster.local_host import EmbeddedHost, thread_env
@@ -191,7 +191,7 @@ def make_scheduler(config: Config, saved: Saved | None) -> Scheduler:
     try:
         return restore(rules, saved.scheduler, domain_of=domain_of)
     except (KeyError, TypeError, ValueError) as error:
-        raise blame(saved.directory, f"{STATE}: {describe_fault(error)}") from error
+        raise damaged_error(saved.directory, f"{STATE}: {describe_fault(error)}") from error
 
 
 def make_buffer(scheduler: Scheduler, saved: Saved | None) -> Buffer:

@@ -189,7 +189,7 @@ class Admission:
             whole, part = whole - 1, self.batching.groups_per_step
         self.iteration, self.iteration_complete = version + whole, part
 
-    def go_by(self, *, alpha: int, extra_groups: int) -> None:
+    def set_levels(self, *, alpha: int, extra_groups: int) -> None:
         """Open groups by these levels from now on."""
         self.staleness = replace(self.staleness, alpha=alpha)
         self.redundancy = replace(self.redundancy, extra_groups=extra_groups)

@@ -149,7 +149,7 @@ class Scheduler:
         if isinstance(event, TrajectoryBorn) and not self._out:
             return self._out  # a birth that drops nothing makes room for nothing
         self._train(now)
-        may_idle = self.ending is not None or self._is_spent
+        may_idle = self.ending is not None or self._serves_too_old
         self._out += self.weights.sync(may_idle=may_idle, now=now)
         if self.ending is None:
             self._hedge(now)
@@ -211,7 +211,9 @@ class Scheduler:
         self._end_when_trained()
 
     def _fill(self, now: float) -> None:
-        if self.rules.mode.update == "idle" and (self.weights.syncer.active or self._is_spent):
+        if self.rules.mode.update == "idle" and (
+            self.weights.syncer.active or self._serves_too_old
+        ):
             return
         attempts = self.attempts
         while attempts.has_queued() or self._may_open():
@@ -224,7 +226,7 @@ class Scheduler:
             self._out.append(attempts.launch(slot, now))
 
     @property
-    def _is_spent(self) -> bool:
+    def _serves_too_old(self) -> bool:
         """Whether what is served has become too old to begin anything with."""
         return not self.is_fresh(self.served)
 
@@ -293,7 +295,7 @@ class Scheduler:
             return
         levels = self.adapter.note(now, event, self._out)
         if levels is not None:
-            self.groups.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
+            self.groups.admission.set_levels(alpha=levels.alpha, extra_groups=levels.extra_groups)
             self._out.append(levels)
 
     @property

@@ -116,7 +116,7 @@ def restore(
     groups.filtered = record["filtered"]
     groups.dispatcher.restore(record["dispatch"])
     levels = scheduler.adapter.restore(record["adapting"])
-    groups.admission.go_by(alpha=levels.alpha, extra_groups=levels.extra_groups)
+    groups.admission.set_levels(alpha=levels.alpha, extra_groups=levels.extra_groups)
     for saved in record["groups"]:
         group = _restore_group(saved, domain_of)
         groups.restore(group)

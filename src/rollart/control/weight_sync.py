@@ -75,7 +75,7 @@ class Syncer:
         self._loading.discard(engine)
         if engine in self._waiting:
             self._waiting.remove(engine)
-        return [*self._go_on(), *self._reach(newest)]
+        return [*self._continue_sync(), *self._admit_waiting(newest)]
 
     @property
     def active(self) -> bool:
@@ -112,7 +112,7 @@ class Syncer:
         if not self._behind:
             self._note_served()
         self._loading.discard(engine)
-        return [Resume(engine=engine), *self._go_on(), *self._reach(newest)]
+        return [Resume(engine=engine), *self._continue_sync(), *self._admit_waiting(newest)]
 
     def check(self) -> None:
         """Assert that the protocol's state is whole."""
@@ -138,7 +138,7 @@ class Syncer:
         self._note_served()
         return [Admit(engine=engine)]
 
-    def _reach(self, newest: Version) -> list[Command]:
+    def _admit_waiting(self, newest: Version) -> list[Command]:
         """Take in those that waited for the others, as far as these have come."""
         waited, self._ahead = self._ahead, {}
         return [
@@ -147,7 +147,7 @@ class Syncer:
             for command in self._catch_up(engine, version, newest=newest)
         ]
 
-    def _go_on(self) -> list[Command]:
+    def _continue_sync(self) -> list[Command]:
         """Suspend the next engines in turn, or end when all have loaded."""
         if self._loading:
             return []

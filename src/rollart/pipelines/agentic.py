@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-from rollart.checkpoints.resume import blame, check_fits_checkpoint, load_newest
+from rollart.checkpoints.resume import check_fits_checkpoint, damaged_error, read_checkpoint
 from rollart.checkpoints.save import Checkpointer, Saved, checkpoints, save_and_raise, told_first
 from rollart.clock import SystemClock
 from rollart.cluster.deployment import Deployment, make_buffer, make_scheduler, open_embedded
@@ -337,7 +337,7 @@ def _train(
     begun: Callable[[TrainingRun], None],
 ) -> int:
     clock = SystemClock()
-    saved = None if resume is None else load_newest(resume)
+    saved = None if resume is None else read_checkpoint(resume)
     # What cannot run is said before anything is made, and before an earlier run is moved aside.
     if saved is not None:
         check_fits_checkpoint(config, saved)
@@ -384,7 +384,7 @@ def _train(
         with contextlib.suppress(StorageError):  # a full disk was reported already
             recorder.close()
         if isinstance(error, DamagedError) and saved is not None:
-            raise blame(saved.directory, str(error)) from error
+            raise damaged_error(saved.directory, str(error)) from error
         raise
     recorder.close()
     return code

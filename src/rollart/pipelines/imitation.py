@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any
 
 from rollart.atomic_files import write_summary
-from rollart.checkpoints.resume import load_newest
+from rollart.checkpoints.resume import read_checkpoint
 from rollart.checkpoints.save import Saved, set_aside_later, write_checkpoint
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
@@ -171,7 +171,7 @@ def train(
         fix = "imitation runs in this process: leave it out"
         raise ConfigError("ray.address", config.ray.address, fix)
     with lock_directory(config.run.path) as lock:
-        saved = None if resume is None else load_newest(resume)
+        saved = None if resume is None else read_checkpoint(resume)
         policy = open_policy(config)
         learner = policy.learner()
         run = ImitationRun(config=config, directory=config.run.path, learner=learner)

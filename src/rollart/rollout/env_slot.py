@@ -73,14 +73,14 @@ class EnvSlot:
         """The thread of a synchronous environment."""
         self._home: LoopThread | None = None
         """The loop an asynchronous environment began on: what it holds belongs there."""
-        self._doomed: set[asyncio.Task[None]] = set()
+        self._closing_unawaited: set[asyncio.Task[None]] = set()
         """Environments that close after a call that may never return."""
         self.closing: set[asyncio.Task[None]] = set()
         """Environments that can be expected to close."""
 
     async def open(self, kind: str, make: Callable[[int], Env], *, timeout_s: float) -> None:
         """Have an environment of this kind; the one of the attempt before if it is fit."""
-        if self._env is not None and self._kind == kind and not self._is_homeless:
+        if self._env is not None and self._kind == kind and not self._loop_was_replaced:
             return
         self.close()
         self._kind = kind
@@ -142,11 +142,11 @@ class EnvSlot:
 
     def _abandon(self) -> None:
         """Close the environment too, but expect nothing: the call it is in may never return."""
-        self._part_with_env(self._doomed)
+        self._part_with_env(self._closing_unawaited)
 
     def _part_with_env(self, tasks: "set[asyncio.Task[None]]") -> None:
         env, thread, home = self._env, self._thread, self._home
-        tasks = self._doomed if self._is_homeless else tasks
+        tasks = self._closing_unawaited if self._loop_was_replaced else tasks
         self._env = self._thread = self._home = None
         if hasattr(env, "close"):
             self._begin_close(env, tasks, thread=thread, home=home)
@@ -185,16 +185,16 @@ class EnvSlot:
     def _close_late(self, env: Any) -> None:
         """Close an environment that was made when nobody waited for it any more."""
         if hasattr(env, "close"):
-            self._begin_close(env, self._doomed)
+            self._begin_close(env, self._closing_unawaited)
 
     @property
-    def _is_homeless(self) -> bool:
+    def _loop_was_replaced(self) -> bool:
         """Whether the loop of the environment was replaced: it can only be closed there."""
         return self._home is not None and self._home.is_replaced
 
     async def _call(self, run: Callable[[], object], timeout_s: float, what: str) -> object:
         """Run a call where its environment belongs."""
-        if self._is_homeless:
+        if self._loop_was_replaced:
             raise self._failed(what, HeldUpError(), timeout_s)
         if self._is_inline:
             try:
@@ -210,7 +210,7 @@ class EnvSlot:
         # A plain method may return an awaitable: a wrapper around an asynchronous environment.
         if self._is_inline:
             return await self._result(_begin_inline(value), timeout_s, what)
-        if self._is_homeless:
+        if self._loop_was_replaced:
             if inspect.iscoroutine(value):
                 value.close()
             raise self._failed(what, HeldUpError(), timeout_s)
