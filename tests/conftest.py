@@ -18,6 +18,11 @@ os.environ.setdefault("RAY_worker_niceness", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "token")
 os.environ.setdefault("RAY_AUTH_TOKEN", token_hex(32))
 
+# A suite started in the background inherits that SIGINT is ignored; tests send it to themselves and
+# to their children, which inherit it again.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
 pytest_plugins = ["small_runs", "checkpoints"]
 
 ON_RAY = "tests/cluster/test_ray_"
