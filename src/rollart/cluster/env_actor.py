@@ -11,6 +11,7 @@ tokenizer and no model and loads no torch, because attempts wait for its process
 """
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -234,6 +235,8 @@ class EnvActor(EnvServer):
         policies = ResidentPolicies(
             policy, model=Path(weights), version=Version(version), fetch=fetch
         )
+        gc.collect()
+        gc.freeze()  # what start-up made lives as long as the process: not worth looking at again
         super().__init__(
             lambda ends: _make_worker(
                 settings, setups, renderer=renderer, policies=policies, ends=ends

@@ -15,8 +15,7 @@ busy when its attempt is cancelled is abandoned, not awaited.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
@@ -143,8 +142,10 @@ class EnvManager:
 
     async def reset(self) -> tuple[Any, dict[str, Json]]:
         """Start the episode: return the first observation and the environment's info."""
-        with self._noting_failures():
+        try:
             return await self._reset()
+        except Exception as error:
+            raise self._noted(error) from error.__cause__
 
     async def policy(self) -> ResidentPolicy:
         """Return the policy of this process, with the weights that engines serve now."""
@@ -159,27 +160,29 @@ class EnvManager:
             stop=(),
             seed=spec.seed,
         )
-        completion = await self._ask(asked)
-        with self._noting_failures():
+        completion = await self.complete(asked, is_action=False)
+        try:
             return await policies.at(completion.versions[0])
+        except Exception as error:
+            raise self._noted(error) from error.__cause__
 
-    async def complete(self, request: Request) -> Completion:
+    async def complete(self, request: Request, *, is_action: bool = True) -> Completion:
         """Have an engine complete a request."""
         self._check_request(request)
-        completion = await self._ask(request)
-        self.note_action(completion.versions[0], cost=len(completion.tokens))
-        return completion
-
-    async def _ask(self, request: Request) -> Completion:
         access = self._access
         self._is_asking = True
         try:
-            with self._noting_failures():
-                await access.barrier.arrive(self._spec.id)
-                completion = await access.engines.complete(request)
+            await access.barrier.arrive(self._spec.id)
+            completion = await access.engines.complete(request)
+        except RequestError as error:
+            raise self._fail("engine", error) from error
+        except Exception as error:
+            raise self._noted(error) from error.__cause__
         finally:
             self._is_asking = False
         self.served[access.engines.home(request.session)] += 1
+        if is_action:
+            self.note_action(completion.versions[0], cost=len(completion.tokens))
         return completion
 
     async def parse(self, text: str) -> str:
@@ -187,17 +190,21 @@ class EnvManager:
         parse = self._setup.parse
         if parse is None:
             return text.strip()
-        with self._noting_failures():
+        try:
             return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
+        except Exception as error:
+            raise self._noted(error) from error.__cause__
 
     async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
         if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
             await asyncio.Event().wait()
-        with self._noting_failures():
+        try:
             await self._access.barrier.arrive(self._spec.id)
             return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
+        except Exception as error:
+            raise self._noted(error) from error.__cause__
 
     def note_action(self, version: Version, *, cost: int) -> None:
         """Count an action of the policy; `complete` does this by itself."""
@@ -254,16 +261,10 @@ class EnvManager:
             self._spec = replace(self._spec, task=task)
         return observation, info
 
-    @contextmanager
-    def _noting_failures(self) -> Generator[None]:
-        """Note what is raised below the player; make data of what fails this attempt alone."""
-        try:
-            yield
-        except RequestError as error:
-            raise self._fail("engine", error) from error
-        except Exception as error:
-            self._failures.append(error)
-            raise
+    def _noted(self, error: Exception) -> Exception:
+        """Note what was raised below the player, and return it."""
+        self._failures.append(error)
+        return error
 
     def _fail(self, kind: FailureKind, problem: object) -> AttemptError:
         failure = AttemptError(kind, f"{self._task_name}: {problem}")

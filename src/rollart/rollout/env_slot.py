@@ -69,6 +69,8 @@ class EnvSlot:
         self._kind = ""
         self._env: Env | None = None
         self._is_inline = False
+        self._check_reset: Callable[[object], Any] = check_reset
+        self._check_step: Callable[[object], Any] = check_step
         self._thread: EnvThread | None = None
         """The thread of a synchronous environment."""
         self._home: LoopThread | None = None
@@ -95,6 +97,9 @@ class EnvSlot:
         call = thread.submit(run, unwanted=self._close_late)
         self._env = await self._result(call, timeout_s, "opening it")
         self._is_inline = _is_inline(self._env)
+        arrays = gives_arrays(self._env)
+        self._check_reset = partial(check_reset, arrays=arrays) if arrays else check_reset
+        self._check_step = partial(check_step, arrays=arrays) if arrays else check_step
         if not _keeps_thread(self._env):
             self._thread = None
 
@@ -104,15 +109,13 @@ class EnvSlot:
         """Start an episode."""
         env = cast("Env", self._env)
         value = await self._call(lambda: env.reset(seed, payload), timeout_s, "reset")
-        return self._checked(partial(check_reset, arrays=gives_arrays(env)), value)
+        return self._checked(self._check_reset, value)
 
     async def step(self, action: Any, *, timeout_s: float) -> StepOutcome:
         """Apply an action."""
         env = cast("Env", self._env)
         value = await self._call(lambda: env.step(action), timeout_s, "step")
-        observation, reward, terminated, truncated, info = self._checked(
-            partial(check_step, arrays=gives_arrays(env)), value
-        )
+        observation, reward, terminated, truncated, info = self._checked(self._check_step, value)
         success = info.get("success")
         return StepOutcome(
             observation=observation,
