@@ -98,8 +98,11 @@ def difference_errors(
     return errors
 
 
+def error_table() -> str:
+    """Return `difference_errors` as a table in Markdown."""
+    rows = [f"| {width:g} | {error:.1e} |" for width, error in difference_errors().items()]
+    return "\n".join(("| epsilon | relative error |", "|---|---|", *rows, ""))
+
+
 if __name__ == "__main__":
-    torch.set_num_threads(1)
-    sys.stdout.write("| epsilon | relative error |\n|---|---|\n")
-    for width, error in difference_errors().items():
-        sys.stdout.write(f"| {width:g} | {error:.1e} |\n")
+    sys.stdout.write(error_table())

@@ -34,7 +34,7 @@ def dispersive_loss(features: Tensor, temperature: Tensor | float) -> Tensor:
 
     Example:
         Features 0, 1 and 2 have d = 0.25 (twice) and 1: with τ = 1 the loss is
-        log((3 + 4 e^-0.25 + 2 e^-1) / 9) = -0.2688.
+        log((3 + 4 e^-0.25 + 2 e^-1) / 9) = -0.2728.
 
     """
     squares = features.square().sum(dim=1)
