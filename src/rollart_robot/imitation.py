@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn.utils import clip_grad_norm_
 
 from rollart.errors import ConfigError
 from rollart_robot.options import ImitationOptions, PolicyOptions
@@ -161,6 +162,7 @@ class ImitationTrainer:
             lr=options.learning_rate,
             betas=options.betas,
             weight_decay=options.weight_decay,
+            fused=True,
         )
 
     def step(self) -> dict[str, float]:
@@ -177,6 +179,8 @@ class ImitationTrainer:
             raise ConfigError("imitation.learning_rate", self.options.learning_rate, fix)
         self._optimizer.zero_grad()
         losses["loss"].backward()
+        if self.options.max_grad_norm:
+            clip_grad_norm_(self._parameters, self.options.max_grad_norm)
         self._optimizer.step()
         self._update_average()
         self.steps_done += 1

@@ -173,6 +173,9 @@ class ImitationOptions:
     """AdamW's decay rates of the first and second moment."""
     weight_decay: Annotated[float, Finite(), AtLeast(0)] = 1e-6
     """AdamW's decoupled decay."""
+    max_grad_norm: Annotated[float, Finite(), AtLeast(0)] = 1.0
+    """Gradients are scaled down to this global norm; 0 leaves them alone. The slope of `log`
+    alignment has no bound, so a few opposite directions can dominate a step."""
     ema_power: Annotated[float, Finite(), MoreThan(0)] = 0.75
     """After k updates the average keeps 1 - (1 + k)^-ema_power of itself."""
     ema_limit: Annotated[float, Between(0, 1, without="high")] = 0.9999

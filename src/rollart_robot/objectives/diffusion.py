@@ -29,7 +29,7 @@ def signal_shares(steps: int) -> tuple[float, ...]:
 
     Example:
         >>> [round(share, 4) for share in signal_shares(100)[::33]]
-        [0.9994, 0.7315, 0.2405, 0.0]
+        [0.9994, 0.7337, 0.242, 0.0]
 
     """
 
