@@ -111,7 +111,6 @@ def test_a_resumed_training_continues_to_the_bit(objective):
         first.step()
     saved = pickle.dumps(first.state())
     first.step()
-    resumed = ImitationTrainer(options, QUICK, random_episodes(seed=1))
     resumed = ImitationTrainer(options, QUICK, episodes)
     resumed.load_state(pickle.loads(saved))
     assert resumed.steps_done == 4

@@ -37,15 +37,16 @@ def batch(count: int = 6, *, points: bool = False) -> Batch:
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("network", ["state", "points"])
 def test_a_policy_acts_for_many_environments_at_once_as_for_each_alone(objective, network):
-    policy = made(objective=objective, network=network)
-    given, noise = batch(points=network == "points"), torch.randn(6, 4, 2)
-    together = policy.act(given.states, noise, given.points)
+    policy = made(objective=objective, network=network).double()
+    given, noise = batch(points=network == "points"), torch.randn(6, 4, 2).double()
+    states = given.states.double()
+    points = None if given.points is None else given.points.double()
+    together = policy.act(states, noise, points)
     assert together.shape == (6, 4, 2)
     for row in range(6):
         one = slice(row, row + 1)
-        points = None if given.points is None else given.points[one]
-        alone = policy.act(given.states[one], noise[one], points)
-        assert torch.allclose(alone, together[one], atol=1e-4)
+        alone = policy.act(states[one], noise[one], None if points is None else points[one])
+        assert torch.allclose(alone, together[one], atol=1e-9)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
@@ -56,7 +57,9 @@ def test_the_same_noise_gives_the_same_action_and_other_noise_another(objective)
     assert not torch.allclose(policy.act(states, noise + 1), policy.act(states, noise))
 
 
-@pytest.mark.parametrize(("objective", "evaluations"), zip(OBJECTIVES, (1, 1, 1, 10), strict=True))
+@pytest.mark.parametrize(
+    ("objective", "evaluations"), [("omp", 1), ("mp1", 1), ("flowpolicy", 1), ("diffusion", 10)]
+)
 def test_one_evaluation_is_enough_except_for_diffusion(objective, evaluations: int):
     policy = made(objective=objective)
     calls = []
