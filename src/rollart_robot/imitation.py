@@ -16,15 +16,12 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from rollart.errors import ConfigError
 from rollart_robot.options import ImitationOptions, PolicyOptions
-from rollart_robot.policy import Batch, Policy
-
-Floats = NDArray[np.floating]
+from rollart_robot.policy import Batch, Floats, Policy
 
 
 class EpisodeArrays(Protocol):

@@ -20,6 +20,8 @@ from rollart_robot.objectives import make_objective
 from rollart_robot.objectives.terms import dispersive_loss
 from rollart_robot.options import PolicyOptions
 
+Floats = NDArray[np.floating]
+
 _TEMPERATURE_FACTOR = 10.0
 """A learned temperature stays within this factor of its start: its loss alone has no minimum."""
 
@@ -62,15 +64,14 @@ class Policy(nn.Module):
         self.encoder, self.network = make_networks(
             options, state_size=state_size, action_size=action_size
         )
-        self.log_temperature = nn.Parameter(
-            torch.tensor(math.log(options.temperature)), requires_grad=options.learned_temperature
-        )
+        start = torch.tensor(math.log(options.temperature))
+        self.log_temperature = nn.Parameter(start) if options.learned_temperature else None
 
     def fit_normalizers(
         self,
-        states: Sequence[NDArray[np.floating]],
-        actions: Sequence[NDArray[np.floating]],
-        points: Sequence[NDArray[np.floating]] = (),
+        states: Sequence[Floats],
+        actions: Sequence[Floats],
+        points: Sequence[Floats] = (),
     ) -> None:
         """Take the ranges of the demonstrations' arrays, one per episode."""
         self.states.fit(states)
@@ -86,17 +87,27 @@ class Policy(nn.Module):
         with torch.inference_mode():
             return self.actions.restore(self.mean(states, noise, points))
 
+    def act_on(
+        self, states: Floats, noise: Floats, points: Floats | None = None
+    ) -> NDArray[np.float32]:
+        """Return what `act` returns, for arrays: what environments have."""
+        cloud = None if points is None else torch.as_tensor(points, dtype=torch.float32)
+        seen = torch.as_tensor(states, dtype=torch.float32)
+        return self.act(seen, torch.as_tensor(noise, dtype=torch.float32), cloud).numpy()
+
     def mean(self, states: Tensor, noise: Tensor, points: Tensor | None = None) -> Tensor:
         """Return actions [B, H, A] in normalised units, with a gradient."""
         return self.objective.sample(self.network, noise, self.condition(states, points))
 
     def condition(self, states: Tensor, points: Tensor | None = None) -> Tensor:
-        """Return what the network is told of the observations, [B, C]."""
+        """Return what the network sees of the observations, [B, C]."""
         cloud = self.points(points) if points is not None else None
         return self.encoder(self.states(states), cloud)
 
-    def temperature(self) -> Tensor:
+    def temperature(self) -> Tensor | float:
         """Return the dispersive loss's temperature."""
+        if self.log_temperature is None:
+            return self.options.temperature
         middle, reach = math.log(self.options.temperature), math.log(_TEMPERATURE_FACTOR)
         return self.log_temperature.clamp(middle - reach, middle + reach).exp()
 

@@ -166,11 +166,9 @@ def test_a_loss_that_is_not_finite_ends_training_with_a_fix():
         trainer.step()
 
 
-def sampled(objective, modes: np.ndarray, *, steps: int) -> np.ndarray:
+def sampled(modes: np.ndarray, *, steps: int, **options) -> np.ndarray:
     """Return the share of samples near each mode, after training on draws around them."""
-    policy = PolicyOptions(
-        objective=objective, horizon=1, execute=1, observation_steps=1, width=128
-    )
+    policy = PolicyOptions(horizon=1, execute=1, observation_steps=1, width=128, **options)
     options = ImitationOptions(steps=steps, warmup_steps=20, learning_rate=2e-3)
     trainer = ImitationTrainer(policy, options, [draws_around(modes)])
     while trainer.steps_done < steps:
@@ -181,16 +179,24 @@ def sampled(objective, modes: np.ndarray, *, steps: int) -> np.ndarray:
     return (distances < 0.3).mean(axis=0)
 
 
-@pytest.mark.parametrize(("objective", "steps"), [("omp", 500), ("mp1", 400), ("diffusion", 300)])
-def test_samples_of_a_mixture_have_its_modes(objective, steps: int):
-    shares = sampled(objective, np.array([[-0.7, -0.7], [0.7, 0.7]]), steps=steps)
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ({"objective": "omp"}, 500),
+        # As exact as the default jvp here, in half the time.
+        ({"objective": "mp1", "derivative": "dde"}, 500),
+        ({"objective": "diffusion"}, 300),
+    ],
+)
+def test_samples_of_a_mixture_have_its_modes(options: dict, steps: int):
+    shares = sampled(np.array([[-0.7, -0.7], [0.7, 0.7]]), steps=steps, **options)
     assert shares.sum() >= 0.7
     assert shares.min() >= 0.25
 
 
 def test_flowpolicy_samples_a_single_mode():
     """Of two modes it finds the mean: its loss compares points of one straight line only."""
-    assert sampled("flowpolicy", np.array([[0.5, 0.2]]), steps=300) >= 0.9
+    assert sampled(np.array([[0.5, 0.2]]), steps=300, objective="flowpolicy") >= 0.9
 
 
 def test_a_policy_learns_actions_that_depend_on_the_state():
