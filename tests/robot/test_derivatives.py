@@ -6,10 +6,10 @@ from torch import Tensor
 
 from rollart_robot.derivatives import (
     central_difference,
-    difference_errors,
     double_backward,
     error_table,
     forward_derivative,
+    initial_errors,
 )
 from rollart_robot.networks import make_networks
 from rollart_robot.objectives.meanflow import MeanFlow
@@ -104,14 +104,13 @@ def test_the_exact_mean_velocity_is_where_the_loss_has_no_slope():
 @pytest.mark.parametrize("network", ["state", "points"])
 def test_the_difference_quotient_is_within_a_thousandth_of_the_exact_derivative(network):
     options = PolicyOptions(network=network)
-    errors = difference_errors((0.1, 0.01, options.epsilon), options=options)
+    errors = initial_errors(options, epsilons=(0.1, 0.01, options.epsilon))
     assert errors[options.epsilon] <= 1e-3
     assert errors[0.01] < errors[0.1]
 
 
 def test_the_difference_quotient_has_an_error_of_second_order():
-    options = PolicyOptions()
-    errors = difference_errors((0.2, 0.1), options=options)
+    errors = initial_errors(PolicyOptions(), epsilons=(0.2, 0.1))
     assert errors[0.2] / errors[0.1] == pytest.approx(4, rel=0.1)
 
 
