@@ -43,7 +43,7 @@ IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "thre
 BOTTOM = ("errors", "types", "events", "ports", "training_ports", "clock", "seeds", "plugins")
 """Modules at the bottom that need the standard library alone, like control."""
 HEAVY = ("torch", "transformers", "ray", "matplotlib", "tensorboardX")
-UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support"}
+UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support", "robot"}
 """Folders of tests that are not of the package."""
 AVOIDED = re.compile(
     r"\b(go on|goes on|going on|went on|gone|told|tell|tells|anew|mend|mended|be had|whoever|"
