@@ -37,7 +37,7 @@ IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "thre
 BOTTOM = ("errors", "types", "events", "ports", "training_ports", "clock", "seeds", "plugins")
 """Modules at the bottom that need the standard library alone, like control."""
 HEAVY = ("torch", "transformers", "ray", "matplotlib", "tensorboardX")
-UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support"}
+UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support", "robot"}
 """Folders of tests that are not of the package."""
 WHOLE = {
     "contract_suite",

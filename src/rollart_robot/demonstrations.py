@@ -120,8 +120,10 @@ def load_demonstrations(
     if not path.is_file():
         raise UserError(f"{path}: there is no such file of demonstrations")
     try:
-        found = _read_hdf5(path) if path.suffix.lower() in _HDF5 else _read_npz(path)
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        found = (
+            _read_hdf5(path) if path.suffix.lower() in _HDF5 else _from_rows(read_npz(path), path)
+        )
+    except (OSError, ValueError, KeyError) as error:
         fix = "it must be .npz without pickled objects, or HDF5 (.hdf5, .h5)"
         reason = describe_error(error)
         raise UserError(f"{path}: not a file of demonstrations ({reason}); {fix}") from error
@@ -220,9 +222,17 @@ def _write_npz(demonstrations: Demonstrations, content: io.BytesIO) -> None:
     np.savez_compressed(content, allow_pickle=False, **arrays)
 
 
-def _read_npz(path: Path) -> Demonstrations:
-    with np.load(path, allow_pickle=False) as arrays:
-        return _from_rows({key: arrays[key] for key in arrays.files}, path)
+def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Return the plain arrays of an `.npz`; ValueError if it is not one, or has other objects."""
+    try:
+        # Opened here: numpy leaves a file open that is not an archive after all.
+        with path.open("rb") as file:
+            found = np.load(file, allow_pickle=False)
+            if isinstance(found, np.ndarray):
+                raise ValueError("an array without a name: save it with numpy.savez")
+            return {key: found[key] for key in found.files}
+    except (OSError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(describe_error(error)) from error
 
 
 def _from_rows(given: Mapping[str, npt.NDArray[Any]], path: Path) -> Demonstrations:

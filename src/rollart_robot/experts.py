@@ -8,7 +8,6 @@ other task whose states and actions have the sizes of the file.
 Its resets come from the seeds of `reset_seeds("demonstrations", …)`, which no evaluation uses.
 """
 
-import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollart.errors import UserError, describe_error
-from rollart_robot.demonstrations import Demonstrations, Episode
+from rollart_robot.demonstrations import Demonstrations, Episode, read_npz
 from rollart_robot.envs import Floats, RobotEnv, make_env
 from rollart_robot.tasks import find_task, reset_seeds
 
@@ -121,9 +120,8 @@ def _read_arrays(path: Path) -> dict[str, npt.NDArray[np.float64]]:
     if not path.is_file():
         raise UserError(f"{path}: there is no such file of expert weights")
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {key: np.asarray(file[key], dtype=np.float64) for key in file.files}
-    except (OSError, EOFError, ValueError, AttributeError, zipfile.BadZipFile) as error:
+        arrays = {key: np.asarray(array, np.float64) for key, array in read_npz(path).items()}
+    except ValueError as error:
         raise _not_an_expert(path, describe_error(error)) from error
     bad = [key for key, array in arrays.items() if not np.isfinite(array).all()]
     if bad:

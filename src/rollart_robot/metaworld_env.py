@@ -32,6 +32,8 @@ from rollart_robot.cameras import Camera
 from rollart_robot.envs import Floats, Image, checked_action
 from rollart_robot.point_clouds import Workspace
 
+_mujoco: Any = mujoco
+"""Its functions are in compiled modules that a type checker cannot read."""
 _CAMERA = "corner4"
 """Where DP3 puts its camera."""
 _WORKSPACE = Workspace(low=(-0.6, 0.3, 0.005), high=(0.6, 0.985, 0.7))
@@ -74,7 +76,7 @@ class MetaWorldEnv:
         env = self._env
         for _ in range(2):
             env.np_random = np.random.default_rng(seed)
-            mujoco.mj_resetData(env.model, env.data)
+            _mujoco.mj_resetData(env.model, env.data)
             env.reset_model()
         self._steps = env.curr_path_length = 0
         # Meta-World keeps a frame from before the reset as the one a step earlier.
@@ -143,9 +145,8 @@ def _shared_model(kind: type[Any]) -> type[Any]:
 
     def initialize(self: Any) -> tuple[Any, Any]:
         if self.fullpath not in _MODELS:
-            _MODELS[self.fullpath] = super(shared, self)._initialize_simulation()[0]
+            _MODELS[self.fullpath] = kind._initialize_simulation(self)[0]
         model = copy.copy(_MODELS[self.fullpath])
-        return model, mujoco.MjData(model)
+        return model, _mujoco.MjData(model)
 
-    shared = type(kind.__name__, (kind,), {"_initialize_simulation": initialize})
-    return shared
+    return type(kind.__name__, (kind,), {"_initialize_simulation": initialize})
