@@ -21,6 +21,9 @@ import numpy.typing as npt
 from rollart.errors import EnvError, UserError
 from rollart_robot.envs import Floats, RobotEnv, make_env
 
+Watch = Callable[[int, RobotEnv, bool], None]
+"""Gets an episode's place among the seeds, its environment, and whether the episode is over."""
+
 
 class ChunkPolicy(Protocol):
     """Says what to do next in several environments at once.
@@ -99,12 +102,11 @@ def play_episodes(
     *,
     settings: PlaySettings | None = None,
     most_together: int = 50,
-    watch: Callable[[int, RobotEnv], None] | None = None,
+    watch: Watch | None = None,
 ) -> PlayResults:
     """Play one episode for each seed, at most so many at a time.
 
-    `watch` is called with an episode's place in `seeds` and its environment, after its reset and
-    after each step: to film it, for example.
+    `watch` is called after each reset and each step: to film the episodes, for example.
     """
     if not seeds:
         raise UserError("seeds: give at least one reset to play")
@@ -170,7 +172,7 @@ class _Slot:
         self,
         env: RobotEnv,
         settings: PlaySettings,
-        watch: Callable[[int, RobotEnv], None] | None,
+        watch: Watch | None,
     ) -> None:
         self.env = env
         self.index = -1
@@ -187,7 +189,7 @@ class _Slot:
         self._length, self._total, self._success = 0, 0.0, False
         self.states.clear()
         self.clouds.clear()
-        self._observe(self.env.reset(seed))
+        self._observe(self.env.reset(seed), is_last=False)
 
     def noise(self, shape: tuple[int, int]) -> Floats:
         """Draw the noise of the next chunk."""
@@ -197,23 +199,24 @@ class _Slot:
         """Act; return how the episode went if it is over."""
         for action in actions:
             state, reward, terminated, truncated, info = self.env.step(action)
-            self._observe(state)
             self._length += 1
             self._total += reward
             self._success = self._success or info["success"]
             is_won = self._success and self._settings.stop_at_success
-            if terminated or truncated or is_won:
+            is_last = terminated or truncated or is_won
+            self._observe(state, is_last=is_last)
+            if is_last:
                 return _Slot.Outcome(self._success, self._length, self._total)
         return None
 
-    def _observe(self, state: Floats) -> None:
+    def _observe(self, state: Floats, *, is_last: bool) -> None:
         settings = self._settings
         if settings.points:
             state = state[: self.env.robot_size]
             _push(self.clouds, self.env.points(settings.points))
         _push(self.states, state)
         if self._watch is not None:
-            self._watch(self.index, self.env)
+            self._watch(self.index, self.env, is_last)
 
 
 def _push(history: "deque[Floats]", value: Floats) -> None:

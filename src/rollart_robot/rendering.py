@@ -57,19 +57,13 @@ def record(
     """
     frames: list[list[Image]] = [[] for _ in seeds]
     steps = [0] * len(seeds)
-    latest: dict[int, Image] = {}
 
-    def watch(index: int, env: RobotEnv) -> None:
-        picture = env.render(*size)
-        latest[index] = picture
-        if steps[index] % every == 0:
-            frames[index].append(picture)
+    def watch(index: int, env: RobotEnv, is_last: bool) -> None:
+        if is_last or steps[index] % every == 0:
+            frames[index].append(env.render(*size))
         steps[index] += 1
 
     results = play_episodes(act, task, seeds, settings=settings, most_together=1, watch=watch)
-    for index, kept in enumerate(frames):
-        if (steps[index] - 1) % every:
-            kept.append(latest[index])
     return tuple(
         Recording(seed=seed, success=bool(success), length=int(length), frames=tuple(kept))
         for seed, success, length, kept in zip(

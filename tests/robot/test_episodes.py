@@ -74,13 +74,15 @@ def test_an_episode_may_continue_after_its_success():
 
 
 def test_every_state_can_be_watched():
-    steps = list[int]()
+    steps, ends = list[int](), list[int]()
 
-    def watch(index: int, env: RobotEnv) -> None:
+    def watch(index: int, env: RobotEnv, is_last: bool) -> None:
         steps.append(index)
+        ends.extend([index] if is_last else [])
 
     results = play_episodes(expert_chunks, "toy-reach", [7, 8], watch=watch)
     assert [steps.count(index) for index in (0, 1)] == (results.lengths + 1).tolist()
+    assert sorted(ends) == [0, 1]
 
 
 def test_chunks_of_a_wrong_shape_are_refused():

@@ -126,7 +126,8 @@ def test_points_come_with_the_robots_own_state():
 
 
 def test_a_film_of_the_robot_is_written(tmp_path: Path):
-    [recording] = record(lambda s, e: np.zeros_like(e), "reach", [3], size=(96, 72), every=50)
+    [recording] = record(lambda s, e: np.sign(e), "reach", [3], size=(96, 72), every=50)
+    assert not recording.success
     save_film(tmp_path / "play.gif", recording.frames)
     with Image.open(tmp_path / "play.gif") as film:
         assert (film.n_frames, film.size) == (5, (96, 72))
