@@ -108,7 +108,7 @@ def _open_renderer(model: Any, width: int, height: int) -> Any:
         # PyOpenGL and the drivers raise errors of many kinds; all mean that nothing can be drawn.
         raise UserError(
             f"this machine cannot draw a MuJoCo scene (MUJOCO_GL={platform or 'egl'}): "
-            f"{describe_error(error)}; install EGL (apt-get install libegl1 libgl1-mesa-dri) and "
+            f"{describe_error(error)}; install EGL (apt-get install libegl1 libgl1 libgl1-mesa-dri) and "
             "set MUJOCO_GL=egl, or install OSMesa (libosmesa6) and set MUJOCO_GL=osmesa; states "
             "need no drawing, only points and films do"
         ) from error

@@ -12,7 +12,9 @@ This module imports no simulator. `make_env` loads the one a task needs, and onl
 environment of another one is built.
 """
 
+import io
 from collections.abc import Mapping
+from contextlib import redirect_stderr
 from typing import Protocol
 
 import numpy as np
@@ -104,8 +106,9 @@ def make_env(task: str | RobotTask) -> RobotEnv:
 
                 return MetaWorldEnv(found.name)
             case "adroit":
-                from rollart_robot.adroit_env import AdroitEnv  # noqa: PLC0415
-
+                # On import it prints that its dense rewards are not those of another version.
+                with redirect_stderr(io.StringIO()):
+                    from rollart_robot.adroit_env import AdroitEnv  # noqa: PLC0415
                 return AdroitEnv(found.name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from ctypes.util import find_library
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from rollart_robot.rendering import record, save_film
 from rollart_robot.tasks import available_tasks, evaluation_seeds
 
 pytest.importorskip("metaworld")
+draws = pytest.mark.skipif(find_library("EGL") is None, reason="no EGL: apt-get install libegl1")
 
 
 @pytest.mark.parametrize("task", ["reach", "pick-place", "door-lock"])
@@ -99,6 +101,7 @@ def test_the_policy_plays_many_resets_with_one_evaluation_for_all():
     assert results.evaluations == -(-int(results.lengths.max()) // 3)
 
 
+@draws
 def test_a_scene_is_drawn_and_measured(tmp_path: Path):
     env = make_env("pick-place")
     state = env.reset(3)
@@ -118,6 +121,7 @@ def test_a_scene_is_drawn_and_measured(tmp_path: Path):
     env.close()
 
 
+@draws
 def test_points_come_with_the_robots_own_state():
     [episode] = collect("reach", 1, seed=0, points=64).episodes
     assert episode.points is not None
@@ -125,6 +129,7 @@ def test_points_come_with_the_robots_own_state():
     assert episode.states.shape == (len(episode), 4)
 
 
+@draws
 def test_a_film_of_the_robot_is_written(tmp_path: Path):
     [recording] = record(lambda s, e: np.sign(e), "reach", [3], size=(96, 72), every=50)
     assert not recording.success
