@@ -94,6 +94,13 @@ def _close_all() -> None:
         camera.close()
 
 
+class _Renderer(mujoco.Renderer):
+    """A renderer that can end though its beginning failed."""
+
+    _gl_context = None
+    _mjr_context = None
+
+
 def _open_renderer(model: Any, width: int, height: int) -> Any:
     model.vis.global_.offwidth = max(model.vis.global_.offwidth, width)
     model.vis.global_.offheight = max(model.vis.global_.offheight, height)
@@ -102,13 +109,14 @@ def _open_renderer(model: Any, width: int, height: int) -> Any:
         if platform in ("", "egl"):
             from mujoco import egl  # noqa: PLC0415 fails where EGL is missing
 
-            gl_context.GLContext = egl.GLContext
-        return mujoco.Renderer(model, height=height, width=width)
+            # The default is for a context that could not be made: without it, its end is an error.
+            gl_context.GLContext = type("EglContext", (egl.GLContext,), {"_context": None})
+        return _Renderer(model, height=height, width=width)
     except Exception as error:
         # PyOpenGL and the drivers raise errors of many kinds; all mean that nothing can be drawn.
         raise UserError(
             f"this machine cannot draw a MuJoCo scene (MUJOCO_GL={platform or 'egl'}): "
-            f"{describe_error(error)}; install EGL (apt-get install libegl1 libgl1 libgl1-mesa-dri) and "
-            "set MUJOCO_GL=egl, or install OSMesa (libosmesa6) and set MUJOCO_GL=osmesa; states "
-            "need no drawing, only points and films do"
+            f"{describe_error(error)}; install EGL (apt-get install libegl1 libgl1 "
+            "libgl1-mesa-dri) and set MUJOCO_GL=egl, or OSMesa (libosmesa6) and set "
+            "MUJOCO_GL=osmesa; states need no drawing, only points and films do"
         ) from error
