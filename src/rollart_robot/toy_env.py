@@ -17,9 +17,9 @@ from rollart_robot.envs import Floats, Image, checked_action
 _STEP = 0.08
 _RADIUS = 0.35
 """Of the disc; the point itself has no size."""
-_CLEARANCE = 0.08
+_CLEARANCE = 0.2
 """How far the expert stays away from the disc."""
-_REACH = 0.08
+_REACH = 0.1
 """Distance from the goal that is a success."""
 _MAX_STEPS = 60
 _EXTENT = 1.3

@@ -5,7 +5,7 @@ from rollart.errors import EnvError, UserError
 from rollart_robot.envs import RobotEnv
 from rollart_robot.episodes import PlaySettings, play_episodes
 from rollart_robot.tasks import evaluation_seeds
-from rollart_robot.toy_env import ToyExpert
+from rollart_robot.toy_env import ToyExpert, ToyReach
 
 
 def expert_chunks(states: np.ndarray, noise: np.ndarray, points: None = None) -> np.ndarray:
@@ -97,3 +97,19 @@ def test_more_actions_than_a_chunk_has_are_refused():
         PlaySettings(execute=4)
     with pytest.raises(UserError, match="seeds"):
         play_episodes(expert_chunks, "toy-reach", [])
+
+
+def test_a_policy_that_sees_points_gets_them_with_the_robots_own_state(monkeypatch):
+    class WithPoints(ToyReach):
+        def points(self, count: int = 512) -> np.ndarray:
+            return np.repeat([[*self._position, 0.0]], count, axis=0).astype(np.float32)
+
+    def act(states: np.ndarray, noise: np.ndarray, points: np.ndarray | None = None) -> np.ndarray:
+        assert points is not None
+        assert states.shape == (2, 2, 2)
+        assert points.shape == (2, 2, 8, 3)
+        assert points[:, :, 0, :2].tolist() == states.tolist()
+        return noise
+
+    monkeypatch.setattr("rollart_robot.episodes.make_env", lambda task: WithPoints())
+    play_episodes(act, "toy-reach", [7, 8], settings=PlaySettings(points=8))
