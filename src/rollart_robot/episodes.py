@@ -29,8 +29,9 @@ class ChunkPolicy(Protocol):
     """Says what to do next in several environments at once.
 
     Example:
-        >>> def act(states, noise, points=None):
-        ...     return policy.act(torch.from_numpy(states), torch.from_numpy(noise)).numpy()
+        >>> act = policy.act_on
+        >>> act(states, noise).shape  # [50, 2, 21], [50, 4, 4]
+        (50, 4, 4)
 
     """
 
