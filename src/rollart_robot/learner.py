@@ -5,18 +5,19 @@ weights being trained, the optimizer's moments and the generator, as safetensors
 """
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from rollart.errors import UserError
 from rollart_robot.demonstrations import load_demonstrations
 from rollart_robot.imitation import ImitationTrainer
-from rollart_robot.runtime import WEIGHTS, RobotPolicy, write_config
+from rollart_robot.runtime import WEIGHTS, RobotPolicy, read_tensors, write_config
 
 _REST, _RECORD = "optimizer.safetensors", "trainer.json"
 
@@ -63,7 +64,7 @@ class RobotLearner:
         """Restore what `save` wrote; return the steps made."""
         place = Path(directory)
         try:
-            rest, average = load_file(place / _REST), load_file(place / WEIGHTS)
+            rest, average = read_tensors(place / _REST), read_tensors(place / WEIGHTS)
             record = json.loads((place / _RECORD).read_text(encoding="utf-8"))
             self._trainer.load_state(self._read(rest, average, int(record["steps_done"])))
         except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -106,6 +107,4 @@ def _plain(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _warn(text: str) -> None:
-    import sys  # noqa: PLC0415
-
     sys.stderr.write(f"warning: {text}\n")

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from rollart.errors import UserError
 from rollart_robot.networks import make_networks
 from rollart_robot.normalizer import Normalizer
 from rollart_robot.objectives import make_objective
@@ -96,7 +97,20 @@ class Policy(nn.Module):
         return self.act(seen, torch.as_tensor(noise, dtype=torch.float32), cloud).numpy()
 
     def mean(self, states: Tensor, noise: Tensor, points: Tensor | None = None) -> Tensor:
-        """Return actions [B, H, A] in normalised units, with a gradient."""
+        """Return actions [B, H, A] in normalised units, with a gradient.
+
+        UserError if the task has states or actions of another size than the demonstrations had.
+        """
+        for name, normalizer, given in (
+            ("states", self.states, states),
+            ("actions", self.actions, noise),
+        ):
+            size = normalizer.centre.numel()
+            if given.shape[-1] != size:
+                raise UserError(
+                    f"the policy was trained on a task whose {name} have {size} numbers; this "
+                    f"one's have {given.shape[-1]}: play the task of its demonstrations"
+                )
         return self.objective.sample(self.network, noise, self.condition(states, points))
 
     def condition(self, states: Tensor, points: Tensor | None = None) -> Tensor:

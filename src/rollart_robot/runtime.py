@@ -22,10 +22,13 @@ from rollart.types import ArraySteps, Json, Trajectory
 from rollart_robot.options import ImitationOptions, PolicyOptions
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from rollart_robot.learner import RobotLearner
     from rollart_robot.policy import Policy
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+ONE_RANK = "a robot policy is small: train it with 1 rank"
 Say = Callable[[str], None]
 
 
@@ -68,7 +71,11 @@ class RobotRuntime:
         self._config = config
 
     def check_files(self) -> None:
-        """Refuse demonstrations or a model that are not there."""
+        """Refuse what no run can do, and demonstrations or a model that are not there."""
+        ranks = self._config.training.ranks
+        if ranks > 1:
+            raise ConfigError("training.ranks", ranks, ONE_RANK)
+        _check_network(self._config.policy)
         if self._config.run.pipeline == "imitation":
             _demonstrations_of(self._config)
         else:
@@ -87,8 +94,8 @@ class RobotRuntime:
         return Path(start) if isinstance(start, str) else find_model(self._config.model.path)
 
     def check(self, model: Path) -> None:
-        """Refuse a directory that does not hold a policy."""
-        load_policy(model)
+        """Refuse a directory that does not hold a policy that runs can train."""
+        _check_network(load_policy(model).options)
 
     def trainer_options(self) -> dict[str, Json]:
         """Return how the trainer explores and how close it stays to imitation."""
@@ -164,7 +171,6 @@ def load_policy(model: Path, weights: Mapping[str, Any] | None = None) -> "Polic
     """Return the policy of a model directory, with these weights in place of its own."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415 a config is checked without it
-    from safetensors.torch import load_file  # noqa: PLC0415
 
     from rollart_robot.policy import Policy  # noqa: PLC0415
 
@@ -174,7 +180,7 @@ def load_policy(model: Path, weights: Mapping[str, Any] | None = None) -> "Polic
         sizes = {key: int(described[key]) for key in ("state_size", "action_size")}
         policy = Policy(options, **sizes)
         if weights is None:
-            state = load_file(model / WEIGHTS)
+            state = read_tensors(model / WEIGHTS)
         else:
             state = {name: torch.from_numpy(np.array(value)) for name, value in weights.items()}
         policy.load_state_dict(state)
@@ -184,6 +190,17 @@ def load_policy(model: Path, weights: Mapping[str, Any] | None = None) -> "Polic
     return policy.requires_grad_(False).eval()
 
 
+def read_tensors(path: Path) -> "dict[str, Tensor]":
+    """Return the tensors of a file; OSError or ValueError if it is missing or damaged."""
+    from safetensors import SafetensorError  # noqa: PLC0415
+    from safetensors.torch import load_file  # noqa: PLC0415 loads torch
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+
+
 def steps_of(trajectory: Trajectory) -> ArraySteps:
     """Return the payload of a trajectory that a robot policy played."""
     payload = trajectory.payload
@@ -191,6 +208,15 @@ def steps_of(trajectory: Trajectory) -> ArraySteps:
         fix = 'set tasks.NAME.player = "robot"'
         raise ConfigError("tasks.player", type(payload).__name__, fix)
     return payload
+
+
+def _check_network(options: PolicyOptions) -> None:
+    if options.network == "points":
+        fix = (
+            'runs show policies the state alone: use "state", or train on point clouds from '
+            "Python with rollart_robot.imitation"
+        )
+        raise ConfigError("policy.network", options.network, fix)
 
 
 def _demonstrations_of(config: Any) -> Path:

@@ -19,15 +19,16 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 import rollart
 from rollart.errors import ConfigError, UserError
 from rollart.seeds import derive_seed
+from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
 from rollart_robot.player import log_density
-from rollart_robot.runtime import WEIGHTS, load_policy, steps_of, write_config
+from rollart_robot.runtime import ONE_RANK, WEIGHTS, load_policy, read_tensors, steps_of, write_config
 
 _REST, _RECORD = "optimizer.safetensors", "trainer.json"
 Arrays = Mapping[str, NDArray[Any]]
@@ -77,8 +78,7 @@ class RobotTrainer:
         del rank, address
         self._options = rollart.TrainingOptions.read(dict(options or {}))
         if world_size > 1:
-            fix = "a robot policy is small: train it with 1 rank"
-            raise ConfigError("training.ranks", world_size, fix)
+            raise ConfigError("training.ranks", world_size, ONE_RANK)
         self._algorithm = rollart.read_algorithm(algorithm or {})
         settings = {"spread": 0.1, "anchor": 0.05, **(policy or {})}
         self._spread, self._anchor = float(settings["spread"]), float(settings["anchor"])
@@ -90,6 +90,7 @@ class RobotTrainer:
             [each for each in self._policy.parameters() if each.requires_grad],
             lr=self._options.learning_rate,
             betas=self._options.betas,
+            eps=self._options.eps,
             weight_decay=self._options.weight_decay,
         )
         self._store = None if store is None else rollart.open_store(store)
@@ -128,10 +129,7 @@ class RobotTrainer:
     def save(self, directory: str) -> None:
         """Write a checkpoint: a model directory, and what a resume needs."""
         place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
-        write_config(place, self._policy)
-        state = self._policy.state_dict()
-        save_file({name: value.detach().clone() for name, value in state.items()}, place / WEIGHTS)
+        self.export(directory)
         rest = {"steps": torch.tensor(self._steps)}
         for index, moments in self._optimizer.state_dict()["state"].items():
             rest |= {f"{index}.{name}": value.clone() for name, value in moments.items()}
@@ -139,13 +137,25 @@ class RobotTrainer:
         record = {"version": self._version, "steps": self._steps}
         (place / _RECORD).write_text(json.dumps(record), encoding="utf-8")
 
+    def export(self, directory: str) -> None:
+        """Write a model directory."""
+        place = Path(directory)
+        place.mkdir(parents=True, exist_ok=True)
+        write_config(place, self._policy)
+        state = self._policy.state_dict()
+        save_file({name: value.detach().clone() for name, value in state.items()}, place / WEIGHTS)
+
+    def adapter(self) -> dict[str, NDArray[Any]]:
+        """Return nothing: all weights are trained."""
+        return {}
+
     def load(self, directory: str) -> Version:
         """Restore what `save` wrote."""
         place = Path(directory)
         try:
-            self._policy.load_state_dict(load_file(place / WEIGHTS))
+            self._policy.load_state_dict(read_tensors(place / WEIGHTS))
             moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in load_file(place / _REST).items():
+            for name, value in read_tensors(place / _REST).items():
                 index, dot, which = name.partition(".")
                 if dot:
                     moments.setdefault(int(index), {})[which] = value
@@ -185,13 +195,20 @@ class RobotTrainer:
             proximal=scores["proximal"].double().numpy(),
             reference=scores["reference"].double().numpy(),
         )
-        return view, np.asarray(self._algorithm.advantages(view), dtype=np.float64), scores
+        advantages = np.asarray(self._algorithm.advantages(view), dtype=np.float64)
+        if isinstance(self._algorithm, TokenColumns):
+            columns = self._algorithm.columns(view, advantages)
+            scores |= {f"column.{name}": _tensor(value) for name, value in columns.items()}
+        return view, advantages, scores
 
     def _minibatches(
         self, view: TokenBatch, advantages: NDArray[np.float64]
     ) -> Iterator[NDArray[np.int64]]:
         """Deal the trajectories that have a signal; yield the chunks of each minibatch."""
-        moving = np.unique(view.owners[advantages != 0])
+        moves = advantages != 0
+        if self._algorithm.needs.idle_tokens:
+            moves = np.ones_like(moves)
+        moving = np.unique(view.owners[moves])
         if not len(moving):
             return
         for epoch in range(self._options.epochs):
@@ -228,6 +245,11 @@ class RobotTrainer:
             owners=torch.from_numpy(owners),
             turns=torch.from_numpy(view.turns[rows]),
             weights=_tensor(weights),
+            columns={
+                name.removeprefix("column."): value[rows]
+                for name, value in scores.items()
+                if name.startswith("column.")
+            },
         )
         found = self._algorithm.loss(terms)
         learned = (found.losses * terms.weights).sum()
@@ -241,6 +263,9 @@ class RobotTrainer:
         figures = {"anchor_distance": float(distance.detach())}
         figures |= {
             name: float(value.detach().float().mean()) for name, value in found.means.items()
+        }
+        figures |= {
+            name: float(value.detach().float().max()) for name, value in found.maxima.items()
         }
         if not (math.isfinite(norm) and math.isfinite(float(loss.detach()))):
             return figures
