@@ -28,7 +28,14 @@ from rollart.seeds import derive_seed
 from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
 from rollart_robot.player import log_density
-from rollart_robot.runtime import ONE_RANK, WEIGHTS, load_policy, read_tensors, steps_of, write_config
+from rollart_robot.runtime import (
+    ONE_RANK,
+    WEIGHTS,
+    load_policy,
+    read_tensors,
+    steps_of,
+    write_config,
+)
 
 _REST, _RECORD = "optimizer.safetensors", "trainer.json"
 Arrays = Mapping[str, NDArray[Any]]

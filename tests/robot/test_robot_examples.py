@@ -16,7 +16,9 @@ def test_the_examples_train_one_after_the_other(tmp_path: Path, monkeypatch: pyt
     quick = ["run.environments=4", "run.evaluate_episodes=2"]
     assert main(["robot", "demos", "toy-reach"]) == 0
     imitation = [str(EXAMPLES / "robot_imitation.toml"), "run.steps=30", *quick]
-    assert main(["train", *imitation, "run.evaluate_every=0", "policy.imitation.warmup_steps=5"]) == 0
+    assert (
+        main(["train", *imitation, "run.evaluate_every=0", "policy.imitation.warmup_steps=5"]) == 0
+    )
     learning = [str(EXAMPLES / "robot_rl.toml"), "run.steps=1", "run.evaluate_every=0", *quick]
     assert main(["train", *learning, "batching.groups_per_step=1"]) == 0
     run = rollart.read_run(tmp_path / "runs" / "robot_rl")

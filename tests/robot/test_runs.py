@@ -41,7 +41,9 @@ def test_imitation_learns_and_then_rewards_do(tmp_path: Path):
     assert 0.0 <= imitation.summary["success_after"] <= 1.0
     assert (imitation.directory / "learning_curve.png").is_file()
 
-    sections = training_config(tmp_path, imitation.directory, run={"evaluate_episodes": 4, "mode": "sync"})
+    sections = training_config(
+        tmp_path, imitation.directory, run={"evaluate_episodes": 4, "mode": "sync"}
+    )
     run = rollart.train(sections)
     assert rows(run, "trainer/anchor_distance")[0] == 0.0
     assert run.summary["success_before"] is not None
@@ -54,7 +56,9 @@ def test_a_resumed_imitation_equals_one_that_was_not_stopped(tmp_path: Path):
     # run.steps is the length of the learning rate's schedule as well, so it stays the same.
     quick: dict[str, Any] = {"steps": 10, "evaluate_episodes": 0}
     whole = rollart.train(imitation_config(tmp_path / "whole", demonstrations, **quick))
-    parts = imitation_config(tmp_path / "parts", demonstrations, **quick, checkpoint_every=4, keep_checkpoints=5)
+    parts = imitation_config(
+        tmp_path / "parts", demonstrations, **quick, checkpoint_every=4, keep_checkpoints=5
+    )
     rollart.train(parts)
     middle = tmp_path / "parts" / "imitation" / "checkpoints" / "step-000004"
     again = rollart.train(parts, resume=middle)
