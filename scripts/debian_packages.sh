@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Install the Debian packages that are missing. Never fails: prints one line if some stay missing.
 #   debian_packages.sh test   what some tests need and are skipped without (the default)
+#   debian_packages.sh film   what films of robots need
 #   debian_packages.sh venv   what `python3 -m venv` needs
 set -uo pipefail
 
@@ -13,13 +14,18 @@ test)
   others="bubblewrap, iproute2, EGL and the libraries of Mooncake"
   effect="some tests are skipped"
   ;;
+film)
+  wanted=(libegl1 libgl1 libgl1-mesa-dri)
+  others="EGL"
+  effect="robots are not filmed"
+  ;;
 venv)
   wanted=(python3-venv)
   others="Python's venv and ensurepip"
   effect="no virtual environment can be made"
   ;;
 *)
-  echo "usage: $0 [test|venv]" >&2
+  echo "usage: $0 [test|film|venv]" >&2
   exit 2
   ;;
 esac
