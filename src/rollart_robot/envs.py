@@ -75,7 +75,7 @@ class RobotEnv(Protocol):
     def step(self, action: npt.ArrayLike) -> tuple[Floats, float, bool, bool, Mapping[str, bool]]:
         """Act, and return state, reward, terminated, truncated and `{"success": …}`.
 
-        Success does not end an episode: whoever plays it decides that.
+        Success does not end an episode: its player decides that.
         """
         ...
 

@@ -72,9 +72,15 @@ class RobotRuntime:
 
     def check_files(self) -> None:
         """Refuse what no run can do, and demonstrations or a model that are not there."""
-        ranks = self._config.training.ranks
-        if ranks > 1:
-            raise ConfigError("training.ranks", ranks, ONE_RANK)
+        training = self._config.training
+        for key, value, can, fix in (
+            ("ranks", training.ranks, 1, ONE_RANK),
+            ("device", training.device, "cpu", 'a robot policy trains on the processor: use "cpu"'),
+            ("dtype", training.dtype, "float32", 'a robot policy is small: use "float32"'),
+            ("lora.rank", training.lora.rank, 0, "a robot policy has no adapters: use 0"),
+        ):
+            if value != can:
+                raise ConfigError(f"training.{key}", value, fix)
         _check_network(self._config.policy)
         if self._config.run.pipeline == "imitation":
             _demonstrations_of(self._config)

@@ -93,12 +93,16 @@ class RobotTrainer:
         self._reference = load_policy(Path(model))
         self._policy = load_policy(Path(model)).requires_grad_(True)
         self._executed = self._policy.options.executed
+        weights = list(self._policy.parameters())
+        decay = self._options.weight_decay
         self._optimizer = torch.optim.AdamW(
-            [each for each in self._policy.parameters() if each.requires_grad],
+            [
+                {"params": [each for each in weights if each.ndim > 1], "weight_decay": decay},
+                {"params": [each for each in weights if each.ndim <= 1], "weight_decay": 0.0},
+            ],
             lr=self._options.learning_rate,
             betas=self._options.betas,
             eps=self._options.eps,
-            weight_decay=self._options.weight_decay,
         )
         self._store = None if store is None else rollart.open_store(store)
         self._version = self._steps = 0

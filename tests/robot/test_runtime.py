@@ -97,10 +97,19 @@ def test_a_missing_model_is_refused(tmp_path: Path):
     assert not (tmp_path / "run").exists()
 
 
-def test_several_ranks_are_refused_before_the_run(model: Path, tmp_path: Path):
-    said = refusal(training_config(tmp_path, model, training={"ranks": 2}))
-    assert "training.ranks = 2" in said
-    assert "1 rank" in said
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [
+        ({"ranks": 2}, "training.ranks = 2: a robot policy is small: train it with 1 rank"),
+        ({"device": "cuda"}, "training.device = 'cuda': a robot policy trains on the processor"),
+        ({"dtype": "bfloat16"}, "training.dtype = 'bfloat16': a robot policy is small"),
+        ({"lora": {"rank": 8}}, "training.lora.rank = 8: a robot policy has no adapters"),
+    ],
+)
+def test_what_a_robot_policy_cannot_do_is_refused_before_the_run(
+    model: Path, tmp_path: Path, training: dict[str, Any], said: str
+):
+    assert refusal(training_config(tmp_path, model, training=training)).startswith(said)
     assert not (tmp_path / "run").exists()
 
 

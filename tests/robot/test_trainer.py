@@ -101,8 +101,7 @@ def test_a_step_moves_the_weights_along_the_gradient_of_loss_and_anchor(model: P
     name, parameter = list(probe._policy.named_parameters())[-1]
     first = make(model)
     first.step(encode(groups))
-    index = [name for name, _ in first._policy.named_parameters()].index(name)
-    moments = first._optimizer.state_dict()["state"][index]
+    moments = first._optimizer.state[dict(first._policy.named_parameters())[name]]
     gradient = parameter.grad
     assert gradient is not None
     average = 0.9 * moments["exp_avg"] + 0.1 * gradient
@@ -119,6 +118,18 @@ def test_equal_rewards_change_no_weight_and_advance_the_version(model: Path):
     assert (report.version, report.metrics["updates"], report.metrics["no_signal"]) == (1, 0, 1)
     after = weights_of(trainer)
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_weight_decay_shrinks_matrices_alone(model: Path):
+    options = {"weight_decay": 0.5, "learning_rate": 1e-2}
+    plain, shrunk = make(model, options={"learning_rate": 1e-2}), make(model, options=options)
+    before = dict(plain._policy.named_parameters())["network.leave.weight"].detach().clone()
+    for trainer in (plain, shrunk):
+        trainer.step(encode(some_groups()))
+    one, other = weights_of(plain), weights_of(shrunk)
+    assert torch.equal(one["network.leave.bias"], other["network.leave.bias"])
+    moved = other["network.leave.weight"] - one["network.leave.weight"]
+    assert torch.allclose(moved, -1e-2 * 0.5 * before, atol=1e-6)
 
 
 def test_a_divergence_counts_where_rewards_are_equal(model: Path):
