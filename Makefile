@@ -1,7 +1,8 @@
-# make quickstart   from nothing to a trained agent
-# make test         everything that must hold for a change
-# make lint         format, lint and types only
-# make bench        every benchmark, figures as JSON; EFFORT=--full repeats more
+# make quickstart         from nothing to a trained agent
+# make quickstart-robot   from nothing to a robot policy and a film of it
+# make test               everything that must hold for a change
+# make lint               format, lint and types only
+# make bench              every benchmark, figures as JSON; EFFORT=--full repeats more
 
 PYTHON ?= python3
 VENV := .venv
@@ -15,11 +16,14 @@ BENCHMARKS := $(notdir $(basename $(wildcard benchmarks/[a-z]*.py)))
 # Nothing is compiled ahead; where this is set, each start would compile everything anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test lint docs bench packages install install-dev install-bench
+.PHONY: quickstart quickstart-robot test lint docs bench packages install install-robot install-dev install-bench
 .DELETE_ON_ERROR:
 
 quickstart:
 	@scripts/quickstart.sh "$(MAKE)" "$(BIN)" "$(CONFIG)"
+
+quickstart-robot:
+	@scripts/quickstart_robot.sh "$(MAKE)" "$(BIN)"
 
 # Tests of the sandbox look for processes left behind on this machine, so they run by themselves.
 # Branches are counted only in the tests of what must have them all: counting makes others slow.
@@ -50,6 +54,7 @@ packages:
 	@scripts/debian_packages.sh test
 
 install: $(VENV)/train.stamp
+install-robot: $(VENV)/robot.stamp
 install-dev: $(VENV)/dev.stamp
 install-bench: $(VENV)/bench.stamp
 

@@ -1,17 +1,23 @@
 #!/usr/bin/env bash
 # Install the Debian packages that are missing. Never fails: prints one line if some stay missing.
 #   debian_packages.sh test   what some tests need and are skipped without (the default)
+#   debian_packages.sh film   what films of robots need
 #   debian_packages.sh venv   what `python3 -m venv` needs
 set -uo pipefail
 
 case "${1:-test}" in
 test)
   # bubblewrap and a Python that every user can read: the sandbox. iproute2: weights over links.
-  # The libraries: Mooncake.
-  wanted=(bubblewrap iproute2 libcurl4 libgoogle-glog0v6 libibverbs1 libjsoncpp25 libnuma1
-    librdmacm1 libunwind8 liburing2 linux-libc-dev python3)
-  others="bubblewrap, iproute2 and the libraries of Mooncake"
+  # libegl1, libgl1, libgl1-mesa-dri: pictures of robots. The other libraries: Mooncake.
+  wanted=(bubblewrap iproute2 libcurl4 libegl1 libgl1 libgl1-mesa-dri libgoogle-glog0v6 libibverbs1
+    libjsoncpp25 libnuma1 librdmacm1 libunwind8 liburing2 linux-libc-dev python3)
+  others="bubblewrap, iproute2, EGL and the libraries of Mooncake"
   effect="some tests are skipped"
+  ;;
+film)
+  wanted=(libegl1 libgl1 libgl1-mesa-dri)
+  others="EGL"
+  effect="robots are not filmed"
   ;;
 venv)
   wanted=(python3-venv)
@@ -19,7 +25,7 @@ venv)
   effect="no virtual environment can be made"
   ;;
 *)
-  echo "usage: $0 [test|venv]" >&2
+  echo "usage: $0 [test|film|venv]" >&2
   exit 2
   ;;
 esac

@@ -14,6 +14,8 @@ MODULES = (
     "rollart.training.trainer",
     "rollart.rewards.invoke.http",
     "rollart.cluster.ray_host",
+    "rollart_robot.trainer",
+    "rollart_robot.metaworld_env",
     "peft",
     "trl",
 )

@@ -23,7 +23,7 @@ from importlinter.cli import lint_imports
 
 from rollart.config import Config
 from rollart.config.fields import chosen_kind, field_types, option_class
-from rollart.plugins import find, known_names
+from rollart.plugins import BUILT_IN, find
 
 SOURCE = ROOT / "src" / "rollart"
 TESTS = ROOT / "tests"
@@ -43,7 +43,7 @@ IMPURE = {"asyncio", "time", "logging", "datetime", "os", "io", "pathlib", "thre
 BOTTOM = ("errors", "types", "events", "ports", "training_ports", "clock", "seeds", "plugins")
 """Modules at the bottom that need the standard library alone, like control."""
 HEAVY = ("torch", "transformers", "ray", "matplotlib", "tensorboardX")
-UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support"}
+UNMIRRORED = {"docs", "benchmarks", "studies", "scripts", "support", "robot"}
 """Folders of tests that are not of the package."""
 AVOIDED = re.compile(
     r"\b(go on|goes on|going on|went on|gone|told|tell|tells|anew|mend|mended|be had|whoever|"
@@ -376,7 +376,7 @@ def unset_keys(cls: type, tables: list[dict[str, Any]], prefix: str = "") -> Ite
         values = [table[key] for table in tables if key in table]
         kind, options = chosen_kind(cls, key), option_class(hint)
         if kind is not None:
-            for name in known_names(kind):
+            for name in BUILT_IN[kind]:  # what plug-ins add is theirs to show
                 yield from unset_keys(find(kind, name, field=key), values, f"{prefix}{key}.")
         elif options is None:
             if not values:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from rollart.config import Config
     from rollart.errors import ConfigError, RollartError
     from rollart.ports import Blobs, Engine, Env, Player, RewardFunction, WeightStore
+    from rollart.training.export import open_store
+    from rollart.training.options import TrainingOptions, read_algorithm
     from rollart.training_ports import Algorithm, PolicyRuntime, Trainer
     from rollart.types import Reward, Task, Trajectory, Turn
 
@@ -46,13 +48,16 @@ __all__ = [
     "Run",
     "Task",
     "Trainer",
+    "TrainingOptions",
     "Trajectory",
     "Turn",
     "WeightStore",
     "__version__",
     "evaluate",
     "load_config",
+    "open_store",
     "plan",
+    "read_algorithm",
     "read_run",
     "simulate",
     "train",
@@ -69,6 +74,8 @@ _MODULES = {
         "RewardFunction",
         "WeightStore",
     ),
+    "training.export": ("open_store",),
+    "training.options": ("TrainingOptions", "read_algorithm"),
     "training_ports": ("Algorithm", "PolicyRuntime", "Trainer"),
     "types": ("Reward", "Task", "Trajectory", "Turn"),
 }

@@ -248,6 +248,10 @@ class PolicyRuntime(Protocol):
         """Raise a UserError for a model that could not be trained or served."""
         ...
 
+    def trainer_options(self) -> dict[str, Json]:
+        """Return further keywords that the trainer is made with."""
+        ...
+
     def renderer(self, model: Path) -> Renderer | None:
         """Return what writes messages as tokens; None for a policy that reads no text."""
         ...

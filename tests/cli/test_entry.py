@@ -12,7 +12,7 @@ from saved_run import save_step
 
 from rollart import __version__
 from rollart.cli import main
-from rollart.cli.config import headline, most_attempts
+from rollart.cli.config import describe_run, headline, most_attempts
 from rollart.cli.doctor import _PACKAGES, examine
 from rollart.cli.parser import parse
 from rollart.cli.train import read_config
@@ -235,6 +235,25 @@ def test_a_run_is_headed_by_what_it_does():
         "trajectories; mode sync, staleness at most 0 (the mode's: staleness.alpha = 3 has no "
         "effect); in runs/quickstart"
     )
+
+
+def test_imitation_is_headed_without_rollouts(tmp_path):
+    file = tmp_path / "line.toml"
+    file.write_text(
+        '[run]\nname = "line"\npipeline = "imitation"\nsteps = 40\n'
+        '[policy]\ntype = "toy_policy:Line"\n'
+        '[tasks.doubling]\nenv = "toy_policy:Doubling"\nplayer = "toy_policy:LinePlayer"\n'
+    )
+    config = load_config(file)
+    assert headline(config) == (
+        "line: doubling (toy_policy:Doubling); policy toy_policy:Line; 40 steps of imitation; "
+        "in runs/line"
+    )
+    described = describe_run(config, resume=None)
+    assert "line: 40 steps, new run in runs/line" in described
+    assert "policy       toy_policy:Line" in described
+    assert "mode" not in described
+    assert "before" not in described
 
 
 def test_a_dry_run_shows_the_plan_and_leaves_nothing(lines, tmp_path, monkeypatch):

@@ -108,6 +108,9 @@ class LineRuntime:
     def check(self, model: Path) -> None:
         load_file(model / "model.safetensors")
 
+    def trainer_options(self) -> dict[str, Any]:
+        return {"spread": self._config.policy.spread}
+
     def renderer(self, model: Path) -> None:
         return None
 

@@ -15,7 +15,9 @@ from rollart.control.rules import Mode
 from rollart.control.staleness import Staleness
 from rollart.errors import ConfigError
 from rollart.observe.run_directory import place_of_earlier
+from rollart.plugins import name_of
 
+_IMITATION = "imitation"
 _UPDATES = {"idle": "when nothing runs", "at_once": "mid-trajectory, tokens kept"}
 _ROLES = {
     "any": "up to the planner",
@@ -79,8 +81,11 @@ def _check(arguments: Namespace) -> None:
 def describe_run(config: Config, *, resume: Path | None) -> str:
     """Return what a run would do as text."""
     steps = counted(config.run.steps, "step")
+    title = f"{config.run.name}: {steps}, {_describe_directory(config, resume)}"
+    if config.run.pipeline == _IMITATION:
+        return "\n".join([title, "", *_rows(_describe_imitation(config))])
     lines = [
-        f"{config.run.name}: {steps}, {_describe_directory(config, resume)}",
+        title,
         "",
         *_rows(
             {
@@ -118,16 +123,20 @@ def _describe_directory(config: Config, resume: Path | None) -> str:
 
 def headline(config: Config) -> str:
     """Return in one line what a run does: what is easily got wrong by a slip."""
+    tasks = ", ".join(
+        name if name == task.env else f"{name} ({task.env})" for name, task in config.tasks.items()
+    )
+    steps, path = counted(config.run.steps, "step"), config.run.path
+    if config.run.pipeline == _IMITATION:
+        policy = name_of("policy", type(config.policy))
+        return f"{config.run.name}: {tasks}; policy {policy}; {steps} of imitation; in {path}"
     rule = config.mode.staleness(config.staleness)
     mode = f"mode {config.mode.name}, staleness at most {rule.alpha}"
     if config.staleness.alpha not in (rule.alpha, Staleness().alpha):
         mode += f" (the mode's: staleness.alpha = {config.staleness.alpha} has no effect)"
-    tasks = ", ".join(
-        name if name == task.env else f"{name} ({task.env})" for name, task in config.tasks.items()
-    )
     groups, size = config.batching.groups_per_step, config.batching.group_size
-    batch = f"{counted(config.run.steps, 'step')} of {groups} x {size} trajectories"
-    return f"{config.run.name}: {tasks}; {config.model.path}; {batch}; {mode}; in {config.run.path}"
+    batch = f"{steps} of {groups} x {size} trajectories"
+    return f"{config.run.name}: {tasks}; {config.model.path}; {batch}; {mode}; in {path}"
 
 
 def most_attempts(config: Config) -> int:
@@ -141,6 +150,15 @@ def most_attempts(config: Config) -> int:
 def _rows(values: dict[str, str]) -> list[str]:
     width = max(len(name) for name in values)
     return [f"  {name:<{width}}  {value}" for name, value in values.items()]
+
+
+def _describe_imitation(config: Config) -> dict[str, str]:
+    return {
+        "policy": name_of("policy", type(config.policy)),
+        "tasks": _describe_tasks(config),
+        "evaluation": _describe_evaluation(config, is_before=False),
+        "checkpoints": _describe_checkpoints(config),
+    }
 
 
 def _describe_model(config: Config) -> str:
@@ -232,12 +250,13 @@ def _refused_places(config: Config) -> ConfigError | None:
     return None
 
 
-def _describe_evaluation(config: Config) -> str:
+def _describe_evaluation(config: Config, *, is_before: bool = True) -> str:
     run = config.run
     if not run.evaluate_episodes:
         return "none"
     often = f", and every {counted(run.evaluate_every, 'step')}" if run.evaluate_every else ""
-    return f"{counted(run.evaluate_episodes, 'held-out episode')} before and after{often}"
+    when = "before and after" if is_before else "after"
+    return f"{counted(run.evaluate_episodes, 'held-out episode')} {when}{often}"
 
 
 def _describe_checkpoints(config: Config) -> str:

@@ -26,6 +26,7 @@ _PACKAGES = (
     ("boto3", "reward functions on AWS Lambda", "lambda"),
     ("fsspec", "weights in remote files: weights.store = files", "files"),
     ("mooncake-transfer-engine-non-cuda", "weights through Mooncake", "mooncake"),
+    ("metaworld", "robot tasks", "robot"),
     ("trl", "rollart bench trl", "bench"),
 )
 """Package, what it is for, and the extra that brings it."""

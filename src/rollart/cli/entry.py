@@ -33,6 +33,10 @@ EXTRAS = {
     "fsspec": "files",
     "mooncake": "mooncake",
     "math_verify": "math",
+    "metaworld": "robot",
+    "gymnasium_robotics": "robot",
+    "mujoco": "robot",
+    "h5py": "robot",
 }
 """Which extra brings a package that a command may miss."""
 _REFUSALS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM}

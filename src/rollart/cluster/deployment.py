@@ -157,9 +157,11 @@ async def open_trainer(
 ) -> AsyncGenerator[RemoteTrainer]:
     """Run the trainer until the block ends, in processes of its own if the store allows it."""
     host = EmbeddedHost(env=thread_env(config.training.threads))
+    policy = open_policy(config)
     options: dict[str, Json] = {
         "model": str(model),
         "store": store,
+        **policy.trainer_options(),
         **trainer_arguments(
             config.training, config.algorithm, import_paths=config.run.import_paths
         ),
@@ -169,7 +171,7 @@ async def open_trainer(
             options=options,
             addresses=[LOOPBACK] * config.training.ranks,
             own_process=config.weights.store != "memory",
-            worker=rank_of(open_policy(config).trainer),
+            worker=rank_of(policy.trainer),
         )
         group = await RankGroup.start(host, plan)
         try:

@@ -255,9 +255,11 @@ class Spawner:
         if bindings is None:
             bindings = bind_ranks(self.config, self.resources)
         addresses = {node.id: node.address for node in nodes()}
+        policy = open_policy(self.config)
         options: dict[str, Json] = {
             "model": str(self.start.model),
             "store": dict(self.start.store),
+            **policy.trainer_options(),
             **trainer_arguments(
                 self.config.training,
                 self.config.algorithm,
@@ -267,7 +269,7 @@ class Spawner:
         plan = RankPlan(
             options=options,
             addresses=meeting_addresses([addresses.get(each.node, LOOPBACK) for each in bindings]),
-            worker=rank_of(open_policy(self.config).trainer),
+            worker=rank_of(policy.trainer),
         )
         env = thread_env(self.config.training.threads)
         host = _RankHost(self.host, self.resources, bindings=bindings, env=env)

@@ -60,6 +60,10 @@ class LanguageRuntime:
 
         check_model(model, named=self._config.model.path)
 
+    def trainer_options(self) -> dict[str, Json]:
+        """Return none."""
+        return {}
+
     def renderer(self, model: Path) -> ChatRenderer:
         """Return what writes messages with the model's tokenizer and chat template."""
         return ChatRenderer(load_tokenizer(model))
