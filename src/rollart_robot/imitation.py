@@ -69,9 +69,9 @@ class Windows:
             length = len(episode.actions)
             first = 1 - options.observation_steps
             last = length - options.horizon + options.execute - 1
-            starts = torch.arange(first, last + 1)[:, None] if last >= first else torch.zeros(0, 1)
+            starts = torch.arange(first, max(first, last + 1))[:, None]
             steps = (starts + torch.arange(options.horizon)).clamp(0, length - 1)
-            rows.append(first_row + steps.long())
+            rows.append(first_row + steps)
             first_row += length
         self._rows = torch.cat(rows)
         self._observed = options.observation_steps
