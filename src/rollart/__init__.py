@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from rollart.config import Config
     from rollart.errors import ConfigError, RollartError
     from rollart.ports import Blobs, Engine, Env, Player, RewardFunction, WeightStore
-    from rollart.training.export import open_store
     from rollart.training.options import TrainingOptions, read_algorithm
     from rollart.training_ports import Algorithm, PolicyRuntime, Trainer
     from rollart.types import Reward, Task, Trajectory, Turn
+    from rollart.weights.store import open_store
 
 __version__ = "0.1.0"
 __all__ = [
@@ -74,10 +74,10 @@ _MODULES = {
         "RewardFunction",
         "WeightStore",
     ),
-    "training.export": ("open_store",),
     "training.options": ("TrainingOptions", "read_algorithm"),
     "training_ports": ("Algorithm", "PolicyRuntime", "Trainer"),
     "types": ("Reward", "Task", "Trajectory", "Turn"),
+    "weights.store": ("open_store",),
 }
 """The module that each public name is in."""
 

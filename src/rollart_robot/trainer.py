@@ -104,7 +104,7 @@ class RobotTrainer:
             betas=self._options.betas,
             eps=self._options.eps,
         )
-        self._store = None if store is None else rollart.open_store(store)
+        self._store = None if store is None else _open_store(store)
         self._version = self._steps = 0
 
     def step(self, batch: Arrays) -> StepReport:
@@ -304,3 +304,8 @@ class RobotTrainer:
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _open_store(store: Any) -> rollart.WeightStore:
+    """Return the given store, or open the one that options describe."""
+    return rollart.open_store(**store) if isinstance(store, Mapping) else store

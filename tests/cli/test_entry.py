@@ -125,7 +125,7 @@ def test_an_option_of_an_environment_is_told_how_it_is_written():
         (
             ["xyzzy"],
             "no such command 'xyzzy'; use train, eval, replay, config, env, pools, plan, simulate, "
-            "function, bench, doctor\ntry: rollart --help",
+            "function, bench, doctor, robot\ntry: rollart --help",
         ),
         (["train"], "name a config file"),
         (["train", "no.toml"], "no.toml: no such config file"),

@@ -84,7 +84,7 @@ def test_killed_between_two_steps_it_repeats_the_batches_and_goes_on(tmp_path):
         assert await desk.step(4) == (3, 7.0)
         assert desk.trainer.deaths == 1
         assert desk.plain_warnings() == [
-            "the trainer is lost; starting another (3 steps to repeat)"
+            "the trainer is lost; starting another (steps to repeat: 3)"
         ]
 
     with_trainer(tmp_path, scenario)
@@ -114,7 +114,7 @@ def test_it_saves_for_itself_and_repeats_only_what_came_later(tmp_path):
         await desk.kill()
         assert await desk.step(32) == (6, 63.0)
         assert desk.plain_warnings() == [
-            "the trainer is lost; starting another (2 steps to repeat)"
+            "the trainer is lost; starting another (steps to repeat: 2)"
         ]
 
     with_trainer(tmp_path, scenario, save_every=2)
@@ -153,7 +153,7 @@ def test_it_moves_with_its_state_between_two_steps(tmp_path):
         await desk.kill()
         assert await desk.step(4) == (3, 7.0)
         assert desk.plain_warnings()[1:] == [
-            "the trainer is lost; starting another (2 steps to repeat)"
+            "the trainer is lost; starting another (steps to repeat: 2)"
         ]
 
     with_trainer(tmp_path, scenario)

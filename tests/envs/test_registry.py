@@ -62,7 +62,7 @@ def test_a_user_names_a_file_and_class_by_path(own, monkeypatch, tmp_path_factor
 def test_an_unknown_name_suggests_the_nearest():
     assert fix_of(load_env_class, "frozenlake") == (
         "env.name = 'frozenlake': no such environment; did you mean frozen_lake? Shipped: "
-        "frozen_lake, calculator, number_guess; or name your own as module:Class or "
+        "frozen_lake, calculator, number_guess, robot; or name your own as module:Class or "
         "path/to/file.py:Class"
     )
     assert "did you mean" not in fix_of(load_env_class, "chess")

@@ -94,7 +94,13 @@ def open_store(
 ) -> WeightStore:
     """Open the store of this kind at `directory`: a path, a URL or an address.
 
-    A kind "module:Class" stores buckets in that Blobs class, constructed with `directory`.
+    A kind "module:Class" stores buckets in that Blobs class, constructed with `directory`. A
+    trainer is made with these arguments as its `store`.
+
+    Example:
+        >>> store = open_store(**options)  # {"kind": "shared_memory", "directory": …, "keep": 3}
+        >>> store.publish(Version(4), weights)
+
     """
     match kind:
         case "memory":
