@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rollart.errors import UserError
+from rollart.errors import StorageError, UserError
 from rollart_robot.demonstrations import load_demonstrations
 from rollart_robot.imitation import ImitationTrainer
 from rollart_robot.runtime import WEIGHTS, RobotPolicy, read_tensors, write_config
@@ -48,17 +49,20 @@ class RobotLearner:
     def save(self, directory: str) -> None:
         """Write a checkpoint."""
         place = Path(directory)
-        place.mkdir(parents=True, exist_ok=True)
         state = self._trainer.state()
-        write_config(place, self._trainer.average)
-        save_file(_plain(state["average"]), place / WEIGHTS)
         rest = {f"policy.{name}": value for name, value in state["policy"].items()}
         for index, moments in state["optimizer"]["state"].items():
             rest |= {f"adam.{index}.{name}": value for name, value in moments.items()}
         rest["generator"] = state["generator"]
-        save_file(_plain(rest), place / _REST)
         record = {"steps_done": state["steps_done"]}
-        (place / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            write_config(place, self._trainer.average)
+            save_file(_plain(state["average"]), place / WEIGHTS)
+            save_file(_plain(rest), place / _REST)
+            (place / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"cannot write the checkpoint {place}: {error}") from error
 
     def load(self, directory: str) -> int:
         """Restore what `save` wrote; return the steps made."""

@@ -81,6 +81,11 @@ class RobotRuntime:
         ):
             if value != can:
                 raise ConfigError(f"training.{key}", value, fix)
+        if self._config.engine.name == "torch":
+            fix = (
+                'engines sample nothing for a robot policy: use "scripted"'
+            )
+            raise ConfigError("engine.name", "torch", fix)
         _check_network(self._config.policy)
         if self._config.run.pipeline == "imitation":
             _demonstrations_of(self._config)

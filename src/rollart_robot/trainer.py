@@ -19,11 +19,12 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 import rollart
-from rollart.errors import ConfigError, UserError
+from rollart.errors import ConfigError, StorageError, UserError
 from rollart.seeds import derive_seed
 from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
@@ -112,8 +113,8 @@ class RobotTrainer:
         view, advantages, scores = self._judge(batch)
         totals: dict[str, list[float]] = {}
         updates = skipped = 0
-        for rows in self._minibatches(view, advantages):
-            figures = self._update(batch, view, advantages, scores, rows)
+        for share in self._minibatches(view, advantages):
+            figures = self._update(batch, view, advantages, scores, share)
             updates, skipped = updates + ("loss" in figures), skipped + ("loss" not in figures)
             for name, value in figures.items():
                 totals.setdefault(name, []).append(value)
@@ -140,13 +141,16 @@ class RobotTrainer:
     def save(self, directory: str) -> None:
         """Write a checkpoint: a model directory, and what a resume needs."""
         place = Path(directory)
-        self.export(directory)
         rest = {"steps": torch.tensor(self._steps)}
         for index, moments in self._optimizer.state_dict()["state"].items():
             rest |= {f"{index}.{name}": value.clone() for name, value in moments.items()}
-        save_file(rest, place / _REST)
-        record = {"version": self._version, "steps": self._steps}
-        (place / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        record = {"version": self._version, "steps": self._steps, "spread": self._spread}
+        try:
+            self.export(directory)
+            save_file(rest, place / _REST)
+            (place / _RECORD).write_text(json.dumps(record), encoding="utf-8")
+        except (OSError, SafetensorError) as error:
+            raise StorageError(f"cannot write the checkpoint {place}: {error}") from error
 
     def export(self, directory: str) -> None:
         """Write a model directory."""
@@ -174,9 +178,13 @@ class RobotTrainer:
             self._optimizer.load_state_dict({**state, "state": moments})
             record = json.loads((place / _RECORD).read_text(encoding="utf-8"))
             self._version, self._steps = int(record["version"]), int(record["steps"])
+            spread = float(record.get("spread", self._spread))
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             reason = str(error).splitlines()[0]
             raise UserError(f"{place}: not a checkpoint of this robot policy ({reason})") from error
+        if spread != self._spread:
+            fix = f"the checkpoint holds trajectories played with {spread}: use that"
+            raise ConfigError("policy.spread", self._spread, fix)
         return Version(self._version)
 
     def close(self) -> None:
@@ -215,19 +223,15 @@ class RobotTrainer:
     def _minibatches(
         self, view: TokenBatch, advantages: NDArray[np.float64]
     ) -> Iterator[NDArray[np.int64]]:
-        """Deal the trajectories that have a signal; yield the chunks of each minibatch."""
-        moves = advantages != 0
-        if self._algorithm.needs.idle_tokens:
-            moves = np.ones_like(moves)
-        moving = np.unique(view.owners[moves])
-        if not len(moving):
-            return
+        """Deal all trajectories; yield the minibatches in which one has a signal."""
+        moves = (advantages != 0) | self._algorithm.needs.idle_tokens
+        is_moving = np.bincount(view.owners[moves], minlength=len(view.rewards)) > 0
         for epoch in range(self._options.epochs):
             seed = derive_seed(self._options.seed, self._version, epoch)
-            shuffled = np.random.default_rng(seed).permutation(moving)
-            for share in np.array_split(shuffled, self._options.minibatches):
-                if len(share):
-                    yield np.flatnonzero(np.isin(view.owners, share))
+            dealt = np.random.default_rng(seed).permutation(len(view.rewards))
+            for share in np.array_split(dealt, self._options.minibatches):
+                if is_moving[share].any():
+                    yield np.sort(share)
 
     def _update(
         self,
@@ -235,15 +239,16 @@ class RobotTrainer:
         view: TokenBatch,
         advantages: NDArray[np.float64],
         scores: Mapping[str, Tensor],
-        rows: NDArray[np.int64],
+        share: NDArray[np.int64],
     ) -> dict[str, float]:
-        """Make one update; return its figures, without `loss` if it was refused."""
+        """Make one update on some trajectories; return its figures, none if it was refused."""
+        rows = np.flatnonzero(np.isin(view.owners, share))
         part = {name: batch[name][rows] for name in ("states", "noise", "actions")}
         means = self._means(part, self._policy)
         logprobs = log_density(_tensor(part["actions"]), means, self._spread)
-        members, owners = np.unique(view.owners[rows], return_inverse=True)
-        counts = np.bincount(owners)
-        weights = self._algorithm.token_weights(counts, view.groups[members])[owners]
+        owners = np.searchsorted(share, view.owners[rows])
+        counts = view.sampled_counts[share]
+        weights = self._algorithm.token_weights(counts, view.groups[share])[owners]
         size = part["actions"].shape[-1] * part["actions"].shape[-2]
         entropy = size * (math.log(self._spread) + 0.5 * math.log(2 * math.pi * math.e))
         terms = LossTerms(
@@ -279,7 +284,7 @@ class RobotTrainer:
             name: float(value.detach().float().max()) for name, value in found.maxima.items()
         }
         if not (math.isfinite(norm) and math.isfinite(float(loss.detach()))):
-            return figures
+            return {}
         for group in self._optimizer.param_groups:
             group["lr"] = self._learning_rate()
         self._optimizer.step()

@@ -1,5 +1,7 @@
 """Imitation as a pipeline: directory, metrics, evaluations, resume, Ctrl-C."""
 
+import os
+import signal
 import threading
 from pathlib import Path
 from typing import Any
@@ -64,6 +66,48 @@ def test_an_interrupt_saves_and_says_how_to_resume(
     assert run.summary["interrupted"]
     assert len(run.checkpoints) == 1
     assert "resume with: rollart train --resume" in capsys.readouterr().err
+
+
+def test_ctrl_c_still_saves_after_an_evaluation(tmp_path: Path) -> None:
+    settings = rollart.load_config(config(tmp_path, steps=1_000_000, evaluate_every=5))
+
+    def press() -> None:
+        rows = tmp_path / "run" / "metrics.jsonl"
+        while not (rows.exists() and "eval/" in rows.read_text()):
+            if over.wait(0.01):
+                return
+        os.kill(os.getpid(), signal.SIGINT)
+
+    over = threading.Event()
+    thread = threading.Thread(target=press, daemon=True)
+    thread.start()
+    try:
+        assert train(settings) == 130
+    finally:
+        over.set()
+        thread.join()
+    assert rollart.read_run(tmp_path / "run").checkpoints
+
+
+def test_an_evaluation_that_fails_costs_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sections = config(tmp_path, evaluate_every=10)
+    sections["tasks"]["doubling"]["options"] = {"broken": True}
+
+    run = rollart.train(sections)
+
+    assert run.summary["success_after"] is None
+    assert len(run.checkpoints) == 1
+    assert "no evaluation at step 40" in capsys.readouterr().err
+
+
+def test_a_resume_elsewhere_leaves_the_first_run_as_it_is(tmp_path: Path) -> None:
+    first = rollart.train(config(tmp_path, checkpoint_every=10, keep_checkpoints=9))
+    names = [path.name for path in first.checkpoints]
+    rollart.train(config(tmp_path / "other"), resume=first.checkpoints[0])
+
+    assert [path.name for path in first.checkpoints] == names
 
 
 def test_a_language_model_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Reinforcement learning of a robot policy: one step against plain Python, and resuming."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,23 @@ def test_a_step_has_the_loss_of_grpo_written_out(model: Path, correction: str):
     assert report.metrics["loss"] == pytest.approx(expected, abs=1e-6)
     assert report.metrics["anchor_distance"] == 0.0
     assert (report.version, report.metrics["updates"]) == (1, 1.0)
+
+
+def test_trajectories_without_a_signal_count_in_the_mean(model: Path):
+    groups = some_groups()
+    idle = [replace(each, reward=1.0) for each in groups[0]]
+    report = make(model).step(encode([*groups, idle]))
+    expected = plain_loss(model, [*groups, idle], correction="decoupled")
+    assert report.metrics["loss"] == pytest.approx(expected, abs=1e-6)
+    alone = plain_loss(model, groups, correction="decoupled")
+    assert abs(alone) > 1.2 * abs(expected)
+
+
+def test_another_spread_is_refused_on_a_resume(model: Path, tmp_path: Path):
+    make(model).save(str(tmp_path))
+    other = RobotTrainer(model=str(model), policy={"spread": SPREAD + 1})
+    with pytest.raises(ConfigError, match=r"policy\.spread = 3\.0: .* played with 2\.0: use that"):
+        other.load(str(tmp_path))
 
 
 def test_a_step_moves_the_weights_along_the_gradient_of_loss_and_anchor(model: Path):

@@ -100,9 +100,16 @@ def open_weights(config: Config) -> collections.abc.Generator[tuple[WeightStore,
 
 @asynccontextmanager
 async def open_engines(
-    config: Config, *, model: Path, version: Version, store: WeightStore | None
+    config: Config,
+    *,
+    model: Path,
+    version: Version,
+    store: WeightStore | None,
+    base: Path | None = None,
 ) -> AsyncGenerator[Engines]:
     """Run the engines on a checkpoint's weights until the block ends.
+
+    `base` is the run's start model, if that is another: the checkpoint may be pruned meanwhile.
 
     Where training hardware is lent, one more engine uses its cores while they are idle.
     """
@@ -135,7 +142,9 @@ async def open_engines(
             pools=pools,
             lent=frozenset(lent),
             renderer=policy.renderer(model),
-            policies=ResidentPolicies(policy, model=model, version=version, fetch=fetch),
+            policies=ResidentPolicies(
+                policy, model=base or model, start=model, version=version, fetch=fetch
+            ),
         )
     finally:
         for loop in loops:
@@ -354,7 +363,7 @@ async def open_embedded(
         starting = asyncio.create_task(stack.enter_async_context(context))
         stack.push_async_callback(_give_up, starting)
         engines = await stack.enter_async_context(
-            open_engines(config, model=start, version=version, store=store)
+            open_engines(config, model=start, version=version, store=store, base=model)
         )
         yield LocalDeployment(config=config, engines=engines, starting=starting)
 

@@ -233,7 +233,11 @@ class EnvActor(EnvServer):
         renderer = policy.renderer(Path(model))
         fetch = _Store(store, wait_s=settings.weights.wait_s).fetch
         policies = ResidentPolicies(
-            policy, model=Path(weights), version=Version(version), fetch=fetch
+            policy,
+            model=Path(model),
+            start=Path(weights),
+            version=Version(version),
+            fetch=fetch,
         )
         gc.collect()
         gc.freeze()  # what start-up made lives as long as the process: not worth looking at again

@@ -174,7 +174,8 @@ class RayDeployment:
             barrier=NoBarrier(),
             policies=ResidentPolicies(
                 policy,
-                model=start.weights,
+                model=start.model,
+                start=start.weights,
                 version=start.version,
                 fetch=Direct(self._store, wait_s=self._config.weights.wait_s).fetch,
             ),

@@ -26,7 +26,7 @@ from rollart.checkpoints.save import Saved, set_aside_later, write_checkpoint
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.config.checks import open_policy
-from rollart.errors import ConfigError, UserError
+from rollart.errors import ConfigError, StorageError, UserError
 from rollart.observe.metrics import Row
 from rollart.observe.plots import plot_loss_curve
 from rollart.observe.recorder import CURVE
@@ -40,7 +40,7 @@ from rollart.observe.run_directory import (
 )
 from rollart.observe.trackers import JsonlTracker, TensorBoardTracker, read_rows
 from rollart.pipelines.evaluation import play_held_out
-from rollart.pipelines.run_record import checkpoint_directory
+from rollart.pipelines.run_record import checkpoint_directory, is_own
 from rollart.rollout.tasks import run as run_to_end
 from rollart.training_ports import Learner
 from rollart.types import Json
@@ -75,7 +75,7 @@ class ImitationRun:
         """Learn, evaluate and save; return the summary."""
         run = self.config.run
         steps, every = run.steps, run.evaluate_every
-        means = _Means()
+        means, was_finished = _Means(), self.step >= steps
         figures: Mapping[str, Json] | None = None
         while self.step < steps and not self.interrupts:
             means.add(self.learner.step())
@@ -85,11 +85,18 @@ class ImitationRun:
                 self._track(means.take())
             if self.step % max(1, steps // _LINES) == 0 or is_last:
                 self._say(means.last)
+            if is_last:  # before the evaluation, which may fail
+                self._save()
+            elif run.checkpoint_every and self.step % run.checkpoint_every == 0:
+                self._save_or_warn()
             if is_last or (every and self.step % every == 0):
                 figures = self._evaluate()
-            if run.checkpoint_every and self.step % run.checkpoint_every == 0 and not is_last:
-                self._save()
-        self._save()
+        if self.interrupts:
+            self._save()
+        elif was_finished:
+            figures = self._evaluate()
+        if self.step < steps:
+            figures = None  # those of an earlier step are in the metrics
         return {
             "name": run.name,
             "pipeline": run.pipeline,
@@ -102,6 +109,16 @@ class ImitationRun:
         }
 
     def _evaluate(self) -> Mapping[str, Json] | None:
+        """Play held-out episodes; what fails there does not end the run."""
+        try:
+            return self._play()
+        except KeyboardInterrupt:  # the evaluation's event loop took the signal
+            self.interrupt()
+        except UserError as error:
+            say(f"no evaluation at step {self.step}: {error}")
+        return None
+
+    def _play(self) -> Mapping[str, Json] | None:
         config = self.config
         if not config.run.evaluate_episodes:
             return None
@@ -115,6 +132,13 @@ class ImitationRun:
         words = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
         say(f"evaluation at step {self.step}: {words}")
         return dict(figures)
+
+    def _save_or_warn(self) -> None:
+        """Save; a disk that refuses costs this checkpoint alone."""
+        try:
+            self._save()
+        except StorageError as error:
+            say(f"the checkpoint failed, the run continues: {error}")
 
     def _save(self) -> None:
         write_checkpoint(
@@ -206,7 +230,7 @@ def _claim(config: Config, saved: Saved | None, lock: DirectoryLock) -> None:
     (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
     if saved is not None:
         say(f"resuming from {saved.directory}")
-        for path in set_aside_later(saved.directory):
+        for path in set_aside_later(saved.directory) if is_own(config, saved) else ():
             say(f"a later checkpoint was set aside as {path}")
 
 

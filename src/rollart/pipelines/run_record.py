@@ -113,11 +113,11 @@ def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None
     (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
     if saved is not None:
         recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
-        for path in set_aside_later(saved.directory) if _is_own(config, saved) else ():
+        for path in set_aside_later(saved.directory) if is_own(config, saved) else ():
             recorder.progress.message(f"a later checkpoint was set aside as {path}")
 
 
-def _is_own(config: Config, saved: Saved) -> bool:
+def is_own(config: Config, saved: Saved) -> bool:
     """Say whether a run is resumed in the directory of its checkpoint."""
     return saved.directory.resolve().parent == checkpoint_directory(config.run.path).resolve()
 
@@ -126,7 +126,7 @@ def _describe_resumed(config: Config, saved: Saved, before: Config | None) -> It
     """Yield what the user should know about a resumed run."""
     step, steps = saved.scheduler["version"], config.run.steps
     apart = f" in {config.run.path}; the run it belongs to is not changed"
-    where = "" if _is_own(config, saved) else apart
+    where = "" if is_own(config, saved) else apart
     yield f"resuming from {saved.directory} (step {step} of {steps}){where}"
     if step == steps:
         yield "nothing is left to train: raise run.steps to train more"

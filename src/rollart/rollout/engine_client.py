@@ -142,7 +142,9 @@ class ResidentPolicies:
     """Loads the versions of a policy that the attempts of this process ask for.
 
     Example:
-        >>> policies = ResidentPolicies(runtime, model=model, version=Version(0), fetch=fetch)
+        >>> policies = ResidentPolicies(
+        ...     runtime, model=model, start=model, version=Version(0), fetch=fetch
+        ... )
         >>> (await policies.at(Version(3))).version
         3
 
@@ -153,15 +155,19 @@ class ResidentPolicies:
         runtime: PolicyRuntime,
         *,
         model: Path,
+        start: Path,
         version: Version,
         fetch: Callable[[Version], Mapping[str, Array]] | None,
     ) -> None:
-        """Take the directory that holds the weights of `version`, and what fetches others.
+        """Take the model, the directory of `version`'s weights, and what fetches other versions.
+
+        `start` may be a checkpoint, which is pruned some time; `model` stays.
 
         Without it every version is that of the directory: nothing is trained.
         """
         self._runtime = runtime
         self._model = model
+        self._start = start
         self._first = version
         self._fetch = fetch
         self._held: dict[Version, asyncio.Future[ResidentPolicy]] = {}
@@ -179,4 +185,5 @@ class ResidentPolicies:
     def _load(self, version: Version) -> ResidentPolicy:
         fetch = None if version == self._first else self._fetch
         weights = None if fetch is None else fetch(version)
-        return ResidentPolicy(version=version, policy=self._runtime.load(self._model, weights))
+        place = self._start if weights is None else self._model
+        return ResidentPolicy(version=version, policy=self._runtime.load(place, weights))

@@ -50,7 +50,9 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = GRACE_S) -> T:
         interrupts.append(True)
         task.cancel()
 
+    before = None
     if threading.current_thread() is threading.main_thread():
+        before = signal.getsignal(signal.SIGINT)
         loop.add_signal_handler(signal.SIGINT, interrupt)
     try:
         return loop.run_until_complete(task)
@@ -60,6 +62,8 @@ def run(main: Coroutine[Any, Any, T], *, grace_s: float = GRACE_S) -> T:
         raise
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+        if before is not None:
+            signal.signal(signal.SIGINT, before)
         try:
             loop.run_until_complete(_end_tasks(grace_s))
             loop.run_until_complete(loop.shutdown_asyncgens())
