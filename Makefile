@@ -46,7 +46,7 @@ lint: install-dev
 docs: install-dev
 	$(BIN)/python scripts/check_docs.py
 
-bench: packages install-bench
+bench: packages install-bench install-robot
 	@for name in $(BENCHMARKS); do $(BIN)/rollart bench $$name --json $(EFFORT) || exit 1; done
 
 # What tests need beside Python packages; the quickstart needs none of it.
