@@ -27,7 +27,7 @@ reinforcement learning on toy-reach, and all of it there where Meta-World is not
 
 import os
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -369,7 +369,7 @@ def _playable(edition: Edition, *, may_be_toy: bool) -> Edition:
 
 
 @contextmanager
-def _directory(*, keeps: bool):
+def _directory(*, keeps: bool) -> Iterator[Path]:
     """Give where finished units are kept: the cache, or a temporary directory."""
     if keeps:
         cache = Path(os.environ.get("ROLLART_CACHE") or "~/.cache/rollart").expanduser()

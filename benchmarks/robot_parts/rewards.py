@@ -183,9 +183,12 @@ def pace(unit: RewardUnit, model: Path, *, mode: str, faulty: bool) -> float:
 
 
 def train(config: Mapping[str, Any]) -> rollart.Run:
-    """Run a config quietly."""
+    """Run a config quietly; KeyboardInterrupt if it was stopped, so that no part is kept."""
     with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
-        return rollart.train(config)
+        run = rollart.train(config)
+    if run.summary.get("interrupted"):
+        raise KeyboardInterrupt
+    return run
 
 
 def _play(model: Path, unit: RewardUnit) -> list[bool]:
