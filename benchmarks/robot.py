@@ -37,7 +37,7 @@ from typing import Any
 from benchmarks.live_runs.timed import say
 from benchmarks.robot_parts import costs
 from benchmarks.robot_parts.estimates import Cells, by_label, difference, estimate
-from benchmarks.robot_parts.rewards import RewardUnit, pace, run_reward_unit, weak_start
+from benchmarks.robot_parts.rewards import LADDER, RewardUnit, pace, run_reward_unit, weak_start
 from benchmarks.robot_parts.units import Unit, key_of, run_units
 from rollart.cli.bench import Effort
 from rollart.errors import UserError
@@ -67,6 +67,8 @@ TASKS = (
     *("shelf-place", "stick-push"),
 )
 """Two of each class, easy to very hard. Their experts succeed, and no option was chosen on them."""
+PACE_START = ((3, 300),)
+"""Demonstrations and steps of the policy whose episodes are timed: some succeed early, some never."""
 ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen")
 
 
@@ -78,6 +80,8 @@ class Learning:
     seeds: int
     steps: int
     resets: int
+    ladder: tuple[tuple[int, int], ...] = LADDER
+    """Demonstrations and steps of possible starts, the strongest first."""
     pace_steps: int
     """Optimizer steps of a run that is timed."""
     pace_rounds: int
@@ -105,17 +109,18 @@ EDITIONS: dict[Effort, Edition] = {
         tasks=("reach",),
         seeds=1,
         resets=10,
-        imitation=replace(_SMALL, steps=200),
+        imitation=replace(_SMALL, steps=100),
         learning=Learning(
             tasks=(TOY,),
             seeds=1,
             steps=4,
             resets=20,
+            ladder=((5, 200), (2, 100)),
             pace_steps=6,
             pace_rounds=1,
             pace_task=TOY,
         ),
-        rounds=20,
+        rounds=10,
         notes=("reinforcement learning and rollart_over_sync are on toy-reach, not on MuJoCo",),
     ),
     "plain": Edition(
@@ -128,6 +133,7 @@ EDITIONS: dict[Effort, Edition] = {
             seeds=1,
             steps=8,
             resets=50,
+            ladder=((5, 300), (2, 300), (2, 100)),
             pace_steps=7,
             pace_rounds=1,
             pace_task="reach",
@@ -329,7 +335,13 @@ def _learn(edition: Edition, directory: Path) -> list[tuple[RewardUnit, dict[str
     done = list[tuple[RewardUnit, dict[str, Any]]]()
     for seed in range(learning.seeds):
         for task in learning.tasks:
-            unit = RewardUnit(task=task, seed=seed, steps=learning.steps, resets=learning.resets)
+            unit = RewardUnit(
+                task=task,
+                seed=seed,
+                steps=learning.steps,
+                resets=learning.resets,
+                ladder=learning.ladder,
+            )
             result = run_reward_unit(unit, directory)
             before, after = (sum(result[key]) / learning.resets for key in ("before", "after"))
             took = f"{result['took_s']:.0f} s"
@@ -341,7 +353,11 @@ def _learn(edition: Edition, directory: Path) -> list[tuple[RewardUnit, dict[str
 def _paces(learning: Learning, directory: Path) -> dict[str, list[tuple[float, float]]]:
     """Return trained trajectories a second of rollart and of sync, in turns."""
     unit = RewardUnit(
-        task=learning.pace_task, seed=0, steps=learning.pace_steps, resets=learning.resets
+        task=learning.pace_task,
+        seed=0,
+        steps=learning.pace_steps,
+        resets=learning.resets,
+        ladder=PACE_START,
     )
     paces: dict[str, list[tuple[float, float]]] = {"healthy": [], "faulty": []}
     with tempfile.TemporaryDirectory(prefix="rollart-bench-") as place:
