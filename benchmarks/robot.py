@@ -68,7 +68,7 @@ TASKS = (
 )
 """Two of each class, easy to very hard. Their experts succeed, and no option was chosen on them."""
 PACE_START = ((3, 300),)
-"""Demonstrations and steps of the policy whose episodes are timed: some succeed early, some never."""
+"""Demonstrations and steps of the policy that is timed: some of its episodes succeed early."""
 ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen")
 
 

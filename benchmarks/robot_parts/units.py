@@ -58,7 +58,12 @@ class Unit:
     @property
     def label(self) -> str:
         """Name in messages."""
-        return f"{self.task}, seed {self.seed}, {self.policy.objective}"
+        policy = self.policy
+        parts = [str(policy.objective)]
+        if policy.derivative is not None:
+            parts += [f"{policy.derivative}", f"alignment {policy.alignment}"]
+            parts += [f"dispersive {policy.dispersive_weight:g}"]
+        return f"{self.task}, seed {self.seed}, {' '.join(parts)}"
 
 
 class Store:
