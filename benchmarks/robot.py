@@ -67,7 +67,7 @@ TASKS = (
     *("shelf-place", "stick-push"),
 )
 """Two of each class, easy to very hard. Their experts succeed, and no option was chosen on them."""
-PACE_START = ((3, 300),)
+PACE_START = ((5, 300),)
 """Demonstrations and steps of the policy that is timed: some of its episodes succeed early."""
 ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen")
 
@@ -133,7 +133,7 @@ EDITIONS: dict[Effort, Edition] = {
             seeds=1,
             steps=8,
             resets=50,
-            ladder=((5, 300), (2, 300), (2, 100)),
+            ladder=((6, 300), (4, 300), (3, 300)),
             pace_steps=7,
             pace_rounds=1,
             pace_task="reach",

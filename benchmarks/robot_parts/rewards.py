@@ -1,7 +1,7 @@
 """Units of reinforcement learning: a weak imitation policy, improved by rewards on the runtime.
 
-The start must leave room: it is the first of `LADDER`, from many demonstrations and steps to few,
-whose success is at most `WEAK` on resets that are used for this choice alone. What is reported,
+The start must leave room: demonstrations are taken away (`LADDER`) until the policy succeeds on at
+most `WEAK` of resets that are used for this choice alone. What is reported,
 before and after, is of other resets, so the choice is no part of the figure.
 
 Of 16 environments one never answers and one sleeps in every step, in mode `rollart`. `pace` times
@@ -28,7 +28,7 @@ from rollart_robot.runtime import RobotPolicy, load_policy
 
 WEAK = 0.6
 """Most success of a start on the resets of the choice; the reported one may be a little higher."""
-LADDER = ((10, 1500), (10, 750), (5, 750), (5, 400), (3, 400), (3, 200), (2, 100))
+LADDER = tuple((count, 600) for count in (10, 8, 7, 6, 5, 4, 3, 2))
 """Demonstrations and optimizer steps of starts, the strongest first."""
 CHOICE_SEED = 1_000_000
 """Added to a seed for the resets that the start is chosen on."""
