@@ -80,6 +80,8 @@ class Learning:
     seeds: int
     steps: int
     resets: int
+    groups: int = 8
+    """Groups of eight attempts in an optimizer step."""
     ladder: tuple[tuple[int, int], ...] = LADDER
     """Demonstrations and steps of possible starts, the strongest first."""
     pace_steps: int
@@ -115,6 +117,7 @@ EDITIONS: dict[Effort, Edition] = {
             seeds=1,
             steps=4,
             resets=20,
+            groups=4,
             ladder=((5, 200), (2, 100)),
             pace_steps=6,
             pace_rounds=1,
@@ -133,12 +136,13 @@ EDITIONS: dict[Effort, Edition] = {
             seeds=1,
             steps=8,
             resets=50,
+            groups=4,
             ladder=((6, 300), (4, 300), (3, 300)),
             pace_steps=7,
             pace_rounds=1,
             pace_task="reach",
         ),
-        rounds=40,
+        rounds=20,
         notes=("few steps and one seed: the intervals are wide and training is not finished",),
     ),
     "full": Edition(
@@ -340,6 +344,7 @@ def _learn(edition: Edition, directory: Path) -> list[tuple[RewardUnit, dict[str
                 seed=seed,
                 steps=learning.steps,
                 resets=learning.resets,
+                groups=learning.groups,
                 ladder=learning.ladder,
             )
             result = run_reward_unit(unit, directory)
@@ -357,6 +362,7 @@ def _paces(learning: Learning, directory: Path) -> dict[str, list[tuple[float, f
         seed=0,
         steps=learning.pace_steps,
         resets=learning.resets,
+        groups=learning.groups,
         ladder=PACE_START,
     )
     paces: dict[str, list[tuple[float, float]]] = {"healthy": [], "faulty": []}
