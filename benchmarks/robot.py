@@ -20,7 +20,7 @@ all. An interval is a bootstrap over tasks, seeds and resets; comparisons are pa
   `rollart_over_sync_faulty`: with the hung and the slow one
 
 Plain: two tasks of Meta-World, one seed, few steps. `--full`: eight tasks over the four classes,
-three seeds, 50 resets; an hour or two. What is finished is kept in $ROLLART_CACHE or
+three seeds, 50 resets. What is finished is kept in $ROLLART_CACHE or
 ~/.cache/rollart, under bench-robot, and not run again. `--quick`: one task, fewer steps;
 reinforcement learning on toy-reach, and all of it there where Meta-World is not installed.
 """
@@ -66,7 +66,8 @@ TASKS = (
     *("pick-place", "hand-insert"),
     *("shelf-place", "stick-push"),
 )
-"""Two of each class, easy to very hard. Their experts succeed, and no option was chosen on them."""
+"""Two of each class, easy to very hard, whose experts succeed. No option of imitation was chosen on
+them; the ladder of starts for rewards was, see robot_parts/rewards.py."""
 PACE_START = ((5, 300),)
 """Demonstrations and steps of the policy that is timed: some of its episodes succeed early."""
 ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen")
