@@ -82,9 +82,7 @@ class RobotRuntime:
             if value != can:
                 raise ConfigError(f"training.{key}", value, fix)
         if self._config.engine.name == "torch":
-            fix = (
-                'engines sample nothing for a robot policy: use "scripted"'
-            )
+            fix = 'engines sample nothing for a robot policy: use "scripted"'
             raise ConfigError("engine.name", "torch", fix)
         _check_network(self._config.policy)
         if self._config.run.pipeline == "imitation":
