@@ -21,7 +21,7 @@ from rollart.clock import SystemClock
 from rollart.cluster.deployment import open_engines
 from rollart.config import Config, load_config
 from rollart.inference.driver import EngineDriver
-from rollart.pipelines.run_record import make_setups, task_streams
+from rollart.pipelines.task_setups import make_setups, task_streams
 from rollart.ports import OnCut
 from rollart.rollout.barrier import NoBarrier
 from rollart.rollout.engine_client import EngineClient

@@ -12,8 +12,8 @@ from benchmarks.ray_runs.watched import WITHOUT_POOLS
 from rollart.cluster import engine_supervisor, ray_deployment
 from rollart.cluster.ray_deployment import open_ray
 from rollart.config import add_import_paths, load_config
-from rollart.pipelines.run_record import make_setups
 from rollart.pipelines.start_model import prepare_model
+from rollart.pipelines.task_setups import make_setups
 
 
 def is_alive(pid):

@@ -28,7 +28,7 @@ from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
 from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
-from rollart.pipelines.run_record import task_streams
+from rollart.pipelines.task_setups import task_streams
 from rollart.ports import Generator, Renderer, WeightStore
 from rollart.rollout.barrier import NoBarrier, barrier_for
 from rollart.rollout.buffer import Buffer

@@ -26,7 +26,7 @@ from rollart.config.checks import open_policy
 from rollart.config.loader import parse_config
 from rollart.control.routing import Router
 from rollart.events import Event, Launch
-from rollart.pipelines.run_record import make_setups, task_streams
+from rollart.pipelines.task_setups import make_setups, task_streams
 from rollart.ports import Array, Handle, Renderer
 from rollart.rollout.barrier import barrier_for
 from rollart.rollout.engine_client import EngineClient, ResidentPolicies

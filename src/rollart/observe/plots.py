@@ -8,8 +8,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from rollart.errors import StorageError
 from rollart.observe.metrics import Row
 
@@ -25,7 +23,7 @@ def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     """
     steps = [row for row in rows if "reward_mean" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
-    figure: Any = Figure(figsize=(8, 8), layout="constrained")
+    figure = _new_figure(figsize=(8, 8))
     learning, staleness, speed = figure.subplots(3, 1, sharex=True, height_ratios=(3, 1, 1))
     figure.suptitle(title)
     is_one = all(row["reward_mean"] == row["success_rate"] for row in steps)
@@ -53,7 +51,7 @@ def plot_loss_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     """Draw the loss and the evaluations of a run that learns from demonstrations."""
     steps = [row for row in rows if "loss" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
-    figure: Any = Figure(figsize=(8, 6), layout="constrained")
+    figure = _new_figure(figsize=(8, 6))
     success, loss = figure.subplots(2, 1, sharex=True)
     figure.suptitle(title)
     _draw_evaluations(success, evaluations)
@@ -77,6 +75,12 @@ def moving_average(values: Sequence[float], *, window: int) -> list[float]:
             total -= values[index - window]
         averages.append(total / min(index + 1, window))
     return averages
+
+
+def _new_figure(*, figsize: tuple[float, float]) -> Any:
+    from matplotlib.figure import Figure  # noqa: PLC0415 slow to import: workers draw nothing
+
+    return Figure(figsize=figsize, layout="constrained")
 
 
 def _draw(axes: Any, rows: Sequence[Row], key: str, label: str, color: str) -> None:
@@ -114,7 +118,7 @@ def plot_utilisation(
     path: Path, series: Mapping[str, tuple[float, Sequence[float]]], *, title: str
 ) -> None:
     """Draw how busy each part was over time; a part has a bin width and a busy share per bin."""
-    figure: Any = Figure(figsize=(9, 1.2 + 1.4 * len(series)), layout="constrained")
+    figure = _new_figure(figsize=(9, 1.2 + 1.4 * len(series)))
     panels = figure.subplots(len(series), 1, sharex=True, squeeze=False)[:, 0]
     figure.suptitle(title)
     for axes, (name, (width_s, shares)) in zip(panels, series.items(), strict=True):

@@ -22,7 +22,7 @@ from rollart.errors import UserError
 from rollart.events import EngineUpdated, Event
 from rollart.observe.accounting import Accounting
 from rollart.observe.recorder import Recorder
-from rollart.pipelines.run_record import make_setups
+from rollart.pipelines.task_setups import make_setups
 from rollart.ports import Generator
 from rollart.rollout.evaluation import Evaluator
 from rollart.rollout.tasks import end_tasks

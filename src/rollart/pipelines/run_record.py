@@ -2,74 +2,25 @@
 
 A resumed run changes no file before it has read all of its checkpoint: if it is refused until
 then, rows, log and later checkpoints stay as they are.
-
-The tasks of a config as the runtime needs them: the stream, and a setup per kind.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
 from rollart.checkpoints.save import Saved, set_aside_later
-from rollart.config import Config, TaskOptions, dump_toml
-from rollart.config.checks import describe_truncation, find_parser, find_player
+from rollart.config import Config, dump_toml
+from rollart.config.checks import describe_truncation
 from rollart.config.loader import parse_config
-from rollart.config.options import are_compared, check_rewards
 from rollart.config.places import unused_units
 from rollart.config.writer import changed_values
 from rollart.control.snapshot import buffered, encode_rules
-from rollart.control.task_order import TaskKind, TaskMix
-from rollart.envs.registry import load_env_class, make_env
-from rollart.envs.trial import try_env
 from rollart.errors import UserError
 from rollart.observe.log import LogHeader
 from rollart.observe.recorder import Recorder
 from rollart.observe.run_directory import CONFIG, DirectoryLock, claim_directory
-from rollart.rollout.env_manager import Setup
-from rollart.rollout.env_slot import Timeouts
-from rollart.seeds import derive_seed
-from rollart.types import EpisodeLimits, Json, Sampling
-
-_TRAINING, _HELD_OUT = 1, 2
-
-
-def task_streams(config: Config) -> tuple[TaskMix, TaskMix]:
-    """Return the stream of training tasks and that of held-out ones; each says so to the env."""
-    kinds = [
-        TaskKind(name=name, domain=task.domain or name, weight=task.weight)
-        for name, task in config.tasks.items()
-    ]
-    seed = config.run.seed
-    return (
-        TaskMix(kinds, seed=derive_seed(seed, _TRAINING), split="train"),
-        TaskMix(kinds, seed=derive_seed(seed, _HELD_OUT), split="test"),
-    )
-
-
-def make_setups(config: Config, sampling: Sampling) -> Mapping[str, Setup]:
-    """Return how each kind of task is run; wrong names and options raise a ConfigError."""
-    return {name: _setup(name, task, sampling) for name, task in config.tasks.items()}
-
-
-def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
-    try_env(task.env, options=task.options, limit_s=task.reset_timeout_s)
-    parser = find_parser(task.parser, field=f"tasks.{name}.parser") if task.parser else None
-    check_rewards(name, task.rewards)
-    scoring = "group" if are_compared(task.rewards) else "each" if task.rewards else "env"
-    return Setup(
-        make=lambda slot: make_env(task.env, options=task.options, slot=slot),
-        parse=parser,
-        player=find_player(name, task.player),
-        system=getattr(load_env_class(task.env), "system_prompt", ""),
-        limits=EpisodeLimits(max_turns=task.max_turns, max_tokens=task.max_tokens),
-        sampling=sampling,
-        timeouts=Timeouts(
-            reset_s=task.reset_timeout_s,
-            step_s=task.step_timeout_s,
-            episode_s=task.episode_timeout_s,
-        ),
-        scoring=scoring,
-    )
+from rollart.pipelines.task_setups import task_streams
+from rollart.types import Json
 
 
 def checkpoint_directory(directory: Path) -> Path:

@@ -1,8 +1,8 @@
 """The values of the project, by what they are about; all are re-exported here.
 
-`core` knows no kind of policy; `tokens` and `arrays` are the two kinds of payload a trajectory can
-have, with what an algorithm is given of them; `trajectories` joins them, and has what a player gets
-and returns; `messages` are conversations; `program` is what a sandbox runs.
+`core` knows no kind of policy, and has the programs a sandbox runs; `tokens` and `arrays` are the
+two kinds of payload a trajectory can have, with what an algorithm is given of them; `trajectories`
+joins them, and has what a player gets and returns; `messages` are conversations.
 """
 
 from rollart.types.arrays import ArraySpec, ArraySteps, ArrayValue
@@ -13,6 +13,10 @@ from rollart.types.core import (
     FailureKind,
     GroupId,
     Json,
+    Program,
+    ProgramEnd,
+    ProgramLimits,
+    ProgramResult,
     Reward,
     SlotId,
     StepReport,
@@ -31,7 +35,6 @@ from rollart.types.messages import (
     ToolCall,
     open_chat,
 )
-from rollart.types.program import Program, ProgramEnd, ProgramLimits, ProgramResult
 from rollart.types.tokens import (
     AlgorithmNeeds,
     Completion,
