@@ -9,6 +9,7 @@ Plain: 3 rounds of 10 s each. `--full`: 5 of 20 s. `--quick`: 1 of 5 s.
 """
 
 import asyncio
+import gc
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -43,9 +44,12 @@ async def embedded(*, warm_s: float, measure_s: float) -> Counted:
     board = EngineClient(router, generators={_ENGINE: proxy}, now=SystemClock().now)
     ends = Ends(put=pump.buffer.put, post=pump.controller.post)
     worker = make_worker(ends, engines=board)
+    gc.collect()
+    gc.freeze()  # as a run does
     counted = await pump.run(
         worker, {_ENGINE: proxy}, infos=_INFOS, warm_s=warm_s, measure_s=measure_s
     )
+    gc.unfreeze()
     driving.cancel()
     return counted
 

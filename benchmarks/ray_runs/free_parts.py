@@ -1,8 +1,9 @@
 """Parts that cost nothing: an engine that knows its answer, a world that says yes, a renderer.
 
-What is left of a turn is what the system itself costs.
+What is left of a turn is what the system itself costs. Collection is frozen as in a real run.
 """
 
+import gc
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -136,6 +137,8 @@ class FreeEnvironments(EnvServer):
     """An environment worker in a process of its own."""
 
     def __init__(self, *, name: str) -> None:
+        gc.collect()
+        gc.freeze()  # as an environment actor does
         super().__init__(_make, name=name)
 
 
