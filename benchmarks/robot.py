@@ -42,23 +42,23 @@ from benchmarks.robot_parts.units import Unit, key_of, run_units
 from rollart.cli.bench import Effort
 from rollart.errors import UserError
 from rollart_robot.envs import make_env
-from rollart_robot.options import ImitationOptions, PolicyOptions
+from rollart_robot.options import GenerativeOptions, ImitationOptions
 from rollart_robot.tasks import find_task
 
 NAME = "robot"
 EXPERTS = "ROLLART_ADROIT_EXPERTS"
 TOY = "toy-reach"
-OBJECTIVES: dict[str, PolicyOptions] = {
-    "omp": PolicyOptions(objective="omp"),
-    "mp1": PolicyOptions(objective="mp1"),
-    "flowpolicy": PolicyOptions(objective="flowpolicy"),
-    "diffusion": PolicyOptions(objective="diffusion"),
+OBJECTIVES: dict[str, GenerativeOptions] = {
+    "omp": GenerativeOptions(objective="omp"),
+    "mp1": GenerativeOptions(objective="mp1"),
+    "flowpolicy": GenerativeOptions(objective="flowpolicy"),
+    "diffusion": GenerativeOptions(objective="diffusion"),
 }
-ABLATIONS: dict[str, PolicyOptions] = {
-    "no_alignment": PolicyOptions(objective="omp", alignment="off"),
-    "no_dispersive": PolicyOptions(objective="omp", dispersive_weight=0.0),
-    "jvp": PolicyOptions(objective="omp", derivative="jvp"),
-    "dde": PolicyOptions(objective="omp", derivative="dde"),
+ABLATIONS: dict[str, GenerativeOptions] = {
+    "no_alignment": GenerativeOptions(objective="omp", alignment="off"),
+    "no_dispersive": GenerativeOptions(objective="omp", dispersive_weight=0.0),
+    "jvp": GenerativeOptions(objective="omp", derivative="jvp"),
+    "dde": GenerativeOptions(objective="omp", derivative="dde"),
 }
 TASKS = (
     *("reach", "door-open"),
@@ -296,7 +296,7 @@ def report_paces(paces: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str
 def _imitate(
     edition: Edition,
     tasks: Sequence[str],
-    policies: Mapping[str, PolicyOptions],
+    policies: Mapping[str, GenerativeOptions],
     directory: Path,
     experts: Mapping[str, str] | None = None,
 ) -> dict[str, Cells]:

@@ -20,10 +20,10 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from rollart_robot.demonstrations import Episode
+from rollart_robot.demonstrations import ExpertEpisode
 from rollart_robot.imitation import ImitationTrainer
-from rollart_robot.options import DerivativeName, ImitationOptions, ObjectiveName, PolicyOptions
-from rollart_robot.policy import Policy
+from rollart_robot.options import DerivativeName, GenerativeOptions, ImitationOptions, ObjectiveName
+from rollart_robot.policy import GenerativePolicy
 
 STATE_SIZE, ACTION_SIZE, POINTS = 21, 4, 64
 DERIVATIVES: tuple[DerivativeName, ...] = ("dde", "jvp", "double_backward")
@@ -40,12 +40,12 @@ def action_times_ms(*, rounds: int, calls: int = 20) -> dict[str, float]:
     """
     objectives: tuple[ObjectiveName, ...] = ("omp", "diffusion")
     policies = {
-        name: Policy(
-            PolicyOptions(objective=name), state_size=STATE_SIZE, action_size=ACTION_SIZE
+        name: GenerativePolicy(
+            GenerativeOptions(objective=name), state_size=STATE_SIZE, action_size=ACTION_SIZE
         ).requires_grad_(False)
         for name in objectives
     }
-    options = PolicyOptions()
+    options = GenerativeOptions()
     states = torch.randn(1, options.observation_steps, STATE_SIZE)
     noise = torch.randn(1, options.horizon, ACTION_SIZE)
     acts = {
@@ -121,14 +121,14 @@ def _trainer(
 
     length = 60
     episodes = [
-        Episode(
+        ExpertEpisode(
             states=normal(length, STATE_SIZE),
             actions=np.clip(normal(length, ACTION_SIZE), -1, 1),
             points=normal(length, POINTS, 3) if network == "points" else None,
         )
         for _ in range(4)
     ]
-    options = PolicyOptions(derivative=derivative, network=network)
+    options = GenerativeOptions(derivative=derivative, network=network)
     return ImitationTrainer(options, ImitationOptions(steps=100_000), episodes)
 
 

@@ -27,8 +27,8 @@ from rollart_robot.demonstrations import Demonstrations, load_demonstrations, sa
 from rollart_robot.episodes import PlaySettings, play_episodes
 from rollart_robot.experts import collect
 from rollart_robot.imitation import ImitationTrainer
-from rollart_robot.options import ImitationOptions, PolicyOptions
-from rollart_robot.policy import Policy
+from rollart_robot.options import GenerativeOptions, ImitationOptions
+from rollart_robot.policy import GenerativePolicy
 from rollart_robot.tasks import evaluation_seeds
 
 PROCESSES = 2
@@ -39,12 +39,12 @@ class Unit:
     """One policy to train and to play.
 
     Example:
-        >>> Unit(task="reach", policy=PolicyOptions(objective="mp1").resolved(), seed=0, resets=50)
+        >>> Unit(task="reach", policy=GenerativeOptions().resolved(), seed=0, resets=50)
 
     """
 
     task: str
-    policy: PolicyOptions
+    policy: GenerativeOptions
     """Resolved, so that two ways to ask for the same policy are the same unit."""
     seed: int
     """Of demonstrations, training and resets."""
@@ -127,7 +127,7 @@ def demonstrations_of(
     return load_demonstrations(path, warn=lambda _: None), path
 
 
-def play(policy: Policy, task: str, *, seed: int, resets: int) -> list[bool]:
+def play(policy: GenerativePolicy, task: str, *, seed: int, resets: int) -> list[bool]:
     """Return which unseen resets of a seed the policy masters."""
     options = policy.options
     settings = PlaySettings(

@@ -43,11 +43,11 @@ _SAME = {"observation.state": "states", "action": "actions", "observation.points
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Episode:
+class ExpertEpisode:
     """One episode of an expert: `T` states and the action taken in each.
 
     Example:
-        >>> Episode(states=states, actions=actions, seed=7, success=True)  # [60, 21], [60, 4]
+        >>> ExpertEpisode(states=states, actions=actions, seed=7, success=True)  # [60, 21], [60, 4]
 
     """
 
@@ -74,7 +74,7 @@ class Demonstrations:
     """
 
     task: str
-    episodes: tuple[Episode, ...]
+    episodes: tuple[ExpertEpisode, ...]
 
     @property
     def state_size(self) -> int:
@@ -161,7 +161,7 @@ def constant_dimensions(demonstrations: Demonstrations) -> tuple[int, ...]:
     return tuple(int(index) for index in np.flatnonzero(constant))
 
 
-def _check_episode(episode: Episode, where: str, horizon: int) -> None:
+def _check_episode(episode: ExpertEpisode, where: str, horizon: int) -> None:
     """Check the shapes, length and values of one episode."""
     states, actions, points = episode.states, episode.actions, episode.points
     for name, array, shape in (
@@ -192,7 +192,7 @@ def _check_episode(episode: Episode, where: str, horizon: int) -> None:
         )
 
 
-def _check_alike(episode: Episode, first: Episode, where: str) -> None:
+def _check_alike(episode: ExpertEpisode, first: ExpertEpisode, where: str) -> None:
     """Check that an episode has the dimensions of the first."""
     fix = "record all episodes with the same robot, task and camera"
     for name, own, other in (
@@ -254,7 +254,7 @@ def _from_rows(given: Mapping[str, npt.NDArray[Any]], path: Path) -> Demonstrati
     return Demonstrations(
         task=str(arrays.get("task", "")),
         episodes=tuple(
-            Episode(
+            ExpertEpisode(
                 states=arrays["states"][start:end].astype(np.float32),
                 actions=arrays["actions"][start:end].astype(np.float32),
                 points=None if points is None else points[start:end].astype(np.float32),
@@ -324,7 +324,7 @@ def _read_hdf5(path: Path) -> Demonstrations:
         )
 
 
-def _read_demo(group: Any, where: str) -> Episode:
+def _read_demo(group: Any, where: str) -> ExpertEpisode:
     if "actions" not in group or "obs" not in group:
         raise UserError(f"{where}: has {', '.join(group) or 'nothing'}; must have actions and obs")
     observed = group["obs"]
@@ -336,7 +336,7 @@ def _read_demo(group: Any, where: str) -> Episode:
             raise UserError(f"{where}: obs has no array [T, n]; add obs/state")
         states = np.concatenate([observed[key][()] for key in flat], axis=1)
     points = observed["points"][()].astype(np.float32) if "points" in observed else None
-    return Episode(
+    return ExpertEpisode(
         states=states.astype(np.float32),
         actions=group["actions"][()].astype(np.float32),
         points=points,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from rollart_robot.networks import ChunkNetwork, make_networks
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 
 MeanVelocity = Callable[[Tensor, Tensor], Tensor]
 """u as a function of z [B, H, A] and t [B]; r and the condition are fixed."""
@@ -84,7 +84,7 @@ def difference_errors(
     return errors
 
 
-def initial_errors(options: PolicyOptions, *, epsilons: Sequence[float]) -> dict[float, float]:
+def initial_errors(options: GenerativeOptions, *, epsilons: Sequence[float]) -> dict[float, float]:
     """Return the errors for the options' network as it starts, in float32, on normal inputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -103,7 +103,7 @@ def initial_errors(options: PolicyOptions, *, epsilons: Sequence[float]) -> dict
 
 def error_table() -> str:
     """Return the errors of the state network as it starts, as a table in Markdown."""
-    errors = initial_errors(PolicyOptions(), epsilons=_WIDTHS)
+    errors = initial_errors(GenerativeOptions(), epsilons=_WIDTHS)
     rows = [f"| {width:g} | {error:.1e} |" for width, error in errors.items()]
     return "\n".join(("| epsilon | relative error |", "|---|---|", *rows, ""))
 

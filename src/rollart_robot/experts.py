@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollart.errors import UserError, describe_error
-from rollart_robot.demonstrations import Demonstrations, Episode, read_npz
+from rollart_robot.demonstrations import Demonstrations, ExpertEpisode, read_npz
 from rollart_robot.envs import Floats, RobotEnv, make_env
 from rollart_robot.tasks import find_task, reset_seeds
 
@@ -179,7 +179,7 @@ def collect(
     env = make_env(task)
     teacher = make_expert(env, expert)
     most = _TRIES_PER_EPISODE * episodes + _TRIES_PER_EPISODE
-    found = list[Episode]()
+    found = list[ExpertEpisode]()
     try:
         for tries, reset in enumerate(
             reset_seeds("demonstrations", seed=seed, count=most), start=1
@@ -201,7 +201,7 @@ def collect(
 
 def demonstrate(
     env: RobotEnv, expert: Expert, seed: int, *, noise: float = 0.0, points: int = 0
-) -> Episode:
+) -> ExpertEpisode:
     """Return one episode, until a few steps after its success or to its end."""
     state = env.reset(seed)
     expert.reset(seed)
@@ -219,7 +219,7 @@ def demonstrate(
         left = 0 if terminated or truncated else left - 1
         if info["success"] and not is_success:
             is_success, left = True, min(left, _SETTLE_STEPS)
-    return Episode(
+    return ExpertEpisode(
         states=np.stack(states),
         actions=np.stack(actions),
         points=np.stack(clouds) if clouds else None,

@@ -20,15 +20,15 @@ from torch import Tensor
 from torch.nn.utils import clip_grad_norm_
 
 from rollart.errors import ConfigError
-from rollart_robot.options import ImitationOptions, PolicyOptions
-from rollart_robot.policy import Batch, Floats, Policy
+from rollart_robot.options import GenerativeOptions, ImitationOptions
+from rollart_robot.policy import DemonstrationBatch, Floats, GenerativePolicy
 
 
 class EpisodeArrays(Protocol):
     """One demonstration: a row per time step.
 
     Example:
-        Episode(states=zeros(200, 39), actions=zeros(200, 4), points=None, seed=7, success=True)
+        ExpertEpisode(states=zeros(200, 39), actions=zeros(200, 4), seed=7, success=True)
 
     """
 
@@ -57,7 +57,7 @@ class Windows:
 
     """
 
-    def __init__(self, episodes: Sequence[EpisodeArrays], options: PolicyOptions) -> None:
+    def __init__(self, episodes: Sequence[EpisodeArrays], options: GenerativeOptions) -> None:
         self._states = _stack([each.states for each in episodes])
         self._actions = _stack([each.actions for each in episodes])
         self._points = None
@@ -82,11 +82,11 @@ class Windows:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def take(self, indices: Tensor) -> Batch:
+    def take(self, indices: Tensor) -> DemonstrationBatch:
         """Return the windows of these indices."""
         rows = self._rows[indices]
         observed = rows[:, : self._observed]
-        return Batch(
+        return DemonstrationBatch(
             states=self._states[observed],
             actions=self._actions[rows],
             points=None if self._points is None else self._points[observed],
@@ -123,7 +123,7 @@ class ImitationTrainer:
     """Trains a policy; `average` is the one to act with.
 
     Example:
-        >>> trainer = ImitationTrainer(PolicyOptions(), ImitationOptions(steps=3000), episodes)
+        >>> trainer = ImitationTrainer(GenerativeOptions(), ImitationOptions(steps=3000), episodes)
         >>> while trainer.steps_done < 3000:
         ...     metrics = trainer.step()
         >>> chunk = trainer.average.act(states, noise)
@@ -132,7 +132,7 @@ class ImitationTrainer:
 
     def __init__(
         self,
-        policy_options: PolicyOptions,
+        policy_options: GenerativeOptions,
         options: ImitationOptions,
         episodes: Sequence[EpisodeArrays],
     ) -> None:
@@ -142,7 +142,7 @@ class ImitationTrainer:
         self._generator = torch.Generator().manual_seed(options.seed)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.seed)
-            self.policy = Policy(
+            self.policy = GenerativePolicy(
                 policy_options,
                 state_size=episodes[0].states.shape[-1],
                 action_size=episodes[0].actions.shape[-1],

@@ -6,7 +6,7 @@ dispersive loss spreads. Objectives with a single time pass it as both. Times ar
 come: MeanFlow's lie in [0, 1] and are not scaled up, because the difference quotient of `dde`
 has an error that grows with the square of the embedding's highest frequency.
 
-`make_networks` picks an encoder and a network by `PolicyOptions.network`.
+`make_networks` picks an encoder and a network by `GenerativeOptions.network`.
 """
 
 import math
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import silu
 
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 
 TIME_FEATURES = 64
 FRAME_FEATURES = 64
@@ -190,7 +190,7 @@ class PointEncoder(nn.Module):
 
 
 def make_networks(
-    options: PolicyOptions, *, state_size: int, action_size: int
+    options: GenerativeOptions, *, state_size: int, action_size: int
 ) -> tuple[StateEncoder | PointEncoder, StateNetwork | UNetwork]:
     """Return the encoder and the network that the options name."""
     steps = options.observation_steps

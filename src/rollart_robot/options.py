@@ -35,13 +35,13 @@ _GROUPS = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyOptions:
+class GenerativeOptions:
     """What a policy is: its objective, the parts of that objective, its network, its horizon.
 
     Example:
-        >>> PolicyOptions().resolved().alignment
+        >>> GenerativeOptions().resolved().alignment
         'log'
-        >>> PolicyOptions(objective="mp1", guidance=1.0).resolved().derivative
+        >>> GenerativeOptions(objective="mp1", guidance=1.0).resolved().derivative
         'jvp'
 
     """
@@ -119,7 +119,7 @@ class PolicyOptions:
         first = self.observation_steps - 1
         return slice(first, first + self.execute)
 
-    def resolved(self) -> "PolicyOptions":
+    def resolved(self) -> "GenerativeOptions":
         """Return the options with the objective's own value where the user set none."""
         own = _OWN[self.objective]
         return replace(self, **{key: own[key] for key in own if getattr(self, key) is None})

@@ -17,9 +17,11 @@ from torch import Tensor, nn
 from rollart.errors import UserError
 from rollart_robot.networks import make_networks
 from rollart_robot.normalizer import Normalizer
-from rollart_robot.objectives import make_objective
-from rollart_robot.objectives.terms import dispersive_loss
-from rollart_robot.options import PolicyOptions
+from rollart_robot.objectives import Objective, dispersive_loss
+from rollart_robot.objectives.diffusion import Diffusion
+from rollart_robot.objectives.flowpolicy import FlowPolicy
+from rollart_robot.objectives.meanflow import MeanFlow, TimeSampling
+from rollart_robot.options import GenerativeOptions
 
 Floats = NDArray[np.floating]
 
@@ -28,11 +30,11 @@ _TEMPERATURE_FACTOR = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class DemonstrationBatch:
     """Windows of demonstrations, in the environment's units.
 
     Example:
-        Batch(states=torch.zeros(128, 2, 39), actions=torch.zeros(128, 4, 4))
+        DemonstrationBatch(states=torch.zeros(128, 2, 39), actions=torch.zeros(128, 4, 4))
 
     """
 
@@ -44,18 +46,18 @@ class Batch:
     """The point cloud of each observation [B, To, N, 3]."""
 
 
-class Policy(nn.Module):
+class GenerativePolicy(nn.Module):
     """Acts on many environments at once, with one network evaluation (diffusion: several).
 
     Example:
-        >>> policy = Policy(PolicyOptions(), state_size=39, action_size=4)
+        >>> policy = GenerativePolicy(GenerativeOptions(), state_size=39, action_size=4)
         >>> chunk = policy.act(states, torch.randn(16, 4, 4))  # states: [16, 2, 39]
         >>> chunk[:, policy.options.executed].shape
         torch.Size([16, 3, 4])
 
     """
 
-    def __init__(self, options: PolicyOptions, *, state_size: int, action_size: int) -> None:
+    def __init__(self, options: GenerativeOptions, *, state_size: int, action_size: int) -> None:
         super().__init__()
         self.options = options.resolved()
         self.objective = make_objective(options)
@@ -125,7 +127,7 @@ class Policy(nn.Module):
         middle, reach = math.log(self.options.temperature), math.log(_TEMPERATURE_FACTOR)
         return self.log_temperature.clamp(middle - reach, middle + reach).exp()
 
-    def loss(self, batch: Batch, generator: torch.Generator) -> dict[str, Tensor]:
+    def loss(self, batch: DemonstrationBatch, generator: torch.Generator) -> dict[str, Tensor]:
         """Return the loss to minimise as `loss`, and its parts by name, without their weights."""
         condition = self.condition(batch.states, batch.points)
         actions = self.actions(batch.actions)
@@ -137,3 +139,42 @@ class Policy(nn.Module):
             losses["dispersion"] = dispersion
             losses["loss"] = terms.total + weight * dispersion
         return losses
+
+
+def make_objective(options: GenerativeOptions) -> Objective:
+    """Return the objective that the options name, with its parts.
+
+    Example:
+        >>> make_objective(GenerativeOptions(objective="mp1")).guidance
+        2.0
+
+    """
+    parts = options.resolved()
+    match parts.objective:
+        case "omp" | "mp1":
+            assert parts.derivative is not None
+            assert parts.alignment is not None
+            assert parts.guidance is not None
+            return MeanFlow(
+                derivative=parts.derivative,
+                epsilon=parts.epsilon,
+                alignment=parts.alignment,
+                alignment_weight=parts.alignment_weight,
+                guidance=parts.guidance,
+                # 1 is l2: every sample has weight 1.
+                gamma=parts.loss_gamma if parts.loss == "adaptive" else 1.0,
+                constant=parts.loss_constant,
+                times=TimeSampling(
+                    mean=parts.time_mean,
+                    std=parts.time_std,
+                    equal_share=parts.equal_time_share,
+                ),
+            )
+        case "flowpolicy":
+            return FlowPolicy(stops_gradient=parts.stop_consistency_gradient)
+        case "diffusion":
+            return Diffusion(
+                prediction=parts.prediction,
+                steps=parts.diffusion_steps,
+                inference_steps=parts.inference_steps,
+            )

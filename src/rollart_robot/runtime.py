@@ -1,8 +1,8 @@
 """A robot policy as the policy of a run: `[policy] type = "robot"`.
 
-`RobotPolicy` is the config section: everything of `PolicyOptions`, where the demonstrations are,
-how imitation learns and how reinforcement learning explores. `RobotRuntime` is what the pipelines
-of rollart ask of it. A model directory holds
+`RobotPolicy` is the config section: everything of `GenerativeOptions`, where the demonstrations
+are, how imitation learns and how reinforcement learning explores. `RobotRuntime` is what the
+pipelines of rollart ask of it. A model directory holds
 
     config.json          the policy's options and the sizes of states and actions
     model.safetensors    its weights and normalisers, averaged over training
@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from rollart.constraints import AtLeast, Finite, MoreThan
 from rollart.errors import ConfigError, UserError
 from rollart.types import ArraySteps, Json, Trajectory
-from rollart_robot.options import ImitationOptions, PolicyOptions
+from rollart_robot.options import GenerativeOptions, ImitationOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from rollart_robot.learner import RobotLearner
-    from rollart_robot.policy import Policy
+    from rollart_robot.policy import GenerativePolicy
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 ONE_RANK = "a robot policy is small: train it with 1 rank"
@@ -33,7 +33,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RobotPolicy(PolicyOptions):
+class RobotPolicy(GenerativeOptions):
     """The section [policy] of a robot policy.
 
     Example:
@@ -142,7 +142,7 @@ class RobotRuntime:
 class RobotActor:
     """What a player acts with."""
 
-    policy: "Policy"
+    policy: "GenerativePolicy"
     spread: float = field(kw_only=True)
 
 
@@ -164,9 +164,9 @@ def find_model(path: str) -> Path:
     raise ConfigError("model.path", path, f"there is no robot policy: {fix}")
 
 
-def write_config(directory: Path, policy: "Policy") -> None:
+def write_config(directory: Path, policy: "GenerativePolicy") -> None:
     """Write the part of a model directory that is not tensors."""
-    known = {each.name for each in fields(PolicyOptions)}
+    known = {each.name for each in fields(GenerativeOptions)}
     options = {key: value for key, value in asdict(policy.options).items() if key in known}
     sizes = {
         "state_size": policy.states.centre.numel(),
@@ -176,18 +176,18 @@ def write_config(directory: Path, policy: "Policy") -> None:
     (directory / CONFIG).write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
-def load_policy(model: Path, weights: Mapping[str, Any] | None = None) -> "Policy":
+def load_policy(model: Path, weights: Mapping[str, Any] | None = None) -> "GenerativePolicy":
     """Return the policy of a model directory, with these weights in place of its own."""
     import numpy as np  # noqa: PLC0415
     import torch  # noqa: PLC0415 a config is checked without it
 
-    from rollart_robot.policy import Policy  # noqa: PLC0415
+    from rollart_robot.policy import GenerativePolicy  # noqa: PLC0415
 
     try:
         described = json.loads((model / CONFIG).read_text(encoding="utf-8"))
-        options = PolicyOptions(**described["policy"])
+        options = GenerativeOptions(**described["policy"])
         sizes = {key: int(described[key]) for key in ("state_size", "action_size")}
-        policy = Policy(options, **sizes)
+        policy = GenerativePolicy(options, **sizes)
         if weights is None:
             state = read_tensors(model / WEIGHTS)
         else:
@@ -219,7 +219,7 @@ def steps_of(trajectory: Trajectory) -> ArraySteps:
     return payload
 
 
-def _check_network(options: PolicyOptions) -> None:
+def _check_network(options: GenerativeOptions) -> None:
     if options.network == "points":
         fix = (
             'runs show policies the state alone: use "state", or train on point clouds from '

@@ -11,7 +11,7 @@ from benchmarks import robot
 from benchmarks.robot_parts import costs, units
 from benchmarks.robot_parts.estimates import Cells, by_label, difference, estimate
 from benchmarks.robot_parts.rewards import RewardUnit
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 from rollart_robot.tasks import find_task
 
 
@@ -145,12 +145,12 @@ def test_adroit_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 
 
 def test_a_finished_unit_is_read_and_not_run_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    def unit(options: PolicyOptions) -> units.Unit:
+    def unit(options: GenerativeOptions) -> units.Unit:
         return units.Unit(task="reach", policy=options.resolved(), seed=0, resets=2)
 
-    omp, mp1 = unit(PolicyOptions()), unit(PolicyOptions(objective="mp1"))
+    omp, mp1 = unit(GenerativeOptions()), unit(GenerativeOptions(objective="mp1"))
     # dde is what omp has anyway, so the ablation is the same policy.
-    assert units.key_of(omp) == units.key_of(unit(PolicyOptions(derivative="dde")))
+    assert units.key_of(omp) == units.key_of(unit(GenerativeOptions(derivative="dde")))
     assert units.key_of(omp) != units.key_of(mp1)
     units.Store(tmp_path).write(omp, {"successes": [True, False]})
     assert units.run_units([omp], tmp_path) == {units.key_of(omp): [True, False]}

@@ -9,7 +9,7 @@ from robot_parts import equal, some_demonstrations
 from rollart.errors import UserError
 from rollart_robot.demonstrations import (
     Demonstrations,
-    Episode,
+    ExpertEpisode,
     load_demonstrations,
     save_demonstrations,
 )
@@ -142,7 +142,7 @@ WRONG = {
     "one action": (
         Demonstrations(
             task="",
-            episodes=(Episode(states=rows(6, 3), actions=np.ones((6, 2), np.float32)),) * 2,
+            episodes=(ExpertEpisode(states=rows(6, 3), actions=np.ones((6, 2), np.float32)),) * 2,
         ),
         "all actions are the same",
     ),

@@ -13,7 +13,7 @@ from rollart_robot.derivatives import (
 )
 from rollart_robot.networks import make_networks
 from rollart_robot.objectives.meanflow import MeanFlow
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 
 MEAN, STD = 0.7, 0.3
 """Of the actions of a flow from N(0, 1) noise to N(MEAN, STD²) actions."""
@@ -103,20 +103,20 @@ def test_the_exact_mean_velocity_is_where_the_loss_has_no_slope():
 
 @pytest.mark.parametrize("network", ["state", "points"])
 def test_the_difference_quotient_is_within_a_thousandth_of_the_exact_derivative(network):
-    options = PolicyOptions(network=network)
+    options = GenerativeOptions(network=network)
     errors = initial_errors(options, epsilons=(0.1, 0.01, options.epsilon))
     assert errors[options.epsilon] <= 1e-3
     assert errors[0.01] < errors[0.1]
 
 
 def test_the_difference_quotient_has_an_error_of_second_order():
-    errors = initial_errors(PolicyOptions(), epsilons=(0.2, 0.1))
+    errors = initial_errors(GenerativeOptions(), epsilons=(0.2, 0.1))
     assert errors[0.2] / errors[0.1] == pytest.approx(4, rel=0.1)
 
 
 def test_double_backward_is_the_exact_derivative():
     torch.manual_seed(0)
-    _, network = make_networks(PolicyOptions(width=16), state_size=3, action_size=2)
+    _, network = make_networks(GenerativeOptions(width=16), state_size=3, action_size=2)
     z, v, condition = torch.randn(5, 4, 2), torch.randn(5, 4, 2), torch.randn(5, 6)
     r, t = torch.rand(2, 5)
     u, features, derivative = double_backward(network, z, (r, t), v, condition)

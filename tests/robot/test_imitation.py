@@ -16,8 +16,8 @@ from rollart_robot.imitation import (
     average_decay,
     learning_rate_factor,
 )
-from rollart_robot.options import ImitationOptions, PolicyOptions
-from rollart_robot.policy import Policy
+from rollart_robot.options import GenerativeOptions, ImitationOptions
+from rollart_robot.policy import GenerativePolicy
 
 OBJECTIVES = ["omp", "mp1", "flowpolicy", "diffusion"]
 SMALL = {"width": 16, "channels": (8, 16)}
@@ -33,7 +33,7 @@ def rows_of(windows: Windows) -> list[tuple[list[float], list[float]]]:
 
 
 def test_windows_repeat_the_first_row_before_an_episode_and_the_last_after_it():
-    assert rows_of(Windows([numbered(5)], PolicyOptions())) == [
+    assert rows_of(Windows([numbered(5)], GenerativeOptions())) == [
         ([0, 0], [0, 0, 1, 2]),
         ([0, 1], [0, 1, 2, 3]),
         ([1, 2], [1, 2, 3, 4]),
@@ -43,27 +43,27 @@ def test_windows_repeat_the_first_row_before_an_episode_and_the_last_after_it():
 
 
 def test_every_action_is_the_first_executed_one_of_one_window():
-    options = PolicyOptions()
+    options = GenerativeOptions()
     rows = rows_of(Windows([numbered(9)], options))
     assert [actions[options.executed][0] for _, actions in rows] == list(range(9))
 
 
 def test_windows_do_not_reach_into_the_next_episode():
-    rows = rows_of(Windows([numbered(3), numbered(1)], PolicyOptions()))
+    rows = rows_of(Windows([numbered(3), numbered(1)], GenerativeOptions()))
     assert rows[2] == ([1, 2], [1, 2, 2, 2])
     assert rows[3] == ([0, 0], [0, 0, 0, 0])
     assert len(rows) == 4
 
 
 def test_episodes_too_short_for_a_window_are_refused():
-    options = PolicyOptions(horizon=8, execute=1)
+    options = GenerativeOptions(horizon=8, execute=1)
     with pytest.raises(ConfigError, match=r"policy.horizon = 8: every episode is too short"):
         Windows([numbered(3)], options)
 
 
 def test_a_point_network_needs_point_clouds():
     with pytest.raises(ConfigError, match=r"policy.network = 'points': the demonstrations have no"):
-        Windows([numbered(5)], PolicyOptions(network="points"))
+        Windows([numbered(5)], GenerativeOptions(network="points"))
 
 
 def test_the_learning_rate_rises_linearly_and_falls_as_half_a_cosine():
@@ -79,7 +79,7 @@ def test_the_average_keeps_what_the_formula_says(updates: int):
 
 
 def test_the_average_follows_the_weights():
-    trainer = ImitationTrainer(PolicyOptions(**SMALL), QUICK, random_episodes())
+    trainer = ImitationTrainer(GenerativeOptions(**SMALL), QUICK, random_episodes())
     average = [each.clone() for each in trainer.policy.parameters()]
     for step in range(5):
         trainer.step()
@@ -94,7 +94,7 @@ def test_the_average_follows_the_weights():
 
 def test_without_an_average_the_latest_weights_act():
     quick = ImitationOptions(steps=40, warmup_steps=5, batch_size=8, ema_limit=0.0)
-    trainer = ImitationTrainer(PolicyOptions(**SMALL), quick, random_episodes())
+    trainer = ImitationTrainer(GenerativeOptions(**SMALL), quick, random_episodes())
     for _ in range(3):
         trainer.step()
     states, noise = torch.randn(2, 2, 3), torch.randn(2, 4, 2)
@@ -104,7 +104,7 @@ def test_without_an_average_the_latest_weights_act():
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_a_resumed_training_continues_to_the_bit(objective):
-    options = PolicyOptions(objective=objective, **SMALL)
+    options = GenerativeOptions(objective=objective, **SMALL)
     episodes = random_episodes()
     whole = ImitationTrainer(options, QUICK, episodes)
     metrics = [whole.step() for _ in range(8)]
@@ -131,12 +131,12 @@ def same(one, other) -> bool:
 
 
 def test_a_saved_state_does_not_change_as_training_continues():
-    trainer = ImitationTrainer(PolicyOptions(**SMALL), QUICK, random_episodes())
+    trainer = ImitationTrainer(GenerativeOptions(**SMALL), QUICK, random_episodes())
     trainer.step()
     saved = trainer.state()
     before = pickle.dumps(saved)
     trainer.step()
-    other = ImitationTrainer(PolicyOptions(**SMALL), QUICK, random_episodes())
+    other = ImitationTrainer(GenerativeOptions(**SMALL), QUICK, random_episodes())
     other.load_state(saved)
     other.step()
     assert same(saved, pickle.loads(before))
@@ -146,14 +146,14 @@ def test_the_seed_decides_weights_and_draws_and_the_global_generator_nothing():
     def metrics(seed: int) -> list[dict[str, float]]:
         torch.manual_seed(torch.seed() % 1000)
         options = ImitationOptions(steps=40, warmup_steps=5, batch_size=8, seed=seed)
-        trainer = ImitationTrainer(PolicyOptions(**SMALL), options, random_episodes())
+        trainer = ImitationTrainer(GenerativeOptions(**SMALL), options, random_episodes())
         return [trainer.step() for _ in range(2)]
 
     assert metrics(0) == metrics(0) != metrics(1)
 
 
 def test_a_point_policy_trains_on_points():
-    options = PolicyOptions(network="points", **SMALL)
+    options = GenerativeOptions(network="points", **SMALL)
     trainer = ImitationTrainer(options, QUICK, random_episodes(points=20))
     metrics = [trainer.step() for _ in range(3)][-1]
     assert metrics.keys() == {"loss", "flow", "alignment", "dispersion", "learning_rate"}
@@ -161,15 +161,15 @@ def test_a_point_policy_trains_on_points():
 
 
 def test_a_loss_that_is_not_finite_ends_training_with_a_fix():
-    trainer = ImitationTrainer(PolicyOptions(**SMALL), QUICK, random_episodes())
+    trainer = ImitationTrainer(GenerativeOptions(**SMALL), QUICK, random_episodes())
     with torch.no_grad():
         trainer.policy.network.leave.bias.fill_(float("nan"))
     with pytest.raises(ConfigError, match=r"imitation.learning_rate = 0.001: the loss is nan at"):
         trainer.step()
 
 
-def trained_on(modes: np.ndarray, *, steps: int, **options) -> Policy:
-    policy = PolicyOptions(horizon=1, execute=1, observation_steps=1, width=128, **options)
+def trained_on(modes: np.ndarray, *, steps: int, **options) -> GenerativePolicy:
+    policy = GenerativeOptions(horizon=1, execute=1, observation_steps=1, width=128, **options)
     training = ImitationOptions(steps=steps, warmup_steps=20, learning_rate=2e-3)
     trainer = ImitationTrainer(policy, training, [draws_around(modes)])
     while trainer.steps_done < steps:
@@ -177,7 +177,7 @@ def trained_on(modes: np.ndarray, *, steps: int, **options) -> Policy:
     return trainer.average
 
 
-def shares_near(modes: np.ndarray, policy: Policy) -> np.ndarray:
+def shares_near(modes: np.ndarray, policy: GenerativePolicy) -> np.ndarray:
     """Return the share of samples near each mode."""
     noise = torch.randn(1000, 1, 2, generator=torch.Generator().manual_seed(0))
     actions = policy.act(torch.zeros(1000, 1, 1), noise)[:, 0].numpy()
@@ -189,17 +189,17 @@ MODES = np.array([[-0.7, -0.7], [0.7, 0.7]])
 
 
 @pytest.fixture(scope="module")
-def omp() -> Policy:
+def omp() -> GenerativePolicy:
     return trained_on(MODES, steps=500)
 
 
-def test_samples_of_omp_have_the_modes_of_a_mixture(omp: Policy):
+def test_samples_of_omp_have_the_modes_of_a_mixture(omp: GenerativePolicy):
     shares = shares_near(MODES, omp)
     assert shares.sum() >= 0.7
     assert shares.min() >= 0.25
 
 
-def test_a_sharp_velocity_needs_a_smaller_difference_than_the_first_one(omp: Policy):
+def test_a_sharp_velocity_needs_a_smaller_difference_than_the_first_one(omp: GenerativePolicy):
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(512, 1, 2, generator=generator)
     r, t = torch.rand(2, 512, generator=generator).sort(dim=0).values
@@ -238,7 +238,7 @@ def test_a_policy_learns_actions_that_depend_on_the_state():
     random = np.random.default_rng(0)
     states = random.uniform(-1, 1, size=(400, 2)).astype(np.float32)
     turned = np.stack((states[:, 1], -states[:, 0]), axis=1)
-    options = PolicyOptions(horizon=1, execute=1, observation_steps=1, width=64)
+    options = GenerativeOptions(horizon=1, execute=1, observation_steps=1, width=64)
     quick = ImitationOptions(steps=300, warmup_steps=20, learning_rate=2e-3)
     trainer = ImitationTrainer(options, quick, [ToyEpisode(states=states, actions=turned)])
     while trainer.steps_done < 300:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from rollart.errors import UserError
 from rollart_robot.learner import RobotLearner
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 from rollart_robot.runtime import WEIGHTS, RobotPolicy, load_policy
 
 
@@ -43,7 +43,7 @@ def test_the_model_of_a_checkpoint_is_the_average_with_its_normalisers(
         learner.step()
     learner.save(str(tmp_path / "saved"))
     policy, average = load_policy(tmp_path / "saved"), learner._trainer.average
-    assert policy.options == PolicyOptions(**SMALL).resolved()
+    assert policy.options == GenerativeOptions(**SMALL).resolved()
     states, noise = torch.rand(3, 2, 6), torch.randn(3, 4, 2)
     assert torch.equal(policy.act(states, noise), average.act(states, noise))
     assert not torch.equal(policy.states.centre, torch.zeros(6))

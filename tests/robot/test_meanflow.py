@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollart_robot.objectives import make_objective
+from rollart_robot.objectives import dispersive_loss
 from rollart_robot.objectives.meanflow import (
     LEAST_COSINE,
     MeanFlow,
@@ -14,8 +14,8 @@ from rollart_robot.objectives.meanflow import (
     adaptive_loss,
     alignment_loss,
 )
-from rollart_robot.objectives.terms import dispersive_loss
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
+from rollart_robot.policy import make_objective
 
 
 def polynomial(z: Tensor, r: Tensor, t: Tensor, condition: Tensor):
@@ -72,7 +72,9 @@ def in_python(actions: Tensor, noise: Tensor, condition: Tensor, times: tuple[Te
 @pytest.mark.parametrize(("objective", "w", "weight"), [("mp1", 2.0, 0.0), ("omp", 1.0, 0.1)])
 def test_the_loss_is_that_of_plain_python(objective, w: float, weight: float, derivative):
     actions, noise, condition, times = draws()
-    rule = make_objective(PolicyOptions(objective=objective, derivative=derivative, epsilon=1e-5))
+    rule = make_objective(
+        GenerativeOptions(objective=objective, derivative=derivative, epsilon=1e-5)
+    )
     assert isinstance(rule, MeanFlow)
     found = rule.loss_at(polynomial, actions, condition, noise=noise, times=times)
     wanted = plain_loss(*in_python(actions, noise, condition, times), w=w, alignment=weight)
@@ -136,7 +138,7 @@ def test_the_adaptive_loss_weighs_each_sample_by_its_own_error(gamma: float):
 
 def test_plain_l2_is_the_mean_square():
     error = torch.randn(5, 4, 2, dtype=torch.float64)
-    rule = make_objective(PolicyOptions(loss="l2"))
+    rule = make_objective(GenerativeOptions(loss="l2"))
     assert isinstance(rule, MeanFlow)
     found = adaptive_loss(error, gamma=rule.gamma, constant=rule.constant)
     assert found.item() == pytest.approx(error.square().mean().item(), rel=1e-12)

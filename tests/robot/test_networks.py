@@ -8,13 +8,13 @@ from rollart_robot.networks import (
     UNetwork,
     make_networks,
 )
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
 
 
 @pytest.mark.parametrize("network", ["state", "points"])
 @pytest.mark.parametrize("horizon", [4, 8])
 def test_a_prediction_has_the_shape_of_the_chunk(network, horizon: int):
-    options = PolicyOptions(network=network, horizon=horizon, width=32, channels=(8, 16, 32))
+    options = GenerativeOptions(network=network, horizon=horizon, width=32, channels=(8, 16, 32))
     encoder, net = make_networks(options, state_size=5, action_size=3)
     points = torch.randn(6, 2, 40, 3) if network == "points" else None
     condition = encoder(torch.randn(6, 2, 5), points)
@@ -27,7 +27,7 @@ def test_a_prediction_has_the_shape_of_the_chunk(network, horizon: int):
 @pytest.mark.parametrize("network", ["state", "points"])
 def test_a_prediction_depends_on_noise_both_times_and_condition(network):
     torch.manual_seed(0)
-    options = PolicyOptions(network=network, width=32, channels=(8, 16, 32))
+    options = GenerativeOptions(network=network, width=32, channels=(8, 16, 32))
     encoder, net = make_networks(options, state_size=5, action_size=3)
     inputs = [torch.randn(2, 4, 3), torch.rand(2), torch.rand(2), torch.randn(2, encoder.size)]
     first = net(*inputs)[0]

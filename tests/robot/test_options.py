@@ -6,27 +6,27 @@ import sys
 import pytest
 
 from rollart.errors import ConfigError
-from rollart_robot.objectives import make_objective
 from rollart_robot.objectives.diffusion import Diffusion
 from rollart_robot.objectives.flowpolicy import FlowPolicy
 from rollart_robot.objectives.meanflow import MeanFlow
-from rollart_robot.options import ImitationOptions, PolicyOptions
+from rollart_robot.options import GenerativeOptions, ImitationOptions
+from rollart_robot.policy import make_objective
 
 
 def test_omp_and_mp1_are_one_objective_with_different_parts():
-    assert make_objective(PolicyOptions()) == MeanFlow(
+    assert make_objective(GenerativeOptions()) == MeanFlow(
         derivative="dde", epsilon=0.005, alignment="log", alignment_weight=0.1, guidance=1.0
     )
-    assert make_objective(PolicyOptions(objective="mp1")) == MeanFlow(
+    assert make_objective(GenerativeOptions(objective="mp1")) == MeanFlow(
         derivative="jvp", alignment="off", guidance=2.0
     )
 
 
 def test_flowpolicy_and_diffusion_have_the_values_of_their_authors():
-    assert make_objective(PolicyOptions(objective="flowpolicy")) == FlowPolicy(
+    assert make_objective(GenerativeOptions(objective="flowpolicy")) == FlowPolicy(
         first=0.01, delta=0.01, segments=2, velocity_weight=1e-5, stops_gradient=False
     )
-    assert make_objective(PolicyOptions(objective="diffusion")) == Diffusion(
+    assert make_objective(GenerativeOptions(objective="diffusion")) == Diffusion(
         prediction="sample", steps=100, inference_steps=10
     )
 
@@ -35,24 +35,24 @@ def test_flowpolicy_and_diffusion_have_the_values_of_their_authors():
     ("objective", "weight"), [("omp", 0.5), ("mp1", 0.5), ("flowpolicy", 0), ("diffusion", 0)]
 )
 def test_the_mean_flow_objectives_spread_features(objective, weight: float):
-    assert PolicyOptions(objective=objective).resolved().dispersive_weight == weight
+    assert GenerativeOptions(objective=objective).resolved().dispersive_weight == weight
 
 
 def test_a_value_that_the_user_sets_wins():
-    options = PolicyOptions(
+    options = GenerativeOptions(
         objective="mp1", derivative="dde", alignment="1-cos", guidance=1.5, dispersive_weight=0.0
     )
     assert options.resolved() == options
 
 
 def test_resolving_twice_changes_nothing():
-    once = PolicyOptions(objective="mp1").resolved()
+    once = GenerativeOptions(objective="mp1").resolved()
     assert once.resolved() == once
 
 
 def test_the_executed_actions_start_with_that_of_the_newest_observation():
-    assert range(4)[PolicyOptions().executed] == range(1, 4)
-    options = PolicyOptions(horizon=8, execute=4, observation_steps=3)
+    assert range(4)[GenerativeOptions().executed] == range(1, 4)
+    options = GenerativeOptions(horizon=8, execute=4, observation_steps=3)
     assert range(8)[options.executed] == range(2, 6)
 
 
@@ -91,7 +91,7 @@ def test_the_executed_actions_start_with_that_of_the_newest_observation():
 )
 def test_a_wrong_policy_is_refused_with_field_value_and_fix(wrong: dict, message: str):
     with pytest.raises(ConfigError) as caught:
-        PolicyOptions(**wrong)
+        GenerativeOptions(**wrong)
     assert str(caught.value).startswith(message)
 
 
@@ -112,7 +112,7 @@ def test_a_wrong_training_is_refused_with_field_value_and_fix(wrong: dict, messa
 
 
 def test_neutral_parts_are_accepted_for_every_objective():
-    PolicyOptions(objective="diffusion", alignment="off", guidance=1.0)
+    GenerativeOptions(objective="diffusion", alignment="off", guidance=1.0)
 
 
 def test_options_load_no_torch():

@@ -6,16 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from rollart_robot.options import PolicyOptions
-from rollart_robot.policy import Batch, Policy
+from rollart_robot.options import GenerativeOptions
+from rollart_robot.policy import DemonstrationBatch, GenerativePolicy
 
 OBJECTIVES = ["omp", "mp1", "flowpolicy", "diffusion"]
 SMALL = {"width": 16, "channels": (8, 16)}
 
 
-def made(seed: int = 0, **options) -> Policy:
+def made(seed: int = 0, **options) -> GenerativePolicy:
     torch.manual_seed(seed)
-    policy = Policy(PolicyOptions(**{**SMALL, **options}), state_size=3, action_size=2)
+    policy = GenerativePolicy(
+        GenerativeOptions(**{**SMALL, **options}), state_size=3, action_size=2
+    )
     random = np.random.default_rng(seed)
     policy.fit_normalizers(
         [random.normal(size=(30, 3))],
@@ -25,9 +27,9 @@ def made(seed: int = 0, **options) -> Policy:
     return policy
 
 
-def batch(count: int = 6, *, points: bool = False) -> Batch:
+def batch(count: int = 6, *, points: bool = False) -> DemonstrationBatch:
     generator = torch.Generator().manual_seed(1)
-    return Batch(
+    return DemonstrationBatch(
         states=torch.randn(count, 2, 3, generator=generator),
         actions=torch.rand(count, 4, 2, generator=generator),
         points=torch.randn(count, 2, 10, 3, generator=generator) if points else None,

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from rollart_robot.objectives import make_objective
 from rollart_robot.objectives.diffusion import Diffusion, signal_shares
 from rollart_robot.objectives.flowpolicy import FlowPolicy
-from rollart_robot.options import PolicyOptions
+from rollart_robot.options import GenerativeOptions
+from rollart_robot.policy import make_objective
 
 
 def smooth(z: Tensor, r: Tensor, t: Tensor, condition: Tensor):
@@ -74,7 +74,9 @@ def test_flowpolicys_gradient_flows_through_both_evaluations_unless_it_is_stoppe
     def network(z: Tensor, r: Tensor, t: Tensor, condition: Tensor):
         return scale * smooth(z, r, t, condition)[0], z
 
-    rule = make_objective(PolicyOptions(objective="flowpolicy", stop_consistency_gradient=stops))
+    rule = make_objective(
+        GenerativeOptions(objective="flowpolicy", stop_consistency_gradient=stops)
+    )
     assert isinstance(rule, FlowPolicy)
     rule.loss_at(network, actions, condition, noise=noise, t=t).total.backward()
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from checkout import ROOT
 
-from rollart_robot.demonstrations import Demonstrations, Episode
+from rollart_robot.demonstrations import Demonstrations, ExpertEpisode
 
 
 def some_demonstrations(*, lengths: tuple[int, ...] = (6, 9), points: int = 0) -> Demonstrations:
@@ -19,7 +19,7 @@ def some_demonstrations(*, lengths: tuple[int, ...] = (6, 9), points: int = 0) -
     return Demonstrations(
         task="toy-reach",
         episodes=tuple(
-            Episode(
+            ExpertEpisode(
                 states=numbers(length, 3),
                 actions=numbers(length, 2),
                 points=numbers(length, points, 3) if points else None,

@@ -2,22 +2,37 @@
 
 An objective is a frozen dataclass whose fields are its parts. It holds no tensors: the network,
 the actions, the condition and the generator of its draws are passed in, so the same arguments
-give the same loss.
+give the same loss. Here is what they share: the port, what it returns, and the loss that spreads
+a network's features. `rollart_robot.policy.make_objective` picks one by its name.
 """
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from rollart_robot.networks import ChunkNetwork
-from rollart_robot.objectives.diffusion import Diffusion
-from rollart_robot.objectives.flowpolicy import FlowPolicy
-from rollart_robot.objectives.meanflow import MeanFlow, TimeSampling
-from rollart_robot.objectives.terms import Terms
-from rollart_robot.options import PolicyOptions
 
-__all__ = ["Objective", "Terms", "make_objective"]
+_LEAST_DISTANCE = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """A loss, the parts it is the weighted sum of, and the features it was computed through.
+
+    Example:
+        >>> Terms(total=loss, parts={"flow": flow, "alignment": alignment}, features=features)
+
+    """
+
+    total: Tensor
+    """What the objective minimises."""
+    parts: Mapping[str, Tensor]
+    """Each part without its weight, for metrics."""
+    features: Tensor
+    """The network's middle features [B, F]."""
 
 
 class Objective(Protocol):
@@ -40,40 +55,19 @@ class Objective(Protocol):
         ...
 
 
-def make_objective(options: PolicyOptions) -> Objective:
-    """Return the objective that the options name, with its parts.
+def dispersive_loss(features: Tensor, temperature: Tensor | float) -> Tensor:
+    """Return log mean_ij exp(-d_ij / τ); d is the squared distance over the batch's largest.
+
+    It falls as the features of a batch move apart, without pairs of its own: a contrastive loss
+    that has only negatives. The mean is over all i and j, equal ones too.
 
     Example:
-        >>> make_objective(PolicyOptions(objective="mp1")).guidance
-        2.0
+        Features 0, 1 and 2 have d = 0.25 (twice) and 1: with τ = 1 the loss is
+        log((3 + 4 e^-0.25 + 2 e^-1) / 9) = -0.2728.
 
     """
-    parts = options.resolved()
-    match parts.objective:
-        case "omp" | "mp1":
-            assert parts.derivative is not None
-            assert parts.alignment is not None
-            assert parts.guidance is not None
-            return MeanFlow(
-                derivative=parts.derivative,
-                epsilon=parts.epsilon,
-                alignment=parts.alignment,
-                alignment_weight=parts.alignment_weight,
-                guidance=parts.guidance,
-                # 1 is l2: every sample has weight 1.
-                gamma=parts.loss_gamma if parts.loss == "adaptive" else 1.0,
-                constant=parts.loss_constant,
-                times=TimeSampling(
-                    mean=parts.time_mean,
-                    std=parts.time_std,
-                    equal_share=parts.equal_time_share,
-                ),
-            )
-        case "flowpolicy":
-            return FlowPolicy(stops_gradient=parts.stop_consistency_gradient)
-        case "diffusion":
-            return Diffusion(
-                prediction=parts.prediction,
-                steps=parts.diffusion_steps,
-                inference_steps=parts.inference_steps,
-            )
+    squares = features.square().sum(dim=1)
+    distances = squares[:, None] + squares[None, :] - 2 * features @ features.T
+    distances = distances.clamp_min(0.0)
+    distances = distances / distances.max().clamp_min(_LEAST_DISTANCE)
+    return torch.log(torch.exp(-distances / temperature).mean())

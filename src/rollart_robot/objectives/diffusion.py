@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from rollart_robot.networks import ChunkNetwork
-from rollart_robot.objectives.terms import Terms
+from rollart_robot.objectives import Terms
 
 _OFFSET = 0.008
 _MOST_BETA = 0.999

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from rollart_robot.networks import ChunkNetwork
-from rollart_robot.objectives.terms import Terms
+from rollart_robot.objectives import Terms
 
 _TIME_SCALE = 99
 _FAR = 1.01

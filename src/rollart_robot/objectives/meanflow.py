@@ -18,7 +18,7 @@ from torch.nn.functional import cosine_similarity
 
 from rollart_robot.derivatives import central_difference, double_backward, forward_derivative
 from rollart_robot.networks import ChunkNetwork
-from rollart_robot.objectives.terms import Terms
+from rollart_robot.objectives import Terms
 from rollart_robot.options import AlignmentName, DerivativeName
 
 LEAST_COSINE = -1 + 1e-6
