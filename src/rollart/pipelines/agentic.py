@@ -34,13 +34,9 @@ from rollart.observe.recorder import Recorder
 from rollart.observe.run_directory import DirectoryLock, lock_directory
 from rollart.pipelines.evaluation import Evaluations
 from rollart.pipelines.rewards import Rewards, open_rewards
-from rollart.pipelines.run_record import (
-    checkpoint_directory,
-    make_recorder,
-    make_setups,
-    open_record,
-)
+from rollart.pipelines.run_record import checkpoint_directory, make_recorder, open_record
 from rollart.pipelines.start_model import START, check_devices
+from rollart.pipelines.task_setups import make_setups
 from rollart.rollout.controller import Controller, Parts
 from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
