@@ -425,20 +425,19 @@ def test_a_worker_that_cannot_go_home_stays_and_one_that_died_meanwhile_is_made_
     crewed(scenario)
 
 
-def test_launches_fail_at_once_while_there_is_no_worker():
+def test_launches_wait_while_there_is_no_worker():
     async def scenario(crew):
         crew.may_spawn.clear()
         for handle in crew.handles:
             handle.kill()
         await until(lambda: len(crew.workers.processes()) == 0)
-        crew.launch(0, 1)
-        await until(lambda: len(crew.ends()) == 2)
-        assert crew.ends() == {0: "worker", 1: "worker"}
+        crew.launch(0, 1, 2)
+        crew.workers.cancel(1)
+        await until(crew.ends)
+        assert crew.ends() == {1: "cancelled"}
         crew.may_spawn.set()
-        await until(lambda: len(crew.workers.processes()) == 2)
-        crew.launch(2)
         await until(lambda: len(crew.ends()) == 3)
-        assert crew.ends()[2] == "finished"
+        assert crew.ends() == {0: "finished", 1: "cancelled", 2: "finished"}
 
     crewed(scenario)
 

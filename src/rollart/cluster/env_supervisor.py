@@ -4,9 +4,8 @@ Slots are dealt to the workers in turn. Invariant: every launch is answered exac
 worker or, if that is lost, here, as a failure of kind `worker`; the engines are then asked to drop
 the worker's requests. While a lost worker is made again its slots go to the others. If there are
 none, they go to a spare, which runs beside the driver for this case only, so that no attempt waits
-for a process to start; without a spare their launches fail at once, and the scheduler rests the
-slots. A worker that cannot be made is tried again for as long as another one works; if none does,
-the run is given up.
+for a process to start; without a spare their launches wait for the first worker. A worker that
+cannot be made is tried again for as long as another one works; if none does, the run is given up.
 
 A worker outside its preferred pool is followed by one inside it as soon as that has room: new
 attempts go to the new worker, and the old one ends with its last attempt.
@@ -125,6 +124,8 @@ class EnvSupervisor:
         self._leaving: list[_Worker] = []
         """Workers whose successors have joined; each ends with its last attempt."""
         self._worker_of: dict[TrajectoryId, _Worker] = {}
+        self._waiting: dict[TrajectoryId, Launch] = {}
+        """Launches that no worker could take; the next one to join takes them all."""
         self._engines: dict[EngineId, OpenEngine] = {}
 
     async def start(self) -> None:
@@ -134,21 +135,12 @@ class EnvSupervisor:
     def launch(self, launches: Sequence[Launch], group: asyncio.TaskGroup) -> None:
         """Start attempts that belong together."""
         del group  # they run in other processes
-        by_worker: dict[_Worker, list[Launch]] = {}
-        for launch in launches:
-            worker = self._deal(launch.slot)
-            if worker is None:
-                self._fail([launch.id], "no environment worker is running; one is being made")
-            else:
-                by_worker.setdefault(worker, []).append(launch)
-        for worker, mine in by_worker.items():
-            for launch in mine:
-                worker.running.add(launch.id)
-                self._worker_of[launch.id] = worker
-            worker.send(StartAttempts(launches=tuple(mine)))
+        self._launch(launches)
 
     def cancel(self, trajectory: TrajectoryId) -> None:
         """Stop an attempt, if it has not ended by itself."""
+        if self._waiting.pop(trajectory, None) is not None:
+            self._ends.post(TrajectoryCancelled(id=trajectory, cost=0))
         worker = self._worker_of.get(trajectory)
         if worker is not None:
             worker.send(StopAttempt(id=trajectory))
@@ -192,6 +184,20 @@ class EnvSupervisor:
                 worker.channel.close()
         await self._supervisor.close()
 
+    def _launch(self, launches: Iterable[Launch]) -> None:
+        by_worker: dict[_Worker, list[Launch]] = {}
+        for launch in launches:
+            worker = self._deal(launch.slot)
+            if worker is None:
+                self._waiting[launch.id] = launch
+            else:
+                by_worker.setdefault(worker, []).append(launch)
+        for worker, mine in by_worker.items():
+            for launch in mine:
+                worker.running.add(launch.id)
+                self._worker_of[launch.id] = worker
+            worker.send(StartAttempts(launches=tuple(mine)))
+
     def _deal(self, slot: SlotId) -> _Worker | None:
         """Return the worker of a slot: its own, else another one, else a spare."""
         own = self._places[slot % len(self._places)].actor
@@ -220,6 +226,8 @@ class EnvSupervisor:
         worker.channel.listen()
         for order in self._engines.values():
             worker.send(order)
+        waiting, self._waiting = self._waiting, {}
+        self._launch(waiting.values())
 
     async def _retire(self, _place: Place[_Worker], worker: _Worker) -> None:
         self._leaving.append(worker)
