@@ -7,6 +7,7 @@ protect any of it: only a sandbox stands between an attack and these.
 
 import asyncio
 import contextlib
+import itertools
 import os
 import secrets
 import socket
@@ -127,12 +128,46 @@ class Trap:
 
 
 def contained_processes() -> set[int]:
-    """Return the host's processes in another process namespace than this one."""
-    own = os.readlink("/proc/self/ns/pid")  # noqa: PTH115
+    """Return the processes in another process namespace that this one started, and orphans.
+
+    Those with another living owner are left out: other runs may have sandboxes on this machine.
+    """
+    own = _namespace(os.getpid())
+    line = {os.getpid(), *_ancestors(os.getpid())}
     found: set[int] = set()
     for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                if os.readlink(entry / "ns" / "pid") != own:  # noqa: PTH115
-                    found.add(int(entry.name))
+        if entry.name.isdecimal() and _namespace(int(entry.name)) not in (own, None):
+            ancestors = _ancestors(int(entry.name))
+            owners = [pid for pid in ancestors if _namespace(pid) == own]
+            strangers = itertools.takewhile(lambda pid: pid not in line, owners)
+            is_own = os.getpid() in owners or all(_command(pid) == "bwrap" for pid in strangers)
+            if ancestors and is_own:
+                found.add(int(entry.name))
     return found
+
+
+def _namespace(pid: int) -> str | None:
+    """Return the process namespace of a process; None if it has ended."""
+    with contextlib.suppress(OSError):
+        return os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115
+    return None
+
+
+def _ancestors(pid: int) -> list[int]:
+    """Return a process's parent, its parent's, and so on; nothing if it has ended."""
+    found: list[int] = []
+    with contextlib.suppress(OSError, IndexError):
+        while pid:
+            # The name, in parentheses, may have spaces in it.
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            if not found and stat[0] == "Z":
+                break
+            pid = int(stat[1])
+            found.append(pid)
+    return found
+
+
+def _command(pid: int) -> str:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return "bwrap"  # it has just ended
