@@ -80,6 +80,8 @@ class Desk:
         self.scheduler, buffer = halfway()
         self.trainer = DiskTrainer()
         self.warnings: list[str] = []
+        self.logged: list[str] = []
+        self.log_error: Exception | None = None
         self.directory = directory
         self.checkpointer = Checkpointer(
             directory,
@@ -89,8 +91,19 @@ class Desk:
             buffer=buffer,
             now=lambda: 12.5,
             notes=lambda: {"before": {"success_rate": 0.25}},
-            warn=self.warnings.append,
+            log=self,
         )
+
+    def flush(self) -> None:
+        self.logged.append("flush")
+
+    def sync(self) -> None:
+        self.logged.append(f"sync with {self.names}")
+        if self.log_error is not None:
+            raise self.log_error
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
 
     def save(self, version: int) -> Path:
         self.scheduler.optimizer = Version(version)
@@ -184,7 +197,8 @@ def test_a_disk_that_refuses_costs_one_checkpoint_and_a_warning(tmp_path, error)
     assert desk.names == ["step-000001"]
     [warning] = desk.warnings
     assert warning.startswith(
-        "the checkpoint failed, the run continues (last good one: step-000001): "
+        "the checkpoint failed, the run continues (last good one: step-000001; next try after "
+        "step 3): "
     )
     assert str(error) in warning
     with pytest.raises(StorageError):
@@ -216,7 +230,8 @@ def test_the_first_checkpoint_that_fails_says_there_is_none(tmp_path):
     desk.trainer.error = StorageError("read-only")
     desk.begin(1)
     assert desk.warnings == [
-        "the checkpoint failed, the run continues (last good one: none): read-only"
+        "the checkpoint failed, the run continues (last good one: none; next try after step 2): "
+        "read-only"
     ]
 
 
@@ -281,3 +296,57 @@ def test_a_checkpoint_whose_replacement_was_cut_short_is_found_again(tmp_path):
     before = whole.rename(whole.with_name(f".{whole.name}.old"))
     assert find_checkpoint(tmp_path) == whole
     assert not before.exists()
+
+
+def test_the_log_is_on_the_disk_before_the_checkpoint_has_its_name(tmp_path):
+    desk = Desk(tmp_path)
+    desk.save(1)
+    assert desk.logged == ["flush", "sync with ['.draft-step-000001']"]
+
+
+def test_a_log_that_is_not_on_the_disk_costs_the_checkpoint(tmp_path):
+    desk = Desk(tmp_path)
+    desk.log_error = StorageError("events.jsonl: the event log cannot be written: disk full")
+    desk.begin(1)
+    assert desk.names == []
+    assert "the event log cannot be written" in desk.warnings[0]
+
+
+def test_a_checkpoint_that_failed_is_tried_again_after_more_and_more_steps(tmp_path):
+    desk = Desk(tmp_path, every=6)
+    desk.trainer.error = StorageError("the disk is full")
+    for version in range(1, 24):
+        desk.begin(version)
+    tried = [int(name.rpartition("-")[2]) for name in desk.trainer.saved]
+    assert tried == [6, 7, 9, 12, 18]
+    desk.trainer.error = None
+    for version in range(24, 32):
+        desk.begin(version)
+    assert desk.names == ["step-000024", "step-000030"]
+
+
+def test_the_last_checkpoint_waits_for_a_disk_that_recovers(tmp_path, monkeypatch):
+    monkeypatch.setattr(checkpointing, "_LAST_PAUSES_S", (0.0, 0.0, 0.0))
+    desk = Desk(tmp_path)
+    desk.trainer.error = StorageError("the disk is full")
+    with pytest.raises(StorageError):
+        asyncio.run(desk.checkpointer.save_last(desk.scheduler))
+    assert len(desk.trainer.saved) == 4
+    warn = desk.warn
+
+    def make_room(text: str) -> None:
+        warn(text)
+        desk.trainer.error = None
+
+    desk.warn = make_room
+    kept = asyncio.run(desk.checkpointer.save_last(desk.scheduler))
+    assert kept.name in desk.names
+    assert desk.warnings[-1] == ("the last checkpoint failed, next try in 0 s: the disk is full")
+
+
+def test_what_a_killed_run_did_not_finish_is_removed(tmp_path):
+    for name in (".draft-step-000007", "..draft-step-000007.new", ".removed-step-000001"):
+        (tmp_path / name).mkdir()
+    desk = Desk(tmp_path)
+    desk.save(8)
+    assert desk.names == ["step-000008"]

@@ -68,6 +68,20 @@ def test_a_resumed_run_adds_a_part_and_cuts_a_torn_line(tmp_path: Path):
     )
 
 
+@pytest.mark.parametrize("hole", [b"\0" * 4096, b'{"t":1.0,' + b"\0" * 9 + b"\n"])
+def test_a_hole_that_a_power_cut_left_ends_the_log(tmp_path: Path, hole):
+    path = tmp_path / "events.jsonl"
+    with EventLog(path, LogHeader(seed=1)) as log:
+        log.append(0.5, BORN, [])
+    whole = path.read_bytes()
+    path.write_bytes(whole + hole + encode_record(2.0, BORN, []))
+    assert [record.time_s for record in read_log(path)[0].records] == [0.5]
+    with EventLog(path, LogHeader(seed=1)) as log:
+        log.append(1.0, BORN, [])
+    assert path.read_bytes().startswith(whole)
+    assert [len(part.records) for part in read_log(path)] == [1, 1]
+
+
 def test_a_file_of_one_torn_line_is_started_anew(tmp_path: Path):
     path = tmp_path / "events.jsonl"
     path.write_text('{"format":2')

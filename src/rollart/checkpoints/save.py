@@ -2,8 +2,13 @@
 
 A checkpoint is begun between two events: the scheduler's snapshot and the finished trajectories it
 counts on are taken at once, and the trainer is asked to save before it can be asked to step. The
-directory is filled under another name and renamed last, so one that exists is complete. A disk
-error costs that checkpoint, with a message; the run and its earlier checkpoints stay.
+directory is filled under another name and renamed last, so one that exists is complete. What it
+depends on is on the disk before it gets its name: the files of every rank, and the event log up to
+its moment. Older checkpoints are pruned only when its name is on the disk as well.
+
+A disk error costs that checkpoint, with a message; the run and its earlier checkpoints stay. The
+next try comes after one step, then after two, four and so on, until the usual number of steps. The
+last checkpoint of a run is tried for half a minute.
 
 A run that fails is saved once more if the trainer still works. Where that fails too, the message
 says so first and names the newest checkpoint.
@@ -16,12 +21,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, TypeVar, cast
+from typing import NoReturn, Protocol, TypeVar, cast
 
 from rollart.atomic_files import (
     cut_short,
+    make_directory,
     recover_directory,
+    remove_directory,
     replace_directory,
+    sweep,
+    sync,
     write_through,
 )
 from rollart.control.scheduler import Scheduler
@@ -41,6 +50,9 @@ FORMAT = 3
 STATE = "run.json"
 BUFFER = "buffer.jsonl"
 PREFIX = "step-"
+_DRAFT = ".draft-"
+_LAST_PAUSES_S = (1.0, 2.0, 4.0, 8.0, 15.0)
+"""Pauses between the tries of a run's last checkpoint."""
 _GRACE_S = 30.0
 """Longest a checkpoint that is cancelled waits for a disk."""
 
@@ -57,6 +69,27 @@ class Saved:
     """What the run wants to remember, such as its first evaluation."""
 
 
+class RunLog(Protocol):
+    """What a run records, as far as checkpoints depend on it.
+
+    Example:
+        >>> Checkpointer(directory, log=recorder, every=10, keep=2, …)
+
+    """
+
+    def flush(self) -> None:
+        """Hand what is recorded to the operating system."""
+        ...
+
+    def sync(self) -> None:
+        """Have what was flushed on the disk; called in a thread."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Tell the user."""
+        ...
+
+
 class Checkpointer:
     """Writes a run's checkpoints."""
 
@@ -70,8 +103,14 @@ class Checkpointer:
         buffer: Buffer,
         now: Callable[[], float],
         notes: Callable[[], dict[str, Json]],
-        warn: Callable[[str], None],
+        log: RunLog,
     ) -> None:
+        self._log = log
+        self._failures = 0
+        """Checkpoints in a row that a disk refused."""
+        self._retry_at = 0
+        """The step after which to try again; 0: the last checkpoint was written."""
+        self._is_swept = False
         self._directory = directory
         self._every = every
         self._keep = keep
@@ -79,18 +118,30 @@ class Checkpointer:
         self._buffer = buffer
         self._now = now
         self._notes = notes
-        self._warn = warn
 
     def begin(self, scheduler: Scheduler, tasks: asyncio.TaskGroup) -> None:
         """Start a checkpoint if one is due after the step just finished."""
-        if self._every and scheduler.optimizer % self._every == 0:
+        step = scheduler.optimizer
+        is_due = self._every and step % self._every == 0
+        if is_due or 0 < self._retry_at <= step:
             tasks.create_task(self._write_or_warn(self._capture(scheduler)))
 
     async def save(self, scheduler: Scheduler) -> Path:
         """Write a checkpoint of this moment and return its directory."""
         return await self._write(self._capture(scheduler))
 
+    async def save_last(self, scheduler: Scheduler) -> Path:
+        """Write the last checkpoint of a run, giving a disk that refuses it time to recover."""
+        for pause_s in _LAST_PAUSES_S:
+            try:
+                return await self.save(scheduler)
+            except StorageError as error:
+                self._log.warn(f"the last checkpoint failed, next try in {pause_s:g} s: {error}")
+                await asyncio.sleep(pause_s)
+        return await self.save(scheduler)
+
     def _capture(self, scheduler: Scheduler) -> "_Moment":
+        self._log.flush()
         record = take_snapshot(scheduler)
         return _Moment(
             version=record["version"],
@@ -104,10 +155,13 @@ class Checkpointer:
 
     async def _write(self, moment: "_Moment") -> Path:
         target = self._directory / f"{PREFIX}{moment.version:06d}"
-        draft = self._directory / f".draft-{target.name}"
+        draft = self._directory / f"{_DRAFT}{target.name}"
         try:
+            await _to_its_end(self._prepare)
             await self._trainer.save(str(draft))
             await _to_its_end(partial(moment.write, draft))
+            # A resumed run appends to a log that must reach up to here.
+            await _to_its_end(self._log.sync)
             await _to_its_end(partial(replace_directory, draft, target))
         except StorageError as error:
             # The trainer knows only where it writes; the user knows the checkpoint by its name.
@@ -117,8 +171,16 @@ class Checkpointer:
         finally:
             shutil.rmtree(draft, ignore_errors=True)
         for old in checkpoints(self._directory)[: -self._keep]:
-            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+            await asyncio.to_thread(remove_directory, old)
+        self._failures = self._retry_at = 0
         return target
+
+    def _prepare(self) -> None:
+        """Create the directory; remove what a run that was killed did not finish."""
+        make_directory(self._directory)
+        if not self._is_swept:
+            self._is_swept = True
+            sweep(self._directory, (_DRAFT, f".{_DRAFT}"))
 
     async def _write_or_warn(self, moment: "_Moment") -> None:
         try:
@@ -126,7 +188,12 @@ class Checkpointer:
         except UserError as error:
             left = checkpoints(self._directory)
             last = left[-1].name if left else "none"
-            self._warn(f"the checkpoint failed, the run continues (last good one: {last}): {error}")
+            self._retry_at = moment.version + min(2**self._failures, self._every)
+            self._failures += 1
+            self._log.warn(
+                f"the checkpoint failed, the run continues (last good one: {last}; next try after "
+                f"step {self._retry_at}): {error}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +236,10 @@ def write_checkpoint(
 
     """
     target = directory / f"{PREFIX}{step:06d}"
-    draft = directory / f".draft-{target.name}"
+    draft = directory / f"{_DRAFT}{target.name}"
     state = _State(clock_s=clock_s, scheduler={"version": step}, notes={})
     try:
+        make_directory(directory)
         save(str(draft))
         _Moment(version=step, state=state, trajectories=()).write(draft)
         replace_directory(draft, target)
@@ -180,7 +248,7 @@ def write_checkpoint(
     finally:
         shutil.rmtree(draft, ignore_errors=True)
     for old in checkpoints(directory)[:-keep]:
-        shutil.rmtree(old, ignore_errors=True)
+        remove_directory(old)
     return target
 
 
@@ -225,6 +293,8 @@ def set_aside_later(checkpoint: Path) -> list[Path]:
             target = later.with_name(f"superseded-{later.name}")
             shutil.rmtree(target, ignore_errors=True)
             aside.append(later.rename(target))
+    if aside:
+        sync(checkpoint.parent)
     return aside
 
 

@@ -143,7 +143,8 @@ class Resources:
 
     def _write(self) -> None:
         rows = [asdict(binding) for binding in self._bindings.records()]
-        write_file(self._path, (json.dumps(rows, indent=1) + "\n").encode())
+        data = (json.dumps(rows, indent=1) + "\n").encode()
+        write_file(self._path, data, is_durable=False)
 
 
 RANK = "trainer-"

@@ -5,20 +5,23 @@
 
 Append-only. A run that is resumed adds a new part to the same file: a header line, then records.
 What was written before a crash stays readable: a torn last line is ignored by the reader and cut
-off before anything is appended, so every other line is whole. Events and commands come back equal,
-so a log that is replayed gives the same commands.
+off before anything is appended, so every other line is whole. So is everything from the first NUL
+byte on: a power cut may leave a hole where the disk had not written yet. What a checkpoint depends
+on is synced before it (`sync`). Events and commands come back equal, so a log that is replayed
+gives the same commands.
 """
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, takewhile
 from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from rollart.atomic_files import AppendFile, sync
 from rollart.errors import StorageError, UserError
 from rollart.events import Command, Event
 from rollart.serialization.codec import Codec, CodecError
@@ -111,17 +114,18 @@ def decode_record(line: bytes | str) -> Record:
 class EventLog:
     """Writes a run's log; flushed about once a second and when closed."""
 
-    def __init__(self, path: Path, header: LogHeader) -> None:
-        self._path = path
+    def __init__(
+        self, path: Path, header: LogHeader, *, warn: Callable[[str], object] = lambda _: None
+    ) -> None:
+        """Open a log for a new part; `warn` says that the disk is full, and that it has room."""
         self._flushed_s = float("-inf")
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _cut_torn_line(path)
-            self._file = path.open("ab", buffering=1 << 18)
+            _cut_torn_end(path)
         except OSError as error:
             raise StorageError(f"{path}: the event log cannot be opened: {error}") from error
-        self._write(_HEADER.encode(header) + b"\n")
-        self.flush()
+        self._file = AppendFile(path, what="the event log", warn=warn)
+        self._file.append(_HEADER.encode(header) + b"\n")
+        self._file.flush()
 
     def __enter__(self) -> Self:
         return self
@@ -136,35 +140,22 @@ class EventLog:
 
     def append(self, now: float, event: Event, commands: Sequence[Command]) -> None:
         """Write one record."""
-        self._write(encode_record(now, event, commands))
+        self._file.append(encode_record(now, event, commands))
         if now - self._flushed_s >= FLUSH_EVERY_S:
             self._flushed_s = now
-            self.flush()
+            self._file.flush()
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
-        try:
-            self._file.flush()
-        except OSError as error:
-            raise self._refusal(error) from error
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Have what was flushed on the disk; may be called from another thread."""
+        self._file.sync()
 
     def close(self) -> None:
         """Write what is buffered and close the file."""
-        if not self._file.closed:
-            try:
-                self.flush()
-            finally:
-                with contextlib.suppress(OSError):
-                    self._file.close()
-
-    def _write(self, line: bytes) -> None:
-        try:
-            self._file.write(line)
-        except OSError as error:
-            raise self._refusal(error) from error
-
-    def _refusal(self, error: OSError) -> StorageError:
-        return StorageError(f"{self._path}: the event log cannot be written: {error}")
+        self._file.close()
 
 
 def read_log(path: Path) -> tuple[LogPart, ...]:
@@ -229,30 +220,37 @@ def _chunks(path: Path) -> Iterator[tuple[int, list[bytes]]]:
     try:
         with path.open("rb") as file:
             while lines := file.readlines(_CHUNK_BYTES):
-                if not lines[-1].endswith(b"\n"):
-                    lines.pop()
-                for is_record, group in groupby(lines, _begins_record):
+                whole = [*takewhile(_is_whole, lines)]
+                for is_record, group in groupby(whole, _begins_record):
                     for chunk in [[*group]] if is_record else ([line] for line in group):
                         yield number, chunk
                         number += len(chunk)
+                if len(whole) < len(lines):
+                    return
     except FileNotFoundError:
         raise UserError(f"{path}: no such event log; is this a run's directory?") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error}") from error
 
 
-def _cut_torn_line(path: Path) -> None:
-    """Remove a last line that was not written whole."""
+def _is_whole(line: bytes) -> bool:
+    return line.endswith(b"\n") and b"\0" not in line
+
+
+def _cut_torn_end(path: Path) -> None:
+    """Remove what was not written whole: all from a NUL byte on, and a line without an end."""
     if not path.exists():
         return
     with path.open("rb+") as file:
-        end = file.seek(0, 2)
-        while end > 0:
-            start = max(0, end - 65536)
-            file.seek(start)
-            newline = file.read(end - start).rfind(b"\n")
-            if newline >= 0:
-                file.truncate(start + newline + 1)
-                return
-            end = start
-        file.truncate(0)
+        end = start = 0
+        while chunk := file.read(1 << 20):
+            hole = chunk.find(b"\0")
+            newline = chunk.rfind(b"\n", 0, len(chunk) if hole < 0 else hole)
+            end = end if newline < 0 else start + newline + 1
+            start += len(chunk)
+            if hole >= 0:
+                break
+        if end < file.seek(0, 2):
+            file.truncate(end)
+            file.flush()
+            sync(path)

@@ -8,6 +8,7 @@ file is touched, so a run that cannot resume leaves its directory unchanged.
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, assert_never
 
@@ -124,6 +125,7 @@ class Recorder:
         """Success rates of the latest steps in a row that had no signal."""
         self._has_skipped = False
         self._log: EventLog | None = None
+        self._rows: JsonlTracker | None = None
         self._trackers: tuple[Tracker, ...] = ()
         self.progress = Progress(
             self.metrics, steps=steps, title=name, file=sys.stderr if file is None else file
@@ -131,9 +133,26 @@ class Recorder:
 
     def open(self, header: LogHeader, *, resume_step: int | None = None) -> None:
         """Open the directory's files; a resumed run drops rows of steps it will repeat."""
-        self._log = EventLog(self._directory / LOG, header)
-        rows = JsonlTracker(self._directory / METRICS, resume_step=resume_step)
-        self._trackers = (rows, TensorBoardTracker(self._directory / "tensorboard"))
+        warn = self.warn
+        self._log = EventLog(self._directory / LOG, header, warn=warn)
+        self._rows = JsonlTracker(self._directory / METRICS, resume_step=resume_step, warn=warn)
+        board = TensorBoardTracker(self._directory / "tensorboard", warn=warn)
+        self._trackers = (self._rows, board)
+
+    def flush(self) -> None:
+        """Hand what is recorded to the operating system."""
+        if self._log is not None:
+            self._log.flush()
+
+    def sync(self) -> None:
+        """Have what was flushed on the disk; may be called from another thread."""
+        if self._log is not None and self._rows is not None:
+            self._log.sync()
+            self._rows.sync()
+
+    def warn(self, text: str) -> None:
+        """Print a warning that stays."""
+        self.progress.warn(text)
 
     def record(self, now: float, event: Event, commands: Sequence[Command]) -> Row | None:
         """Record an event and its commands; return the row of a step that ended."""
@@ -185,10 +204,10 @@ class Recorder:
     def close(self) -> None:
         """Stop the display, write buffered data and close all files."""
         self.progress.stop()
-        if self._log is not None:
-            self._log.close()
-        for tracker in self._trackers:
-            tracker.close()
+        with ExitStack() as closing:  # one that fails does not keep the others open
+            for each in (self._log, *self._trackers):
+                if each is not None:
+                    closing.callback(each.close)
 
     def _report_failure(self, failure: Failure) -> None:
         """Warn of the first failure of each kind and of many failures in a row."""

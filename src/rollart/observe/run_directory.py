@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryFile
 
+from rollart.atomic_files import make_directory, sync
 from rollart.errors import StorageError
 
 CONFIG = "config.toml"
@@ -37,7 +38,8 @@ def claim_directory(
         moved = None if is_own else place_of_earlier(directory, mark=mark)
         if moved is not None:
             directory.rename(moved)
-        directory.mkdir(parents=True, exist_ok=True)
+            sync(directory.parent)
+        make_directory(directory)
     except OSError as error:
         raise StorageError(
             f"{directory}: cannot be used as the run's directory (run.directory): {error}"
@@ -117,7 +119,7 @@ def lock_directory(directory: Path) -> Generator[DirectoryLock]:
     place = directory.absolute()
     missing = [each for each in (place, *place.parents) if not os.path.lexists(each)]
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        make_directory(place)
     except OSError as error:
         raise StorageError(
             f"{directory}: cannot be used as the run's directory (run.directory): {error.strerror}"

@@ -1,18 +1,19 @@
 """Trackers: write rows of metrics to `metrics.jsonl` and to TensorBoard files.
 
-Each row has a `step`; the other names of an evaluation's row start with `eval/`. A row is on disk
-when `add` returns, so a killed run loses none.
+Each row has a `step`; the other names of an evaluation's row start with `eval/`. A row is with the
+operating system when `add` returns, so a killed run loses none, and on the disk before a checkpoint
+of its step (`sync`). On a full disk rows wait; TensorBoard's, which are the same, are left out.
 """
 
 import contextlib
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from rollart.atomic_files import write_file
+from rollart.atomic_files import FULL, AppendFile, make_directory, write_file
 from rollart.errors import StorageError, UserError
 from rollart.observe.metrics import Row
 
@@ -39,31 +40,36 @@ class Tracker(Protocol):
 class JsonlTracker:
     """Appends rows to a file, one JSON object per line, and flushes each."""
 
-    def __init__(self, path: Path, *, resume_step: int | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resume_step: int | None = None,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
         """Open the file; a resumed run drops rows of steps it will repeat."""
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(path.parent)
             kept: list[Row] = []
             if resume_step is not None and path.exists():
                 kept = [row for row in read_rows(path) if row["step"] <= resume_step]
             write_file(path, "".join(json.dumps(row) + "\n" for row in kept).encode())
-            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise StorageError(f"{path}: metrics cannot be written: {error}") from error
+        self._file = AppendFile(path, what="metrics", warn=warn)
 
     def add(self, row: Mapping[str, float]) -> None:
         """Store one row."""
-        try:
-            self._file.write(json.dumps(dict(row)) + "\n")
-            self._file.flush()
-        except OSError as error:
-            name = self._file.name
-            raise StorageError(f"{name}: metrics cannot be written: {error}") from error
+        self._file.append(json.dumps(dict(row)).encode() + b"\n")
+        self._file.flush()
+
+    def sync(self) -> None:
+        """Have all rows on the disk; may be called from another thread."""
+        self._file.sync()
 
     def close(self) -> None:
         """Close the file."""
-        with contextlib.suppress(OSError):  # `add` has already reported the failed write
-            self._file.close()
+        self._file.close()
 
 
 class TensorBoardTracker:
@@ -74,8 +80,10 @@ class TensorBoardTracker:
     first tracker, so that rows can be read without it.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, warn: Callable[[str], object] = lambda _: None) -> None:
         self._directory = directory
+        self._warn = warn
+        self._is_full = False
         writers: Any = import_module("tensorboardX.event_file_writer")
         protocol: Any = import_module("tensorboardX.proto.event_pb2")
         self._event = protocol.Event
@@ -101,7 +109,11 @@ class TensorBoardTracker:
             self._writer.write_event(event)
             self._writer.flush()
         except OSError as error:
-            raise self._refused(error) from error
+            if error.errno not in FULL:
+                raise self._refused(error) from error
+            if not self._is_full:
+                self._warn(f"{self._directory}: the disk is full: TensorBoard lacks some steps")
+            self._is_full = True
 
     def close(self) -> None:
         """Close the file."""
@@ -113,14 +125,14 @@ class TensorBoardTracker:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Read the rows of a `metrics.jsonl`; ignore an incomplete last line."""
+    """Read the rows of a `metrics.jsonl`; ignore what a power cut left incomplete at its end."""
     rows: list[Row] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; is this a run's directory?") from None
     for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
+        if not line.endswith("\n") or "\0" in line:
             break
         try:
             rows.append(cast("Row", json.loads(line)))

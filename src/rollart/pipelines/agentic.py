@@ -160,7 +160,7 @@ class TrainingRun:
             buffer=buffer,
             now=clock.now,
             notes=lambda: {**self.notes, "spent": self.spending.total()},
-            warn=self.recorder.progress.warn,
+            log=self.recorder,
         )
         self.controller = controller = Controller(
             scheduler, clock=clock, observers=[self.recorder.record]
@@ -226,7 +226,7 @@ class TrainingRun:
         """Save the last checkpoint; return the error of a disk that refuses it."""
         try:
             if scheduler.ending is not None and not scheduler.training:
-                await checkpointer.save(scheduler)
+                await checkpointer.save_last(scheduler)
         except StorageError as error:
             return error
         return None

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rollart.atomic_files import write_summary
+from rollart.atomic_files import write_file, write_summary
 from rollart.checkpoints.resume import read_checkpoint
 from rollart.checkpoints.save import Saved, set_aside_later, write_checkpoint
 from rollart.clock import SystemClock
@@ -227,7 +227,7 @@ def _claim(config: Config, saved: Saved | None, lock: DirectoryLock) -> None:
     if moved is not None:
         lock.relock(moved)
         say(f"the earlier run there was moved to {moved}")
-    (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
+    write_file(config.run.path / CONFIG, dump_toml(config).encode())
     if saved is not None:
         say(f"resuming from {saved.directory}")
         for path in set_aside_later(saved.directory) if is_own(config, saved) else ():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+from rollart.atomic_files import write_file
 from rollart.checkpoints.save import Saved, set_aside_later
 from rollart.config import Config, dump_toml
 from rollart.config.checks import describe_truncation
@@ -61,7 +62,7 @@ def open_record(config: Config, recorder: Recorder, saved: Saved | None) -> None
         snapshot=None if saved is None else cast("Json", saved.scheduler),
     )
     recorder.open(header, resume_step=None if saved is None else saved.scheduler["version"])
-    (config.run.path / CONFIG).write_text(dump_toml(config), encoding="utf-8")
+    write_file(config.run.path / CONFIG, dump_toml(config).encode())
     if saved is not None:
         recorder.metrics.take_over(saved.trajectories, buffered(saved.scheduler))
         for path in set_aside_later(saved.directory) if is_own(config, saved) else ():

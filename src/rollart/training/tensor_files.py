@@ -6,7 +6,8 @@
 This is Hugging Face's own layout. A tensor lies whole in one file, so files written by any number
 of ranks are read by any other: a reader takes the rows it holds of each tensor. Which rank writes
 which tensor follows from their sizes alone. A directory is written as a draft beside its place and
-renamed at the end (`drafted`); if one rank fails, all raise the same message.
+renamed at the end (`drafted`), when every rank has its file on the disk; if one rank fails, all
+raise the same message.
 """
 
 import errno
@@ -25,13 +26,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from rollart.atomic_files import recover_directory, replace_directory
+from rollart.atomic_files import FULL, make_directory, recover_directory, replace_directory, sync
 from rollart.errors import DamagedError, ModelError, StorageError
 from rollart.training.batch import deal
 from rollart.training.distributed.process_group import ProcessGroup, told_to_all
 from rollart.training.distributed.sharding import Rows
 
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL = {*FULL, errno.EFBIG}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +74,14 @@ def drafted(directory: Path, *, world: ProcessGroup, what: str) -> Generator[Dra
     draft = Draft(path=fresh, target=directory, world=world, what=what)
 
     def begin() -> None:
-        parent.mkdir(parents=True, exist_ok=True)
+        make_directory(parent)
         shutil.rmtree(fresh, ignore_errors=True)
         fresh.mkdir()
-
-    def finish() -> None:
-        _flush(fresh)
-        replace_directory(fresh, directory)
 
     try:
         draft.first(begin)
         yield draft
-        draft.first(finish)
+        draft.first(lambda: replace_directory(fresh, directory))
     except BaseException:
         if world.is_first:
             shutil.rmtree(fresh, ignore_errors=True)
@@ -96,16 +93,6 @@ def recover(directory: Path, *, world: ProcessGroup) -> None:
     if world.is_first:
         recover_directory(directory.absolute())
     world.first_words("")  # no rank reads before the first one has recovered it
-
-
-def _flush(directory: Path) -> None:
-    """Make the files durable before their directory gets its name."""
-    for path in (*directory.rglob("*"), directory):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _complaint(error: OSError | SafetensorError, directory: Path, what: str) -> str:
@@ -148,9 +135,14 @@ class Division:
         }
 
     def write(self, tensors: Mapping[str, Tensor], directory: Path, stem: str, rank: int) -> None:
-        """Write this rank's file."""
+        """Write this rank's file; it is on the disk when this returns.
+
+        The first rank, which renames the directory, cannot sync what another machine still has in
+        its memory.
+        """
         path = directory / self._file(stem, rank)
         save_file(dict(tensors), path, metadata={"format": "pt"})
+        sync(path)
 
     def write_index(self, directory: Path, stem: str, *, total_bytes: int) -> None:
         """Say which file holds which tensor, if there are several."""

@@ -259,7 +259,8 @@ class SharedMemoryStore:
 
     def _write_manifest(self, version: Version, manifest: Mapping[str, object]) -> None:
         path = self._manifest_path(version)
-        write_file(path, json.dumps(manifest).encode(), draft=path.with_suffix(".json.part"))
+        data = json.dumps(manifest).encode()
+        write_file(path, data, draft=path.with_suffix(".json.part"), is_durable=False)
 
     def _prune(self) -> None:
         for version in sorted(self._visible())[: -self._keep]:

@@ -48,7 +48,7 @@ class FileBlobs:
         path = self._directory / check_key(key)
         part = self._directory / f"{_PART}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
-            write_file(path, data, draft=part)
+            write_file(path, data, draft=part, is_durable=False)
         except OSError as error:
             raise StorageError(
                 f"cannot write {len(data)} bytes of weights to {self.place}: {error.strerror}; "
