@@ -283,7 +283,9 @@ def test_a_trainer_of_another_number_of_ranks_is_refused(checkpoint):
     with pytest.raises(ConfigError, match=r"training\.ranks = 2: the host made 1"):
         One(checkpoint, {"ranks": 2})
     rank = TorchTrainer(model=str(checkpoint), options={"ranks": 2}, rank=1, world_size=2)
-    with pytest.raises(ConfigError, match="rendezvous = 'here': ranks meet at tcp://HOST:PORT"):
+    with pytest.raises(
+        ConfigError, match="rendezvous = 'here': ranks meet at file://PATH or tcp://KEY@H"
+    ):
         rank.join("here")
 
 
