@@ -273,3 +273,69 @@ class TestDelta:
 def test_other_users_cannot_read_the_directory(tmp_path):
     FileBlobs(tmp_path / "made")
     assert oct((tmp_path / "made").stat().st_mode & 0o777) == "0o700"
+
+
+def test_two_runs_in_one_place_never_load_each_others_weights(tmp_path):
+    first, second = (open_files(tmp_path, run=name) for name in ("first-1f", "second-2e"))
+    first.publish(Version(1), weights(1.0))
+    wanted = (
+        f"the directory {tmp_path} holds the weights of the run first-1f, not of second-2e: give "
+        "each run a weights.place of its own; if that run has ended, empty the place"
+    )
+    for use in (
+        lambda: second.publish(Version(2), weights(2.0)),
+        lambda: second.fetch(Version(1)),
+        second.latest,
+        second.head,
+    ):
+        with pytest.raises(StorageError) as caught:
+            use()
+        assert str(caught.value) == wanted
+    with pytest.raises(StorageError, match="of the run first-1f, which still writes"):
+        open_files(tmp_path).publish(Version(2), weights(2.0))
+    assert open_files(tmp_path).latest() == 1  # without a name, any run's weights can be looked at
+    same = open_files(tmp_path, run="first-1f")
+    same.publish(Version(2), weights(3.0))
+    assert first.fetch(Version(2))["b"][0] == 3.0
+
+
+def test_a_place_that_a_run_has_released_is_taken_over_without_its_versions(tmp_path):
+    first, second = (open_files(tmp_path, run=name) for name in ("first-1f", "second-2e"))
+    first.publish(Version(7), weights(1.0))
+    second.release()
+    assert first.latest() == 7
+    first.release()
+    assert second.latest() is None
+    with pytest.raises(KeyError):
+        second.fetch(Version(7))
+    second.publish(Version(8), weights(2.0))
+    assert second.latest() == 8
+    assert {name.partition(".")[0] for name in names(tmp_path)} == {"8", "head"}
+    with pytest.raises(StorageError, match="of the run second-2e, not of first-1f"):
+        first.latest()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_the_place_of_a_writer_that_is_known_to_be_dead_is_taken_over(tmp_path, elsewhere):
+    first, second = (open_files(tmp_path, run=name) for name in ("first-1f", "second-2e"))
+    child = python("")
+    child.communicate()
+    machine = "another" if elsewhere else first._process.rpartition("-")[0]
+    first._process = f"{machine}-{child.pid}"
+    first.publish(Version(7), weights(1.0))
+    if elsewhere:
+        with pytest.raises(StorageError, match="of the run first-1f, not of second-2e"):
+            second.publish(Version(1), weights(2.0))
+    else:
+        second.publish(Version(1), weights(2.0))
+        assert second.latest() == 1
+
+
+def test_a_writer_whose_place_was_taken_notices_at_its_next_version(tmp_path):
+    first, second = (open_files(tmp_path, run=name) for name in ("first-1f", "second-2e"))
+    first.publish(Version(1), weights(1.0))
+    first.release()
+    second.publish(Version(1), weights(2.0))
+    with pytest.raises(StorageError, match="of the run second-2e, not of first-1f"):
+        first.publish(Version(2), weights(1.0))
+    assert second.fetch(Version(1))["b"][0] == 2.0

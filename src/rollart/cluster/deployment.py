@@ -10,10 +10,10 @@ import asyncio
 import collections.abc
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from rollart.checkpoints.resume import damaged_error
 from rollart.checkpoints.save import STATE, Saved
@@ -26,6 +26,7 @@ from rollart.config.places import TRAINING, local_engines
 from rollart.control.routing import Router, Routing
 from rollart.control.scheduler import Scheduler
 from rollart.control.snapshot import restore
+from rollart.errors import StorageError
 from rollart.inference.driver import EngineDriver
 from rollart.inference.factory import open_engine
 from rollart.pipelines.task_setups import task_streams
@@ -44,6 +45,7 @@ from rollart.training.distributed.rendezvous import LOOPBACK
 from rollart.training.options import trainer_arguments
 from rollart.training_ports import RemoteTrainer
 from rollart.types import EngineId, EngineInfo, Json, TrajectoryId, Version
+from rollart.weights.buckets import BucketStore
 from rollart.weights.prefetch import open_source
 from rollart.weights.shared_memory import remove_directory, remove_leftovers, shared_directory
 from rollart.weights.store import open_store
@@ -82,17 +84,27 @@ class Engines:
 
 
 @contextmanager
-def open_weights(config: Config) -> collections.abc.Generator[tuple[WeightStore, dict[str, Json]]]:
-    """Open the weight store; yields it, and the options that open it in another process."""
+def open_weights(
+    config: Config, *, run: str = ""
+) -> collections.abc.Generator[tuple[WeightStore, dict[str, Json]]]:
+    """Open the weight store; yields it, and the options that open it in another process.
+
+    `run` is the id by which it is known whose weights they are.
+    """
     remove_leftovers()
     options = config.weights
     directory = None if options.place else shared_directory(config.run.name)
     kind, place, keep = options.store, options.place or str(directory), config.kept_versions
     size, delta = options.bucket_bytes, options.delta
     try:
-        with closing(open_store(kind, place, keep, bucket_bytes=size, delta=delta)) as store:
-            buckets: dict[str, Json] = {"bucket_bytes": size, "delta": delta}
-            yield store, {"kind": kind, "directory": place, "keep": keep, **buckets}
+        buckets: dict[str, Any] = {"bucket_bytes": size, "delta": delta, "run": run}
+        with closing(open_store(kind, place, keep, **buckets)) as store:
+            try:
+                yield store, {"kind": kind, "directory": place, "keep": keep, **buckets}
+            finally:
+                if isinstance(store, BucketStore):
+                    with suppress(StorageError):  # the store may be lost with its cluster
+                        store.release()
     finally:
         if directory is not None:
             remove_directory(directory)
@@ -354,11 +366,14 @@ class LocalDeployment:
 
 @asynccontextmanager
 async def open_embedded(
-    config: Config, *, model: Path, start: Path, version: Version
+    config: Config, *, model: Path, start: Path, version: Version, run: str = ""
 ) -> AsyncGenerator[Deployment]:
-    """Open this machine: the trainer begins with `model`, the engines with `start`'s weights."""
+    """Open this machine: the trainer begins with `model`, the engines with `start`'s weights.
+
+    `run` is the id by which the weight store knows the run.
+    """
     async with AsyncExitStack() as stack:
-        store, opening = stack.enter_context(open_weights(config))
+        store, opening = stack.enter_context(open_weights(config, run=run))
         context = open_trainer(config, model=model, store=opening)
         starting = asyncio.create_task(stack.enter_async_context(context))
         stack.push_async_callback(_give_up, starting)

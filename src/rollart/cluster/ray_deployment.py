@@ -76,13 +76,17 @@ async def open_ray(
     version: Version,
     directory: Path,
     warn: Warn,
+    run: str = "",
 ) -> AsyncGenerator[Deployment]:
-    """Open a cluster: the trainer begins with `model`, the engines with `start`'s weights."""
+    """Open a cluster: the trainer begins with `model`, the engines with `start`'s weights.
+
+    `run` is the id by which the weight store knows the run.
+    """
     async with AsyncExitStack() as stack:
         stack.enter_context(connected(config.ray.address))
         head = head_address()
         stack.enter_context(guarded(head, lambda: str(cluster_lost(head, directory))))
-        store, opening = stack.enter_context(open_weights(config))
+        store, opening = stack.enter_context(open_weights(config, run=run))
         begin = SpawnSettings(model=model, weights=start, version=version, store=opening)
         deployment = RayDeployment(config, begin, store=store, directory=directory, warn=warn)
         stack.push_async_callback(deployment.close)

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, cast
 
 from rollart.checkpoints.resume import check_fits_checkpoint, damaged_error, read_checkpoint
@@ -34,7 +35,12 @@ from rollart.observe.recorder import Recorder
 from rollart.observe.run_directory import DirectoryLock, lock_directory
 from rollart.pipelines.evaluation import Evaluations
 from rollart.pipelines.rewards import Rewards, open_rewards
-from rollart.pipelines.run_record import checkpoint_directory, make_recorder, open_record
+from rollart.pipelines.run_record import (
+    checkpoint_directory,
+    is_own,
+    make_recorder,
+    open_record,
+)
 from rollart.pipelines.start_model import START, check_devices
 from rollart.pipelines.task_setups import make_setups
 from rollart.rollout.controller import Controller, Parts
@@ -44,6 +50,9 @@ from rollart.rollout.tasks import run as run_to_end
 from rollart.rollout.tasks import watch_stalls
 from rollart.training_ports import PolicyRuntime, RemoteTrainer
 from rollart.types import EngineId, Json, Trajectory, Version
+
+_RUN_ID = "run_id"
+"""The note of a checkpoint that holds the run's id."""
 
 
 @dataclass(kw_only=True)
@@ -104,7 +113,7 @@ class TrainingRun:
                 engines=deployment.infos,
                 generators=deployment.generators,
             )
-            self.notes |= {} if saved is None else saved.notes
+            self.notes = {**({} if saved is None else saved.notes), **self.notes}
             self.notes["temperature"] = self.config.sampling.temperature
             self.notes["model"] = self.config.model.path
             self.notes[START] = str(self.model.absolute())
@@ -128,8 +137,12 @@ class TrainingRun:
         self, start: Path, version: Version
     ) -> AbstractAsyncContextManager[Deployment]:
         """Open the place the config names: this machine, or a cluster."""
+        run = self._find_id()
+        self.notes[_RUN_ID] = run
         if not self.config.ray.address:
-            return open_embedded(self.config, model=self.model, start=start, version=version)
+            return open_embedded(
+                self.config, model=self.model, start=start, version=version, run=run
+            )
         from rollart.cluster.ray_deployment import open_ray  # noqa: PLC0415 loads ray
 
         return open_ray(
@@ -139,7 +152,16 @@ class TrainingRun:
             version=version,
             directory=self.directory,
             warn=self.recorder.progress.warn,
+            run=run,
         )
+
+    def _find_id(self) -> str:
+        """Return the run's id: that of its checkpoint, unless it goes on in another directory."""
+        if self.saved is not None and is_own(self.config, self.saved):
+            known = self.saved.notes.get(_RUN_ID)
+            if isinstance(known, str):
+                return known
+        return f"{self.config.run.name}-{token_hex(4)}"
 
     async def _train(
         self,

@@ -6,22 +6,30 @@
 The index is the value under the key `head` (see `weights.index`). Everything of a version is
 written before the index that shows it, and none of it is overwritten, so a reader gets a complete
 version or none. Readers write nothing: a dead one blocks nobody. What a dead writer left is named
-in the index, and the next publication removes it. One process writes at a time. With `delta`,
-buckets hold the changes to the previous version, and one version in `LONGEST_CHAIN` is written in
-full; a version is stored as long as a visible one is built on it.
+in the index, and the next publication removes it. One process writes at a time.
+
+The index names the run whose versions these are. A writer takes a place over that is empty, that a
+run has released at its end, or whose writer is known to be dead; it removes what is there. Any
+other place of another run is refused, by writers and readers alike, each time they look.
+
+With `delta`, buckets hold the changes to the previous version, and one version in `LONGEST_CHAIN`
+is written in full; a version is stored as long as a visible one is built on it.
 """
 
 import contextlib
 import json
+import os
 import secrets
 import zlib
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from rollart.errors import ConfigError, StorageError
 from rollart.ports import Array, Blobs
 from rollart.types import ArraySpec, Version
+from rollart.weights.blobs.files import may_live, this_machine
 from rollart.weights.download import Download, LoadedVersion, encode, read_json
 from rollart.weights.index import HEAD, Stored, StoreIndex, decode_index
 from rollart.weights.layout import ALIGNMENT_BYTES, Layout, cut, in_order, lay_out, specs_of
@@ -41,7 +49,9 @@ class BucketStore:
         keep: int = 2,
         bucket_bytes: int = BUCKET_BYTES,
         delta: bool = False,
+        run: str = "",
     ) -> None:
+        """Use `blobs` for a run; without a name, versions of any run can be read."""
         if keep < 1:
             raise ConfigError("weights.keep", keep, "keep at least 1 version")
         if bucket_bytes < ALIGNMENT_BYTES or bucket_bytes % ALIGNMENT_BYTES:
@@ -51,6 +61,8 @@ class BucketStore:
         self._keep = keep
         self._bucket_bytes = bucket_bytes
         self._delta = delta
+        self._run = run
+        self._process = f"{this_machine()}-{os.getpid()}"
         self._last: LoadedVersion | None = None
         """The version published last: the base of the next one."""
 
@@ -80,7 +92,7 @@ class BucketStore:
             base=None if base is None else base.id,
         )
         try:
-            self._put_head(StoreIndex(stored=head.stored, writing=stored))
+            self._put_head(replace(head, writing=stored))
             after = self._push(stored, layout, cut(layout, in_order(specs, arrays)), head)
         except BaseException:
             self._last = None
@@ -112,12 +124,33 @@ class BucketStore:
         self._last = None
         self.blobs.close()
 
+    def release(self) -> None:
+        """Let other runs use the place; visible versions stay until one of them does."""
+        head = self._read_head()
+        if self._run and head.run == self._run:
+            self._put_head(replace(head, run="", process=""))
+
     def head(self) -> StoreIndex:
-        """Return the index: which versions are stored now."""
+        """Return the index: which versions of this run are stored now."""
+        head = self._read_head()
+        if not self._run or head.run == self._run:
+            return head
+        if head.run:
+            raise self._other_run(head)
+        return StoreIndex()
+
+    def _read_head(self) -> StoreIndex:
         try:
             return decode_index(bytes(self.blobs.get(HEAD)), place=self.blobs.place)
         except KeyError:
             return StoreIndex()
+
+    def _other_run(self, head: StoreIndex) -> StorageError:
+        own = f"not of {self._run}" if self._run else "which still writes"
+        return StorageError(
+            f"{self.blobs.place} holds the weights of the run {head.run}, {own}: give each run a "
+            "weights.place of its own; if that run has ended, empty the place"
+        )
 
     def begin(
         self, stored: Stored, base: LoadedVersion | None, *, spare: Array | None = None
@@ -159,7 +192,7 @@ class BucketStore:
 
     def _missing(self, stored: Stored, key: str) -> KeyError | StorageError:
         """Return the error for a missing value: pruned, or deleted by someone else."""
-        if self.head().find(stored.id) is None:
+        if self._read_head().find(stored.id) is None:
             return KeyError(stored.version)
         return StorageError(
             f"{key} of weights version {stored.version} was deleted from {self.blobs.place}: "
@@ -203,12 +236,23 @@ class BucketStore:
         return self._last
 
     def _recovered(self) -> StoreIndex:
-        """Return the index after removing what a dead writer left."""
-        head = self.head()
-        if head.writing is None:
-            return head
-        self._discard(head.writing)
-        return StoreIndex(stored=head.stored)
+        """Return the index, as this run's, after removing what a dead writer left."""
+        head = self._read_head()
+        if head.run != self._run:
+            return self._taken_over(head)
+        if head.writing is not None:
+            self._discard(head.writing)
+        return replace(head, writing=None, process=self._process)
+
+    def _taken_over(self, head: StoreIndex) -> StoreIndex:
+        """Make the place this run's; refuse if another one may still use it."""
+        if head.run and may_live(head.process):
+            raise self._other_run(head)
+        own = StoreIndex(run=self._run, process=self._process)
+        self._put_head(own)
+        for each in (*head.stored, *([head.writing] if head.writing else [])):
+            self._discard(each)
+        return own
 
     def _discard(self, stored: Stored) -> None:
         for key in stored.keys:

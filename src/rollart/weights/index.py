@@ -9,8 +9,12 @@ All other values are written once under an id of their own and never again, so a
 an id reads one version or nothing. A version becomes visible by the index that names it, which is
 written after everything else. What a dead writer left is named by `writing`: the next one removes
 it. Nothing has to be listed, which not every store can do.
+
+The index also says whose versions they are. Two runs that are given one place would otherwise load
+each other's weights, with right checksums: a version's number says nothing of its run.
 """
 
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -18,7 +22,7 @@ from rollart.errors import StorageError
 from rollart.serialization.codec import Codec, CodecError
 from rollart.types import Version
 
-FORMAT = 1
+FORMAT = 2
 HEAD = "head"
 
 
@@ -65,12 +69,20 @@ class StoreIndex:
     """What a store holds.
 
     Example:
-        StoreIndex(stored=(Stored(id="3-9f2c", version=3, buckets=4, is_visible=True),))
+        StoreIndex(
+            stored=(Stored(id="3-9f2c", version=3, buckets=4, is_visible=True),),
+            run="quickstart-5d1e07aa",
+            process="a1b2c3d44026531836-4711",
+        )
 
     """
 
     stored: tuple[Stored, ...] = ()
     writing: Stored | None = None
+    run: str = ""
+    """The run that publishes here; "": it has ended, or none was named."""
+    process: str = ""
+    """The machine and the process id of its writer."""
 
     def visible(self, version: Version) -> Stored | None:
         """Return the visible version of this number."""
@@ -105,12 +117,13 @@ class StoreIndex:
         whole = replace(self, stored=(*self.stored, stored), writing=None)
         needed = {each.id for top in newest for each in whole.chain(top)}
         shown = {each.id for each in newest}
-        return StoreIndex(
+        return replace(
+            whole,
             stored=tuple(
                 replace(each, is_visible=each.id in shown)
                 for each in whole.stored
                 if each.id in needed
-            )
+            ),
         )
 
     @property
@@ -119,7 +132,15 @@ class StoreIndex:
 
     def encode(self) -> bytes:
         """Return the index as JSON."""
-        return _FILE.encode(_File(format=FORMAT, stored=self.stored, writing=self.writing))
+        return _FILE.encode(
+            _File(
+                format=FORMAT,
+                stored=self.stored,
+                writing=self.writing,
+                run=self.run,
+                process=self.process,
+            )
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,19 +150,30 @@ class _File:
     format: int
     stored: tuple[Stored, ...]
     writing: Stored | None
+    run: str
+    process: str
 
 
 _FILE = Codec[_File](_File, name="index")
 
 
+def _check_format(data: bytes) -> None:
+    """Refuse the index of another version of rollart, whatever its fields are."""
+    try:
+        written = json.loads(data)["format"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return  # decoding says what is wrong
+    if written != FORMAT:
+        raise CodecError(f"format {written} instead of {FORMAT}")
+
+
 def decode_index(data: bytes, *, place: str) -> StoreIndex:
     """Return the index stored at `place`."""
     try:
+        _check_format(data)
         file = _FILE.decode(data)
-        if file.format != FORMAT:
-            raise CodecError(f"format {file.format} instead of {FORMAT}")
     except CodecError as error:
         raise StorageError(
             f"the list of weight versions in {place} is damaged: {error}; empty the store"
         ) from error
-    return StoreIndex(stored=file.stored, writing=file.writing)
+    return StoreIndex(stored=file.stored, writing=file.writing, run=file.run, process=file.process)

@@ -91,11 +91,14 @@ def open_store(
     *,
     bucket_bytes: int = BUCKET_BYTES,
     delta: bool = False,
+    run: str = "",
 ) -> WeightStore:
     """Open the store of this kind at `directory`: a path, a URL or an address.
 
-    A kind "module:Class" stores buckets in that Blobs class, constructed with `directory`. A
-    trainer is made with these arguments as its `store`.
+    `run` names the run that publishes or loads weights there, so that none loads another's;
+    `memory` and `shared_memory` have a place for each run already. A kind "module:Class" stores
+    buckets in that Blobs class, constructed with `directory`. A trainer is made with these
+    arguments as its `store`.
 
     Example:
         >>> store = open_store(**options)  # {"kind": "shared_memory", "directory": …, "keep": 3}
@@ -110,7 +113,9 @@ def open_store(
         case _ if split_name(resolve("store", kind)):
             blobs = _open_blobs(kind, directory)
             try:
-                return BucketStore(blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta)
+                return BucketStore(
+                    blobs, keep=keep, bucket_bytes=bucket_bytes, delta=delta, run=run
+                )
             except BaseException:
                 blobs.close()
                 raise

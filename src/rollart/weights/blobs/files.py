@@ -46,7 +46,7 @@ class FileBlobs:
     def put(self, key: str, data: bytes | memoryview) -> None:
         """Store bytes under a key, replacing the old value."""
         path = self._directory / check_key(key)
-        part = self._directory / f"{_PART}{_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
+        part = self._directory / f"{_PART}{this_machine()}-{os.getpid()}-{secrets.token_hex(4)}"
         try:
             write_file(path, data, draft=part, is_durable=False)
         except OSError as error:
@@ -81,17 +81,23 @@ class FileBlobs:
 
     def _remove_parts(self) -> None:
         """Remove the temporary files of writers that are known to be dead."""
-        prefix = f"{_PART}{_machine()}-"
+        prefix = f"{_PART}{this_machine()}-"
         for part in self._directory.glob(f"{prefix}*"):
             pid = part.name.removeprefix(prefix).partition("-")[0]
-            if not Path(f"/proc/{pid}").exists():
+            if not may_live(f"{this_machine()}-{pid}"):
                 part.unlink(missing_ok=True)
 
 
-def _machine() -> str:
+def this_machine() -> str:
     """Return a name of this machine and pid namespace: process ids are unique only within it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
         return f"{boot}{Path('/proc/self/ns/pid').stat().st_ino}"
     except OSError:
         return "unknown"
+
+
+def may_live(process: str) -> bool:
+    """Say whether a process, named MACHINE-PID, may still run: only its own machine knows."""
+    machine, _, pid = process.rpartition("-")
+    return machine != this_machine() or Path(f"/proc/{pid}").exists()
