@@ -47,6 +47,7 @@ from rollart.pipelines.agentic import train
 NAME = "durability"
 _RUN = "run/"
 _LOG = "events.jsonl"
+_LARGE_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
@@ -57,24 +58,32 @@ class Promise:
     """The newest checkpoint that was reported as saved, or that the run went back to."""
     course: int = 0
     """How often the run has gone back to an earlier checkpoint."""
-    logs: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    """By step: the event log when its checkpoint's moment was captured."""
 
-    def take(self, text: str, log: bytes) -> None:
+    def take(self, text: str) -> None:
         """Take in a mark."""
         word, number = text.split()
-        step = int(number)
         match word:
             case "captured":
-                self.logs[step] = log
+                pass
             case "saved":
-                self.step = max(step, self.step or 0)
+                self.step = max(int(number), self.step or 0)
             case "back":
-                self.step = step
+                self.step = int(number)
             case "backed":
                 self.course += 1
             case _:
                 raise AssertionError(text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Genuine:
+    """A checkpoint that was really written."""
+
+    course: int
+    """How often the run had gone back before."""
+    files: frozenset[tuple[str, bytes]]
+    log: bytes
+    """The event log when its moment was captured."""
 
 
 @dataclass(slots=True)
@@ -84,12 +93,12 @@ class Recorded:
     root: Path
     operations: list[Operation]
     disk: Disk
-    genuine: dict[int, list[tuple[int, frozenset[tuple[str, bytes]]]]]
-    """By step: the course in which a checkpoint was saved, and its files."""
+    genuine: dict[int, list[Genuine]]
+    """By step: the checkpoints that were written."""
 
 
 def make_recording(root: Path, *, steps: int, ranks: int) -> Recorded:
-    """Record runs in a directory; check that the recording is complete."""
+    """Record runs in a directory."""
     root.mkdir()
     make_config(root)
     trace = root / "trace"
@@ -97,9 +106,15 @@ def make_recording(root: Path, *, steps: int, ranks: int) -> Recorded:
     path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
     env = {**os.environ, "PYTHONPATH": path}
     record([sys.executable, *command], output=trace, env=env)
+    recorded = read_recording(root, trace)
+    trace.unlink()
+    return recorded
+
+
+def read_recording(root: Path, trace: Path) -> Recorded:
+    """Read a recording of runs in a directory; check that it is complete."""
     calls = read_calls(trace, root=str(root))
     operations = read_operations(calls, root=str(root), marks=str(root / "marks"))
-    trace.unlink()
     disk = Disk(operations)
     recorded = Recorded(root=root, operations=operations, disk=disk, genuine={})
     _check_complete(recorded)
@@ -127,14 +142,17 @@ def _check_complete(recorded: Recorded) -> None:
 
 
 def _find_genuine(recorded: Recorded) -> None:
-    course = 0
+    course, logs = 0, dict[str, bytes]()
     for cut, each in enumerate(recorded.operations):
         word, _, number = each.text.partition(" ")
         course += word == "backed"
+        if word == "captured":
+            logs[number] = recorded.disk.everything(cut)[f"{_RUN}{_LOG}"].data
         if word == "saved":
             tree = recorded.disk.everything(cut)
             files = _files_of(tree, f"{_RUN}checkpoints/{PREFIX}{int(number):06d}/")
-            recorded.genuine.setdefault(int(number), []).append((course, files))
+            written = Genuine(course=course, files=files, log=logs[number])
+            recorded.genuine.setdefault(int(number), []).append(written)
 
 
 def _files_of(tree: Tree, prefix: str) -> frozenset[tuple[str, bytes]]:
@@ -167,8 +185,8 @@ class Rebuilder:
             target = place / path
             if is_directory(content):
                 target.mkdir(exist_ok=True)
-            elif path == f"{_RUN}{_LOG}":
-                target.write_bytes(content.data)  # resuming cuts it: it must not be a link
+            elif len(content.data) < _LARGE_BYTES or path == f"{_RUN}{_LOG}":
+                target.write_bytes(content.data)  # resuming may change it: it must not be a link
             else:
                 target.hardlink_to(self._blob(content))
         try:
@@ -199,20 +217,19 @@ def judge(run: Path, tree: Tree, promise: Promise, recorded: Recorded) -> str:
         return "" if promise.step is None else f"lost: step {promise.step} is not found: {error}"
     step = int(saved.directory.name.removeprefix(PREFIX))
     files = _files_on_disk(saved.directory, tree)
-    courses = [course for course, each in recorded.genuine.get(step, []) if each == files]
-    if not courses:
+    found = next((each for each in recorded.genuine.get(step, []) if each.files == files), None)
+    if found is None:
         return f"invented: {saved.directory.name} is none that was written"
     if promise.step is not None and step < promise.step:
         return f"lost: step {promise.step} is reported, {step} is found"
     # After a return, only the checkpoint returned to and what came of it may be found.
-    if promise.course and promise.course not in courses and step != promise.step:
+    if promise.course > found.course and step != promise.step:
         return f"invented: {saved.directory.name} is of a course that was given up"
-    if step in promise.logs:
-        log = run / _LOG
-        EventLog(log, LogHeader(seed=0)).close()
-        if not log.read_bytes().startswith(promise.logs[step]):
-            return f"lost: the event log does not reach {saved.directory.name}"
-        read_log(log)
+    log = run / _LOG
+    EventLog(log, LogHeader(seed=0)).close()
+    if not log.read_bytes().startswith(found.log):
+        return f"lost: the event log does not reach {saved.directory.name}"
+    read_log(log)
     load_config(run / "config.toml")
     return ""
 
@@ -235,8 +252,7 @@ def cut_everywhere(
     resumable: dict[int, Tree] = {}
     for cut in range(len(recorded.operations) + 1):
         for tree in recorded.disk.states(cut, seeds=seeds):
-            logged = promise.logs.get(promise.step or 0, b"")
-            key = (promise.step, promise.course, logged, frozenset(tree.items()))
+            key = (promise.step, promise.course, frozenset(tree.items()))
             if key in seen:
                 continue
             seen.add(key)
@@ -249,8 +265,7 @@ def cut_everywhere(
             elif promise.step is not None:
                 resumable[cut] = tree
         if cut < len(recorded.operations) and (text := recorded.operations[cut].text):
-            log = recorded.disk.everything(cut).get(f"{_RUN}{_LOG}")
-            promise.take(text, b"" if log is None else log.data)
+            promise.take(text)
     return len(seen), verdicts, list(resumable.values())
 
 

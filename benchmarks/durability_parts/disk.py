@@ -261,7 +261,7 @@ class Disk:
             else:
                 lost = [index for index in pending if drawn.random() < 0.5]
             fates = {node: drawn.choice(FATES) for node in self._changes}
-            yield self._tree(cut, frozenset(lost), lambda node, fates=fates: fates[node])
+            yield self._tree(cut, frozenset(lost), lambda node, fates=fates: fates.get(node, "all"))
 
     def everything(self, cut: int) -> Tree:
         """Return what the program itself sees before operation `cut`."""
@@ -346,8 +346,7 @@ def _apply(each: Operation, names: dict[int, dict[str, int]]) -> None:
         if there.get(each.old_name) != each.node:
             return
         if not each.name:
-            if not names.get(each.node):  # a directory whose files are still there stays
-                del there[each.old_name]
+            del there[each.old_name]
             return
         if names.get(names.get(each.directory, {}).get(each.name, -1)):
             return  # a directory that is not empty is not replaced

@@ -9,6 +9,7 @@ when it is reported as saved, and around the setting aside of later ones.
 
 import os
 import sys
+from collections.abc import Mapping
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from rollart.checkpoints.save import Checkpointer, checkpoints
 from rollart.config import Config, load_config
 from rollart.pipelines import run_record
 from rollart.pipelines.agentic import train
+from rollart.types import Json
 
 CONFIG = """
 [run]
@@ -33,10 +35,9 @@ mode = "rollart"
 path = "tiny:0.2M"
 warm_start = false
 
-[tasks.lake]
-env = "frozen_lake"
+[tasks.letters]
+env = "benchmarks.durability_parts.recorded_run:Letters"
 max_turns = 2
-options = { size = 4 }
 
 [sampling]
 max_tokens = 2
@@ -51,6 +52,18 @@ threads = 1
 [engine.torch]
 threads = 1
 """
+
+
+class Letters:
+    """Rewards that differ whatever a model says, so that every step has a gradient."""
+
+    def reset(self, seed: int, _task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
+        """Start an episode."""
+        return f"letters {seed % 10}", {}
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
+        """Reward an action by its letters."""
+        return "more", sum(map(ord, action)) % 5 / 4, False, False, {}
 
 
 def make_config(root: Path, *overrides: str) -> Config:

@@ -24,9 +24,9 @@ _CALL = re.compile(rb"^(\w+)\((.*)\) += (-?\d+)", re.DOTALL)
 _RESUMED = re.compile(rb"^<\.\.\. \w+ resumed>")
 _UNFINISHED = b" <unfinished ...>"
 _ARGUMENT = re.compile(
-    rb'"(?P<text>(?:\\x[0-9a-f]{2})*)"(?:\.\.\.)?'
+    rb'\s*(?:"(?P<text>(?:\\x[0-9a-f]{2})*)"(?:\.\.\.)?'
     rb"|(?:AT_FDCWD|\d+)<(?P<path>[^>]*)>"
-    rb"|(?P<other>[^,\"\[{]+|\[[^\]]*\](?: => \[[^\]]*\])?)"
+    rb"|(?P<other>[^,\"\[{]+|\[[^\]]*\](?: => \[[^\]]*\])?))"
 )
 
 
