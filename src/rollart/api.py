@@ -20,6 +20,7 @@ import re
 import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
@@ -44,7 +45,7 @@ from rollart.observe.run_directory import (
     find_holder,
 )
 from rollart.observe.trackers import read_rows
-from rollart.plugins import find, import_name, refuse_inside_import
+from rollart.plugins import distrusting, find, import_name, refuse_inside_import
 from rollart.types import Json
 
 if TYPE_CHECKING:
@@ -104,7 +105,8 @@ class Run:
     @property
     def config(self) -> Config:
         """The complete config that the run was made with."""
-        return configs.load_config(self.directory / CONFIG)
+        with distrusting(self.directory):
+            return configs.load_config(self.directory / CONFIG)
 
     @property
     def checkpoints(self) -> tuple[Path, ...]:
@@ -186,12 +188,14 @@ def train(
     *,
     env: "type[Any] | str | None" = None,
     resume: "Run | Path | str | None" = None,
+    trust: bool = False,
     **changes: Any,
 ) -> Run:
     """Train an agent and return the run; see `load_config` for the arguments.
 
     With `resume`, a run or one of its checkpoints, training continues there; without a `source`,
-    with that run's own config and in its directory. Ctrl-C stops the run and saves a checkpoint;
+    with that run's own config and in its directory, from which code is imported only with `trust`.
+    Ctrl-C stops the run and saves a checkpoint;
     the summary then says `interrupted`. Works in a notebook, where an event loop is running.
 
     Example:
@@ -204,21 +208,23 @@ def train(
     # Threads that wait asleep: spinning ones slow a busy machine twentyfold. Before torch loads.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     start = None if resume is None else _directory(resume)
+    own = None
     if source is None and start is not None:
-        directory = find_run(start, given=str(start))
-        source, changes = directory / CONFIG, {"directory": str(directory), **changes}
-    config = load_config(source, env=env, **changes)
-    check_start(config, resume=start)
-    check_hardware(config)
-    run_training = find("pipeline", config.run.pipeline, field="run.pipeline")
+        own = find_run(start, given=str(start))
+        source, changes = own / CONFIG, {"directory": str(own), **changes}
     begun: list[Any] = []
-    try:
-        code = run_outside_loop(
-            lambda: run_training(config, resume=start, begun=begun.append),
-            interrupt=lambda: bool([each.interrupt() for each in begun]),
-        )
-    finally:
-        gc.unfreeze()  # a notebook lives on, and may train again
+    with reading_run(own, trust=trust):
+        config = load_config(source, env=env, **changes)
+        check_start(config, resume=start)
+        check_hardware(config)
+        run_training = find("pipeline", config.run.pipeline, field="run.pipeline")
+        try:
+            code = run_outside_loop(
+                lambda: run_training(config, resume=start, begun=begun.append),
+                interrupt=lambda: bool([each.interrupt() for each in begun]),
+            )
+        finally:
+            gc.unfreeze()  # a notebook lives on, and may train again
     run = Run(directory=config.run.path)
     if code and not run.summary:
         raise KeyboardInterrupt
@@ -230,9 +236,12 @@ def evaluate(
     *,
     episodes: int | None = None,
     temperature: float | None = None,
+    trust: bool = False,
     **changes: Any,
 ) -> dict[str, Json]:
     """Play held-out episodes with a run's newest checkpoint, or a checkpoint; return the figures.
+
+    Code that is inside the run's directory is run only with `trust`.
 
     Example:
         >>> evaluate("runs/quickstart", episodes=100)["success_rate"]
@@ -246,7 +255,7 @@ def evaluate(
 
     changed = dict(_flat(_by_section(changes), ""))
     overrides = [f"{key}={toml_value(value)}" for key, value in changed.items()]
-    return run_outside_loop(lambda: evaluate(path, overrides, episodes, temperature))
+    return run_outside_loop(lambda: evaluate(path, overrides, episodes, temperature, trust=trust))
 
 
 def simulate(
@@ -313,6 +322,11 @@ def read_run(directory: Path | str) -> Run:
     """
     path = Path(directory)
     return Run(directory=find_run(path, given=str(directory)))
+
+
+def reading_run(directory: Path | None, *, trust: bool) -> AbstractContextManager[None]:
+    """Import no code from a run's directory whose config is used, unless the user trusts it."""
+    return nullcontext() if directory is None or trust else distrusting(directory)
 
 
 def check_start(config: Config, *, resume: Path | None) -> None:

@@ -7,6 +7,9 @@ written `module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one Co
 the field, the value and the fix. A file is run once however often it is named, and no thread sees
 half of one.
 
+A run's directory that came from elsewhere may hold code and a config that names it. While it is
+read, nothing inside it is imported unless the user trusts it (`distrusting`).
+
 All strings that name modules of this package are here, so that a move is one edit.
 """
 
@@ -15,8 +18,10 @@ import importlib.util
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from contextlib import contextmanager
 from difflib import get_close_matches
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -112,6 +117,10 @@ _SORTS: Mapping[Sort, tuple[Callable[[Any], bool], Callable[[Any], bool], str]] 
 _FILE_PREFIX = "rollart_file_"
 """What the modules of files named by their path are called, before the file's own name."""
 _files_being_run: list[Path] = []
+_distrusted: list[Path] = []
+"""Directories from which nothing may be imported now."""
+_left_out: list[str] = []
+"""Paths that were not added to `sys.path` because they are in such a directory."""
 _running = threading.RLock()
 """Held while a file is run."""
 
@@ -228,9 +237,68 @@ def name_of(kind: Kind, found: type) -> str:
 
 def add_paths(directories: Iterable[str]) -> None:
     """Let modules in these directories be imported by name, the first one first."""
-    for directory in reversed(tuple(directories)):
+    for directory in reversed(trusted_paths(directories)):
         if directory not in sys.path:
             sys.path.insert(0, directory)
+
+
+def trusted_paths(directories: Iterable[str]) -> tuple[str, ...]:
+    """Return the directories from which modules may be imported now."""
+    given = tuple(directories)
+    _left_out.extend(each for each in given if is_distrusted(Path(each)))
+    return tuple(each for each in given if not is_distrusted(Path(each)))
+
+
+@contextmanager
+def distrusting(directory: Path) -> Generator[None]:
+    """Import nothing that is inside a directory until the block ends.
+
+    Example:
+        >>> with distrusting(Path("downloads/run")):
+        ...     load_object("downloads/run/env.py:Env", field="tasks.lake.env")
+        ConfigError: tasks.lake.env = 'downloads/run/env.py:Env': … look at it, then add --trust …
+
+    """
+    _distrusted.append(directory.resolve())
+    inside = [each for each in sys.path if is_distrusted(Path(each))]
+    _left_out.extend(inside)
+    sys.path[:] = [each for each in sys.path if each not in inside]
+    try:
+        yield
+    finally:
+        _distrusted.remove(directory.resolve())
+        _left_out.clear()
+        sys.path[:0] = inside
+
+
+def is_distrusted(path: Path) -> bool:
+    """Say whether a path is inside a directory from which nothing may be imported now."""
+    resolved = path.expanduser().resolve() if _distrusted else path
+    return any(resolved.is_relative_to(each) for each in _distrusted)
+
+
+def _refuse_distrusted(module: str, field: str, shown: object) -> None:
+    """Refuse a module or file that is inside such a directory, without importing anything."""
+    if not _distrusted:
+        return
+    if module.endswith(".py"):
+        found = Path(module) if is_distrusted(Path(module)) else None
+    else:
+        top = module.partition(".")[0]
+        spec = PathFinder.find_spec(top, [each or "." for each in _left_out])
+        found = None if spec is None or _is_findable(top) else spec.origin or top
+    if found is not None:
+        raise ConfigError(
+            field,
+            shown,
+            f"{found} is code inside {_distrusted[-1]}, which reading that directory would run: "
+            "look at it, then add --trust (in Python: trust=True)",
+        )
+
+
+def _is_findable(top: str) -> bool:
+    """Say whether a module would be found without what was left out."""
+    return top in sys.modules or PathFinder.find_spec(top) is not None
 
 
 def check_name(kind: Kind, name: str, *, field: str, more: tuple[str, ...] = ()) -> None:
@@ -243,8 +311,11 @@ def check_name(kind: Kind, name: str, *, field: str, more: tuple[str, ...] = ())
         ConfigError: engine.name = 'torhc': no such engine; did you mean torch? Shipped: torch, …
 
     """
-    if name not in more and split_name(resolve(kind, name)) is None:
+    names = split_name(resolve(kind, name))
+    if name not in more and names is None:
         raise ConfigError(field, name, describe_unknown(kind, name, more=more))
+    if names is not None:
+        _refuse_distrusted(names[0], field, name)
 
 
 def describe_unknown(kind: Kind, name: str, *, more: tuple[str, ...] = ()) -> str:
@@ -277,6 +348,7 @@ def load_module(name: str, *, field: str, value: object = None) -> ModuleType:
     `value` is what the field says, if that is more than the name.
     """
     shown = name if value is None else value
+    _refuse_distrusted(name, field, shown)
     if not name.endswith(".py"):
         return _load_named(name, field, shown)
     with _running:
@@ -286,7 +358,7 @@ def load_module(name: str, *, field: str, value: object = None) -> ModuleType:
 def _load_named(name: str, field: str, shown: object) -> ModuleType:
     if name not in sys.modules:
         here = str(Path.cwd())
-        if here not in sys.path:
+        if here not in sys.path and not is_distrusted(Path(here)):
             sys.path.insert(0, here)
         importlib.invalidate_caches()
     try:

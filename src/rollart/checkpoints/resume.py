@@ -22,6 +22,7 @@ from rollart.checkpoints.save import (
 )
 from rollart.config import Config
 from rollart.errors import ConfigError, DamagedError, UserError
+from rollart.models.files import indexed_files
 from rollart.serialization.codec import CodecError, read_object
 
 
@@ -152,7 +153,10 @@ def _read_shapes(checkpoint: Path, stem: str) -> Shapes:
     names = [f"{stem}.safetensors"]
     index = checkpoint / f"{stem}.safetensors.index.json"
     if index.is_file():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        try:
+            names = indexed_files(_read_json(index))
+        except ValueError as error:
+            raise DamagedError(f"{index.name}: {error}") from error
     shapes: Shapes = {}
     for name in names:
         try:

@@ -43,6 +43,11 @@ def add_eval(parser: ArgumentParser) -> None:
     parser.add_argument(
         "--temperature", type=float, metavar="T", help="sample at temperature T; 0 is greedy"
     )
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="run code that is inside the directory, if its config names it",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
@@ -59,7 +64,13 @@ def run_eval(arguments: Namespace) -> int:
     silence_bars()
     from rollart.pipelines.evaluation import evaluate  # noqa: PLC0415 loads torch
 
-    figures = evaluate(path, arguments.overrides, arguments.episodes, arguments.temperature)
+    figures = evaluate(
+        path,
+        arguments.overrides,
+        arguments.episodes,
+        arguments.temperature,
+        trust=arguments.trust,
+    )
     if arguments.json:
         say(json.dumps(figures))
     else:

@@ -38,7 +38,7 @@ from rollart.config.simulation import ProfileOptions, ScoringOptions
 from rollart.constraints import fixed_fields
 from rollart.errors import ConfigError, UserError
 from rollart.models.options import ModelOptions
-from rollart.plugins import Kind, add_paths, find
+from rollart.plugins import Kind, add_paths, find, trusted_paths
 from rollart.rewards.invoke.options import Reliability
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.options import TrainingOptions
@@ -257,7 +257,16 @@ def load_config(
     run = layered.table.setdefault("run", {})
     if isinstance(run, dict):
         cast("Table", run).setdefault("import_paths", [str(path.resolve().parent)])
+        # Dropped here, they are not added to the paths of any worker either.
+        cast("Table", run)["import_paths"] = _trusted(cast("Table", run)["import_paths"])
     return OptionBuilder(layered).build(Config, layered.table, "")
+
+
+def _trusted(paths: object) -> object:
+    """Return import paths without those in a directory that is not trusted, if they are paths."""
+    if not isinstance(paths, list) or not all(isinstance(each, str) for each in paths):
+        return cast("object", paths)
+    return list(trusted_paths(cast("list[str]", paths)))
 
 
 def parse_config(text: str) -> Config:

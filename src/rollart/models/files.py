@@ -5,9 +5,9 @@ weights, never pickles, because loading a pickle can run code. A model that cann
 ModelError that says what is missing and where.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, cast
 
 from rollart.errors import ModelError
@@ -55,11 +55,33 @@ def weight_files(directory: Path) -> list[Path]:
     index = directory / _INDEX
     if not index.is_file():
         raise ModelError(f"{directory}: has no model.safetensors (pickled weights are not read)")
-    files = sorted(set(cast("dict[str, str]", _read_json(index).get("weight_map", {})).values()))
+    try:
+        files = indexed_files(_read_json(index))
+    except ValueError as error:
+        raise ModelError(f"{directory}: {_INDEX}: {error}") from error
     missing = [name for name in files if not (directory / name).is_file()]
     if missing:
         raise ModelError(f"{directory}: {_INDEX} names {missing[0]}, which does not exist")
     return [directory / name for name in files]
+
+
+def indexed_files(index: Mapping[str, Any]) -> list[str]:
+    """Return the files that an index of safetensors names; ValueError if one is elsewhere.
+
+    Example:
+        >>> indexed_files({"weight_map": {"a": "model-1.safetensors", "b": "model-1.safetensors"}})
+        ['model-1.safetensors']
+
+    """
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ValueError("weight_map must be an object")
+    names = set(cast("dict[str, object]", weight_map).values())
+    for name in names:
+        path = PurePath(name) if isinstance(name, str) and name else None
+        if path is None or path.is_absolute() or ".." in path.parts or "\0" in str(path):
+            raise ValueError(f"weight_map names {name!r}, which is not a file of the directory")
+    return sorted(cast("set[str]", names))
 
 
 def check_tokenizer(directory: Path) -> None:

@@ -5,11 +5,13 @@ apart. So a run that promises the same numbers again, on-policy on one machine, 
 nothing else runs: when every engine holds the new weights and before the scheduler hears of it.
 Any other run is evaluated beside its rollout.
 
-Evaluation of a run's newest checkpoint, or of any checkpoint, on held-out episodes.
+Evaluation of a run's newest checkpoint, or of any checkpoint, on held-out episodes. A run directory
+may come from elsewhere: code that is inside it is run only if the user trusts it.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +25,7 @@ from rollart.events import EngineUpdated, Event
 from rollart.observe.accounting import Accounting
 from rollart.observe.recorder import Recorder
 from rollart.pipelines.task_setups import make_setups
+from rollart.plugins import distrusting
 from rollart.ports import Generator
 from rollart.rollout.evaluation import Evaluator
 from rollart.rollout.tasks import end_tasks
@@ -133,20 +136,29 @@ class Evaluations:
 
 
 def evaluate(
-    path: Path, overrides: Sequence[str], episodes: int | None, temperature: float | None
+    path: Path,
+    overrides: Sequence[str],
+    episodes: int | None,
+    temperature: float | None,
+    *,
+    trust: bool = False,
 ) -> dict[str, Json]:
-    """Play held-out episodes with a checkpoint's weights and return the figures."""
+    """Play held-out episodes with a checkpoint's weights and return the figures.
+
+    `trust`: code inside the run's own directory may be run, if its config names it.
+    """
     checkpoint = find_checkpoint(path)
     file = _config_of(path, checkpoint)
-    config = load_config(file, overrides)
-    add_import_paths(config)
-    check_names(config, is_trained=False)
-    check_model_files(checkpoint)
-    sampling = config.sampling
-    if temperature is not None:
-        sampling = replace(sampling, temperature=temperature)
-    count = config.run.evaluate_episodes if episodes is None else episodes
-    figures = run_to_end(play_held_out(config, checkpoint, sampling, count))
+    with nullcontext() if trust else distrusting(file.parent):
+        config = load_config(file, overrides)
+        add_import_paths(config)
+        check_names(config, is_trained=False)
+        check_model_files(checkpoint)
+        sampling = config.sampling
+        if temperature is not None:
+            sampling = replace(sampling, temperature=temperature)
+        count = config.run.evaluate_episodes if episodes is None else episodes
+        figures = run_to_end(play_held_out(config, checkpoint, sampling, count))
     return {"checkpoint": str(checkpoint), "episodes": count, **figures}
 
 

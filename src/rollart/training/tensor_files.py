@@ -28,6 +28,7 @@ from torch import Tensor
 
 from rollart.atomic_files import FULL, make_directory, recover_directory, replace_directory, sync
 from rollart.errors import DamagedError, ModelError, StorageError
+from rollart.models.files import indexed_files
 from rollart.training.batch import deal
 from rollart.training.distributed.process_group import ProcessGroup, told_to_all
 from rollart.training.distributed.sharding import Rows
@@ -172,12 +173,12 @@ class TensorReader:
         try:
             names = [self._path.name]
             if index.is_file():
-                names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+                names = indexed_files(json.loads(index.read_text()))
             for name in names:
                 opened: Any = safe_open(self._directory / name, framework="pt")
                 self._files[name] = opened.__enter__()
                 self._places |= dict.fromkeys(opened.keys(), name)
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError) as error:
+        except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._damaged(error) from error
         return self
 
