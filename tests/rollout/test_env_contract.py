@@ -4,6 +4,7 @@ import numpy
 import pytest
 
 from rollart.errors import EnvError
+from rollart.rollout import env_contract
 from rollart.rollout.env_contract import check_reset, check_step
 
 
@@ -72,3 +73,8 @@ def test_long_rubbish_is_shortened():
     with pytest.raises(EnvError) as caught:
         check_reset("x" * 10_000)
     assert len(str(caught.value)) < 200
+
+
+def test_an_observation_beyond_all_measure_is_cut_before_it_is_looked_at(monkeypatch):
+    monkeypatch.setattr(env_contract, "_MOST_CHARACTERS", 4)
+    assert check_reset(("\u00e9" * 4 + "\ud800", {})) == ("\u00e9" * 4, {})

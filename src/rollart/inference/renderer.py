@@ -15,10 +15,11 @@ end-of-text token; it then needs such a token.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, TypeAlias
 
 from jinja2.exceptions import TemplateError
+from tokenizers import Tokenizer
 from transformers import PreTrainedTokenizerFast
 
 from rollart.errors import ModelError
@@ -120,10 +121,19 @@ class ChatRenderer:
             return tuple(self._backend.encode(text, add_special_tokens=False).ids)
         ids: list[int] = []
         for text, is_own in pieces:
-            self._backend.encode_special_tokens = not is_own
-            ids += self._backend.encode(text, add_special_tokens=False).ids
-        self._backend.encode_special_tokens = False
+            backend = self._backend if is_own else self._literal
+            ids += backend.encode(text, add_special_tokens=False).ids
         return tuple(ids)
+
+    @cached_property
+    def _literal(self) -> Tokenizer:
+        """The tokenizer that takes the names of special tokens for plain text.
+
+        A copy: long texts are tokenized in threads, and another one may be at work in the first.
+        """
+        literal = Tokenizer.from_str(self._backend.to_str())
+        literal.encode_special_tokens = True
+        return literal
 
     def _shape(self, messages: Sequence[Message]) -> _Shape:
         """Return all of the messages but their texts; refuse what no text can say."""

@@ -41,6 +41,11 @@ def where_raised(error: BaseException, env: object) -> str:
 
 
 _SHOWN = 80
+_MOST_CHARACTERS = 1 << 24
+"""Longest observation that is looked at; what a longer one says beyond is cut off.
+
+No episode has room for it: its text alone would be 131,072 of the longest tokens.
+"""
 _ARRAYS = "numpy array"
 _RESET = "reset() must return (observation: str, info: dict)"
 _STEP = (
@@ -128,6 +133,8 @@ def _check_tuple(value: object, length: int, wanted: str) -> tuple[object, ...]:
 def _check_observation(value: object, wanted: str) -> str:
     if not isinstance(value, str):
         raise EnvError(f"{wanted}; the observation was {_show(value)}")
+    if len(value) > _MOST_CHARACTERS:
+        value = value[:_MOST_CHARACTERS]
     if not value.isascii():
         try:
             value.encode()

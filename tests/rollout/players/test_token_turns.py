@@ -1,9 +1,10 @@
+import threading
 from dataclasses import replace
 
 import pytest
 
 from rollart.errors import ConfigError, EnvError
-from rollart.rollout.players.token_turns import Episode
+from rollart.rollout.players.token_turns import Episode, TurnPlayer
 from rollart.seeds import derive_seed
 from rollart.types import (
     AttemptSpec,
@@ -179,6 +180,67 @@ def test_a_first_observation_that_leaves_no_room_is_an_error_that_names_the_sett
         "the first observation makes a prompt of 5 tokens, which leaves no room within "
         "max_tokens = 4: raise tasks.lake.max_tokens or shorten the observation"
     )
+
+
+class Watched(Letters):
+    """A renderer that counts what it tokenizes, and in which threads."""
+
+    def __init__(self) -> None:
+        self.lengths: list[int] = []
+        self.threads: set[int] = set()
+
+    def start(self, messages):
+        self.lengths.append(sum(len(each.text) for each in messages))
+        self.threads.add(threading.get_ident())
+        return tuple(map(ord, messages[-1].text[:3]))
+
+
+def test_an_observation_that_cannot_fit_is_never_tokenized():
+    renderer = Watched()
+    huge = "x" * (40 * 128 + 1)
+    with pytest.raises(EnvError, match=r"a prompt of 5121 characters, which leaves no room"):
+        Episode(SPEC, renderer=renderer).start(huge)
+    played = Episode(SPEC, renderer=renderer)
+    played.start("go")
+    played.complete(sampled("a"))
+    outcome = StepOutcome(
+        observation=huge, reward=1.0, terminated=False, truncated=False, success=None
+    )
+    assert played.observe(outcome) is None
+    assert played.finish().stop == "max_tokens"
+    assert renderer.lengths == [len("sgo")]
+
+
+async def test_a_long_observation_is_tokenized_in_a_thread():
+    renderer = Watched()
+    spec = replace(SPEC, limits=EpisodeLimits(max_turns=2, max_tokens=1000))
+
+    class Attempt:
+        def __init__(self) -> None:
+            self.spec, self.renderer = spec, renderer
+
+        async def reset(self):
+            return "x" * 50_000, {}
+
+        async def complete(self, request):
+            return sampled("a", turn=request.turn)
+
+        async def parse(self, text):
+            return text
+
+        async def step(self, _action):
+            return StepOutcome(
+                observation="y" * 50_000,
+                reward=0.0,
+                terminated=False,
+                truncated=False,
+                success=None,
+            )
+
+    played = await TurnPlayer().play(Attempt())
+    assert len(played.payload.turns) == 2
+    assert renderer.lengths == [50_001, 50_000]
+    assert threading.get_ident() not in renderer.threads
 
 
 @pytest.mark.parametrize(("name", "value", "least"), [("max_turns", 0, 1), ("max_tokens", 1, 2)])

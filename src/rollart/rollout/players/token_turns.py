@@ -4,9 +4,17 @@
 sampled and gives the action's text, `observe` takes the environment's answer and gives the next
 request, or None at the end. Token ids only grow: what was sampled is kept as sampled, observations
 are rendered once. `TurnPlayer` connects it with an environment and engines.
+
+One large observation must not stop every other attempt of the process. One that cannot fit the
+token limit is not tokenized at all: it ends the episode as any other does that leaves no room. What
+may fit and is long is tokenized in a thread.
 """
 
+import asyncio
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import TypeVar
 
 from rollart.control.episode import Turns
 from rollart.errors import EnvError
@@ -25,6 +33,12 @@ from rollart.types import (
     open_chat,
 )
 
+T = TypeVar("T")
+_LONGEST_TOKEN = 128
+"""Most characters of a token: what the largest vocabularies have for a run of spaces."""
+_LONG = 1 << 14
+"""Observations of more characters are tokenized in a thread."""
+
 
 class TurnPlayer:
     """Plays an attempt turn by turn; the player called "turns".
@@ -42,12 +56,18 @@ class TurnPlayer:
         if not isinstance(observation, str):
             raise EnvError("its observations are arrays: choose a player that reads them")
         episode = Episode(attempt.spec, renderer=attempt.renderer)
-        request: Request | None = episode.start(observation)
+        request = await _render(lambda: episode.start(observation), observation)
         while request is not None:
             text = episode.complete(await attempt.complete(request))
             action = await attempt.parse(text)
-            request = episode.observe(await attempt.step(action))
+            outcome = await attempt.step(action)
+            request = await _render(partial(episode.observe, outcome), outcome.observation)
         return episode.finish()
+
+
+async def _render(work: Callable[[], T], observation: str) -> T:
+    """Let the episode take an observation in: a long one in a thread, where it stops nobody."""
+    return work() if len(observation) <= _LONG else await asyncio.to_thread(work)
 
 
 class Episode:
@@ -69,15 +89,17 @@ class Episode:
 
     def start(self, observation: str) -> Request:
         """Open the episode and return its first request."""
-        prompt = self._renderer.start(open_chat(self.spec.system, observation))
-        if self._show(observation, prompt):
-            limit, length = self.spec.limits.max_tokens, len(self._tokens)
-            raise EnvError(
-                f"the first observation makes a prompt of {length} tokens, which leaves no room "
-                f"within max_tokens = {limit}: raise tasks.{self.spec.task.env}.max_tokens or "
-                "shorten the observation"
-            )
-        return self._request()
+        length = f"{len(observation)} characters"
+        if self._may_fit(observation):
+            prompt = self._renderer.start(open_chat(self.spec.system, observation))
+            if not self._show(observation, prompt):
+                return self._request()
+            length = f"{len(self._tokens)} tokens"
+        raise EnvError(
+            f"the first observation makes a prompt of {length}, which leaves no room within "
+            f"max_tokens = {self.spec.limits.max_tokens}: raise "
+            f"tasks.{self.spec.task.env}.max_tokens or shorten the observation"
+        )
 
     def complete(self, completion: Completion) -> str:
         """Take what was sampled and return the text of the action."""
@@ -105,6 +127,8 @@ class Episode:
         self._completion = None
         self._reward += outcome.reward
         self._stop = self._progress.take(terminated=outcome.terminated, truncated=outcome.truncated)
+        if self._stop is None and not self._may_fit(outcome.observation):
+            self._stop = "max_tokens"
         if self._stop is None:
             closed = completion.tokens[-1] in self._renderer.stop
             answer = (Message.of("user", outcome.observation),)
@@ -126,6 +150,10 @@ class Episode:
             success=self._success,
             reward=self._reward,
         )
+
+    def _may_fit(self, observation: str) -> bool:
+        """Say whether a text can have few enough tokens, without counting them."""
+        return len(observation) <= self._progress.room * _LONGEST_TOKEN
 
     def _show(self, observation: str, tokens: tuple[int, ...]) -> StopReason | None:
         self._observation = observation
