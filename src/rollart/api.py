@@ -88,7 +88,7 @@ class Run:
             return {}
         try:
             return cast("dict[str, Json]", json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{path}: cannot be read as a summary: {error}") from error
 
     @property

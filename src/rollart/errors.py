@@ -23,6 +23,8 @@
 A failed trajectory is data (`types.Failure`), not an exception that travels.
 """
 
+import re
+
 _MOST_CHARACTERS = 300
 """Longest description of an exception that is not ours."""
 
@@ -142,6 +144,29 @@ def describe_error(error: BaseException) -> str:
         text = "its text cannot be read"
     line = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return line if len(line) <= _MOST_CHARACTERS else line[: _MOST_CHARACTERS - 1] + "…"
+
+
+def printable(text: str) -> str:
+    r"""Return a text with its control characters written out, as a terminal may be shown it.
+
+    What models, environments and other machines say ends up in messages; escape sequences in it
+    could rewrite the screen or the terminal's title. New lines and tabs stay.
+
+    Example:
+        >>> printable("done \x1b[2J\rfake")
+        'done \\x1b[2J\\x0dfake'
+
+    """
+    return text if text.isprintable() else _CONTROL.sub(_write_out, text)
+
+
+def _write_out(found: "re.Match[str]") -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of text or break lines unseen."""
 
 
 def first_line(error: BaseException) -> str:

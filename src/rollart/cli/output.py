@@ -1,27 +1,36 @@
-"""Printing: plain text and aligned tables, coloured only where a person looks."""
+"""Printing: plain text and aligned tables, coloured only where a person looks.
+
+What is printed may come from a model, an environment or another machine: control characters in it
+are written out, so that only our own colours reach the terminal.
+"""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from math import inf
 from typing import IO, Any, cast
 
+from rollart.errors import printable
+
 BOLD, DIM, RED, GREEN, YELLOW = "1", "2", "31", "32", "33"
+_COLOUR = re.compile("(\x1b\\[(?:0|1|2|31|32|33)m)")
 
 
 def say(text: str = "") -> None:
-    """Write a line to standard output."""
-    sys.stdout.write(text + "\n")
+    """Write a line to standard output; of its control characters, only our colours stay."""
+    pieces = _COLOUR.split(text)
+    sys.stdout.write("".join(p if n % 2 else printable(p) for n, p in enumerate(pieces)) + "\n")
 
 
 def complain(message: str) -> None:
     """Write one error to standard error."""
-    sys.stderr.write(f"{paint('error:', RED, file=sys.stderr)} {message}\n")
+    sys.stderr.write(f"{paint('error:', RED, file=sys.stderr)} {printable(message)}\n")
 
 
 def note(message: str) -> None:
     """Write something worth knowing to standard error, apart from what a program reads."""
-    sys.stderr.write(f"{paint('note:', YELLOW, file=sys.stderr)} {message}\n")
+    sys.stderr.write(f"{paint('note:', YELLOW, file=sys.stderr)} {printable(message)}\n")
 
 
 def paint(text: str, code: str, *, file: IO[str] | None = None) -> str:
@@ -29,7 +38,7 @@ def paint(text: str, code: str, *, file: IO[str] | None = None) -> str:
     stream = sys.stdout if file is None else file
     if not stream.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
         return text
-    return f"\x1b[{code}m{text}\x1b[0m"
+    return f"\x1b[{code}m{printable(text)}\x1b[0m"
 
 
 def say_table(values: Mapping[str, object], *, indent: str = "") -> None:

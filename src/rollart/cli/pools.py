@@ -132,7 +132,7 @@ def read_bindings(directory: Path) -> tuple[Binding, ...]:
     try:
         rows = cast("list[dict[str, Any]]", json.loads(path.read_text()))
         return tuple(_binding(row) for row in rows)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UserError(f"{path}: cannot be read as bindings: {error!r}") from error
 
 

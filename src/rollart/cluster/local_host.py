@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from rollart.cluster.child_process import ChildProcess, OutputTail
 from rollart.cluster.local_worker import Actor, nearest_error, restore
-from rollart.errors import ActorDiedError, ActorError, RollartError
+from rollart.errors import ActorDiedError, ActorError, RollartError, printable
 from rollart.plugins import LOCAL_WORKER
 from rollart.serialization.codec import CodecError
 from rollart.serialization.frames import write_pieces
@@ -367,4 +367,4 @@ class EmbeddedHost:
 
 
 def _print_line(line: str) -> None:
-    sys.stderr.write(line)
+    sys.stderr.write(printable(line))

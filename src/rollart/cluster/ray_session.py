@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from rollart.checkpoints.save import checkpoints
 from rollart.config import Config
-from rollart.errors import ClusterError, ConfigError, UserError, first_line
+from rollart.errors import ClusterError, ConfigError, UserError, first_line, printable
 
 
 class Machine(Protocol):
@@ -189,7 +189,7 @@ def is_there(address: str) -> bool:
 def end_now(last_words: str = "") -> None:
     """End this process at once, as after any mistake of the user."""
     if last_words:
-        sys.stderr.write(f"error: {last_words}\n")
+        sys.stderr.write(f"error: {printable(last_words)}\n")
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(_FAILED)

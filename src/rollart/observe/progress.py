@@ -18,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rollart.clock import SystemClock
+from rollart.errors import printable
 from rollart.observe.metrics import Metrics, Status
 from rollart.types import EngineId
 
@@ -81,11 +82,11 @@ class Progress:
         if self._first is None:
             self._first = (int(row["step"]), row["time_s"])
         if self._live is None:
-            self._console.print(self._line(row), soft_wrap=True)
+            self._console.print(Text(self._line(row)), soft_wrap=True)
 
     def message(self, text: str, *, style: str = "") -> None:
         """Print a line that stays."""
-        self._console.print(Text(text, style=style), soft_wrap=True)
+        self._console.print(Text(printable(text), style=style), soft_wrap=True)
 
     def warn(self, text: str) -> None:
         """Print a warning that stays."""
@@ -97,7 +98,7 @@ class Progress:
             self._live.stop()
             self._live = None
             if self._row:
-                self._console.print(self._line(self._row), soft_wrap=True)
+                self._console.print(Text(self._line(self._row)), soft_wrap=True)
 
     def _line(self, row: Mapping[str, float]) -> str:
         words = [
@@ -118,7 +119,7 @@ class Progress:
             words.append(f"wasted {wasted:,.0f} tokens ({_short_causes(row)})")
         if left := self._left_s(row):
             words.append(f"{_clock(left)} left")
-        return "  ".join(words)
+        return printable("  ".join(words))
 
     def _tasks(self, row: Mapping[str, float]) -> list[str]:
         """Return each task's success rate, if there are several tasks."""
@@ -141,7 +142,7 @@ class Progress:
         head = Table.grid(padding=(0, 2))
         left = self._left_s(row) if row else None
         head.add_row(
-            Text(self._title, style="bold"),
+            Text(printable(self._title), style="bold"),
             ProgressBar(total=self._steps, completed=status.step, width=30),
             f"step {status.step}/{self._steps}",
             _clock(now),
@@ -154,7 +155,7 @@ class Progress:
             *waits(status, now, wanted=self.waiting_for(), traffic=self._traffic()),
             *self._waste(),
         ):
-            body.add_row(name, text)
+            body.add_row(name, Text(printable(text)))
         return Group(head, body)
 
     def _traffic(self) -> Traffic | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, assert_never
 
 from rollart.atomic_files import write_summary
-from rollart.errors import InvariantError, StorageError, UserError
+from rollart.errors import InvariantError, StorageError, UserError, printable
 from rollart.events import Command, Event, TrajectoryFailed, TrajectoryFinished
 from rollart.observe.log import EventLog, LogHeader
 from rollart.observe.metrics import Metrics, Row, TaskName
@@ -47,7 +47,7 @@ def _turns(payload: Payload) -> list[str]:
     match payload:
         case TokenTurns(turns=turns):
             return [
-                f"turn {number}\n{textwrap.indent(turn.observation, _INDENT)}\n"
+                f"turn {number}\n{textwrap.indent(printable(turn.observation), _INDENT)}\n"
                 f"> {turn.action!r}   reward {turn.reward:g}, {len(turn.tokens)} tokens"
                 for number, turn in enumerate(turns, start=1)
             ]

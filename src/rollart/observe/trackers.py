@@ -136,6 +136,6 @@ def read_rows(path: Path) -> list[Row]:
             break
         try:
             rows.append(cast("Row", json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UserError(f"{path}:{number}: not a row of metrics: {error}") from error
     return rows

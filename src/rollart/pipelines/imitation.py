@@ -26,7 +26,7 @@ from rollart.checkpoints.save import Saved, set_aside_later, write_checkpoint
 from rollart.clock import SystemClock
 from rollart.config import Config, dump_toml
 from rollart.config.checks import open_policy
-from rollart.errors import ConfigError, StorageError, UserError
+from rollart.errors import ConfigError, StorageError, UserError, printable
 from rollart.observe.metrics import Row
 from rollart.observe.plots import plot_loss_curve
 from rollart.observe.recorder import CURVE
@@ -180,7 +180,7 @@ class _Means:
 
 def say(text: str) -> None:
     """Show a line of progress."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{printable(text)}\n")
     sys.stderr.flush()
 
 

@@ -27,6 +27,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from rollart.clock import SystemClock
+from rollart.errors import printable
 
 _GROW_S = 0.02
 """While calls wait, so often more threads start: one, then two, then four."""
@@ -394,7 +395,7 @@ class EnvThreads:
 
 
 def _print(text: str) -> None:
-    sys.stderr.write(f"warning: {text}\n")
+    sys.stderr.write(f"warning: {printable(text)}\n")
 
 
 SHARED = EnvThreads()

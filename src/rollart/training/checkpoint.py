@@ -195,7 +195,7 @@ def _read_record(directory: Path) -> dict[str, Any]:
             raise ValueError(f"format {record['format']} with fields {found}")
     except FileNotFoundError as error:
         raise ModelError(f"{directory} is no checkpoint: it has no trainer.json") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamagedError(f"{path} is damaged ({error}); resume from another") from error
     return record
 

@@ -178,7 +178,7 @@ class TensorReader:
                 opened: Any = safe_open(self._directory / name, framework="pt")
                 self._files[name] = opened.__enter__()
                 self._places |= dict.fromkeys(opened.keys(), name)
-        except (OSError, SafetensorError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except (OSError, SafetensorError, ValueError, AttributeError, RecursionError) as error:
             raise self._damaged(error) from error
         return self
 

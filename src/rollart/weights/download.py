@@ -211,7 +211,7 @@ def read_json(blobs: Blobs, key: str, *, is_again: bool = False) -> dict[str, An
     data = bytes(blobs.get(key))
     try:
         return json.loads(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         if is_again:
             raise CorruptError(f"{key} in {blobs.place} is damaged: {error}") from error
     return read_json(blobs, key, is_again=True)

@@ -307,7 +307,7 @@ class SharedMemoryStore:
             return json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StorageError(f"the weight manifest {path} is damaged: {error}") from error
 
     def _views(self, manifest: Mapping[str, Any], memory: Array) -> Mapping[str, Array]:

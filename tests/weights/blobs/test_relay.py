@@ -5,13 +5,16 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from rollart.errors import StorageError
+from rollart.serialization.frames import make_frame
 from rollart.types import Version
+from rollart.weights.blobs import relay
 from rollart.weights.blobs.relay import (
     TOKEN_VARIABLE,
     RelayBlobs,
@@ -170,3 +173,51 @@ def test_a_relay_removes_what_it_kept_in_shared_memory_when_it_is_ended():
     relay.send_signal(signal.SIGTERM)
     relay.communicate()
     assert (relay.returncode, directory.exists()) == (0, False)
+
+
+def test_a_greeting_that_comes_too_slowly_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(relay, "CONNECT_S", 0.4)
+    server = RelayServer(tmp_path, token="right")
+    begun_s = time.monotonic()
+    with connect(server) as connection:
+        connection.settimeout(60)
+        with pytest.raises(ConnectionError):
+            for _ in range(1000):  # each byte well within the time of one read
+                connection.sendall(b"R")
+                time.sleep(0.1)
+    assert time.monotonic() - begun_s < 30
+    server.close()
+
+
+def test_strangers_keep_no_client_out(server, monkeypatch):
+    monkeypatch.setattr(relay, "MOST_STRANGERS", 3)
+    strangers = [connect(server) for _ in range(8)]
+    for late in strangers[:5]:
+        late.settimeout(60)
+        assert late.recv(1) == b""  # closed to make room
+    blobs = RelayBlobs(server.address, token="right")
+    blobs.put("key", b"content")
+    monkeypatch.setattr(relay, "MOST_CONNECTIONS", 1)
+    with connect(server) as refused:
+        refused.settimeout(60)
+        assert refused.recv(1) == b""
+    assert bytes(blobs.get("key")) == b"content"
+    blobs.close()
+    for each in strangers:
+        each.close()
+
+
+def test_a_head_that_is_nested_too_deeply_ends_its_connection_alone(server, capfd):
+    blobs = RelayBlobs(server.address, token="right")
+    nested = b'{"do":' + b"[" * 20_000 + b"]" * 20_000 + b"}"
+    with connect(server) as connection:
+        connection.settimeout(60)
+        send_frame(connection, {"token": "right"})
+        assert receive_frame(connection) is not None
+        for piece in make_frame(nested):
+            connection.sendall(piece)
+        assert receive_frame(connection) is None
+    blobs.put("key", b"content")
+    assert bytes(blobs.get("key")) == b"content"
+    blobs.close()
+    assert "Traceback" not in capfd.readouterr().err

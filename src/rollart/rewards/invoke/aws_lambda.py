@@ -104,7 +104,7 @@ class LambdaInvoker:
         """Return the encoded rewards of Lambda's answer."""
         try:
             tree: Any = json.loads(body)
-        except ValueError:
+        except (ValueError, RecursionError):
             tree = None
         if failed or not isinstance(tree, dict):
             words = body[:_SHOWN].decode(errors="replace")

@@ -122,7 +122,7 @@ def _refusal(call: ScoreCall, status: int, body: bytes, *, token_help: str) -> S
     reason, is_final, is_own = "", 300 <= status < 500 and status not in _PASSING, False
     try:
         tree: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         reason = body[:_SHOWN].decode(errors="replace").strip()
     else:
         if isinstance(tree, dict) and "error" in tree:

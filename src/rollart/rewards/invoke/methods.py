@@ -98,7 +98,7 @@ def answer(worker: object, body: bytes) -> bytes:
     try:
         call: Any = json.loads(body)
         name, args = str(call["method"]), list(call["args"])
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         example = '{"method": "score", "args": ["text"]}'
         raise UserError(f"a call must be JSON such as {example}") from error
     method = getattr(type(worker), name, None)
@@ -111,7 +111,7 @@ def _read(what: str, status: int, body: bytes) -> Json:
     """Return the result in an answer."""
     try:
         tree: Any = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         tree = None
     if status == HTTPStatus.OK and isinstance(tree, dict) and "result" in tree:
         return cast("dict[str, Json]", tree)["result"]

@@ -5,6 +5,9 @@ structured one. The answer is its rewards. Only functions named at the start are
 with the same key and content is answered from memory and a running one is joined, so a duplicate
 delivery does not run twice. A failure is a status with a JSON reason and is not remembered, so a
 retry runs again. `GET` on a health path needs no token.
+
+A caller that has not sent its whole request in time is answered with 408 or disconnected, and only
+so many connections are served at once; others are answered with 503, which callers retry.
 """
 
 import asyncio
@@ -19,6 +22,7 @@ from hashlib import sha256
 from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from rollart.control.autoscaling import Scaling
 from rollart.errors import ConfigError, ScoreError, UserError
@@ -31,6 +35,9 @@ from rollart.types import ScoreCall
 
 HEALTH_PATHS = frozenset({"/", "/healthz", "/_/health", "/_/ready"})
 CALL_PATHS = frozenset({"/", "/invoke"})
+REQUEST_S = 60.0
+"""Time for a request's head, and for its body, however slowly their bytes arrive."""
+MOST_CONNECTIONS = 1024
 _STRUCTURED = b"application/cloudevents+json"
 COLD_HEADER = "rollart-cold-start"
 """Header of the first answer of an instance."""
@@ -111,7 +118,12 @@ class FunctionApp:
                 raise _RefusedError(405, f"{method} is not allowed; POST a call", is_final=True)
             headers: Headers = dict(scope["headers"])
             self._authorize(headers)
-            body = await self._read(headers, receive)
+            try:
+                async with asyncio.timeout(REQUEST_S):
+                    body = await self._read(headers, receive)
+            except TimeoutError:
+                slow = f"the call did not arrive within {REQUEST_S:g} s"
+                raise _RefusedError(408, slow, is_final=False) from None
             status, answer = 200, await self._answer(headers, body)
             if self._is_cold:
                 self._is_cold = False
@@ -246,6 +258,40 @@ def bind(options: ServeOptions) -> socket.socket:
         raise UserError(f"cannot serve on {where}: {error}; choose another --port") from error
 
 
+class DeadlineProtocol(H11Protocol):
+    """HTTP that disconnects a caller whose request's head does not arrive in time."""
+
+    _deadline: asyncio.TimerHandle | None = None
+    """Runs while a head is awaited; between two requests the server's idle limit is shorter."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the time of a new connection; close one too many."""
+        super().connection_made(transport)
+        if len(self.connections) > 2 * MOST_CONNECTIONS:
+            transport.close()
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes, and look whether they complete a head or begin one."""
+        super().data_received(data)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End with the connection."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        cycle: Any = self.cycle
+        is_awaited = cycle is None or cycle.response_complete
+        if self._deadline is not None and not is_awaited:
+            self._deadline.cancel()
+            self._deadline = None
+        elif self._deadline is None and is_awaited:
+            self._deadline = self.loop.call_later(REQUEST_S, self.transport.close)
+
+
 def serve(options: ServeOptions, listener: socket.socket) -> None:
     """Serve until the process gets a signal to stop."""
     invoker = LocalInvoker(options.scaling, limits=options.limits, functions=options.functions)
@@ -263,6 +309,8 @@ def serve(options: ServeOptions, listener: socket.socket) -> None:
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=_GRACE_S,
+        http=DeadlineProtocol,
+        limit_concurrency=MOST_CONNECTIONS,
     )
     uvicorn.Server(config).run(sockets=[listener])
 

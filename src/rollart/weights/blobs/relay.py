@@ -8,7 +8,9 @@ token first. Connections are not encrypted: use a tunnel over a link that others
 
 Start one with `python -m rollart.weights.blobs.relay --port 7070`; ROLLART_WEIGHTS_TOKEN holds the
 token. Requests and answers are frames (`serialization.frames`) whose body is a bucket. Both lengths
-are checked before memory is reserved, and no body is read before the token is checked.
+are checked before memory is reserved, and no body is read before the token is checked. Who has not
+sent the whole token in time is disconnected; only so many connections are held at once, and no more
+than a part of them by callers that have not sent it, so strangers keep no client out for long.
 """
 
 import argparse
@@ -63,6 +65,10 @@ def receive_frame(
 
 TOKEN_VARIABLE = "ROLLART_WEIGHTS_TOKEN"  # noqa: S105 - the name of it, not a token
 CONNECT_S = 10.0
+"""Time for the whole greeting, however slowly its bytes arrive."""
+MOST_CONNECTIONS = 1024
+MOST_STRANGERS = 64
+"""Connections that may wait for their token; beyond it the oldest is closed for the new one."""
 ANSWER_S = 600.0
 _MARKER = "relay"
 
@@ -93,6 +99,9 @@ class RelayServer:
                 f"the weight relay cannot listen on {host}:{port}: {error.strerror}"
             ) from error
         self._connections: set[socket.socket] = set()
+        self._strangers: dict[socket.socket, None] = {}
+        """Connections that have not sent the token, the oldest first."""
+        self._lock = threading.Lock()
         self._accepting = threading.Thread(target=self._accept, name="relay", daemon=True)
         self._accepting.start()
 
@@ -108,9 +117,10 @@ class RelayServer:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
         self._accepting.join()
-        for connection in list(self._connections):
-            with contextlib.suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            held = list(self._connections)
+        for connection in held:
+            _shut(connection)
 
     def _accept(self) -> None:
         while True:
@@ -118,26 +128,51 @@ class RelayServer:
                 connection, _ = self._listener.accept()
             except OSError:
                 return
+            if self._takes(connection):
+                threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+
+    def _takes(self, connection: socket.socket) -> bool:
+        """Hold a new connection if there is room; strangers make room for each other."""
+        with self._lock:
+            if len(self._connections) - len(self._strangers) >= MOST_CONNECTIONS:
+                connection.close()
+                return False
+            if len(self._strangers) >= MOST_STRANGERS:
+                oldest = next(iter(self._strangers))
+                del self._strangers[oldest]
+                _shut(oldest)
             self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
+            self._strangers[connection] = None
+            return True
 
     def _serve(self, connection: socket.socket) -> None:
         """Answer one client until it disconnects; its errors end only its own connection."""
         try:
             with connection:
-                connection.settimeout(CONNECT_S)
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connection.settimeout(CONNECT_S)
                 if self._admits(connection):
+                    with self._lock:
+                        self._strangers.pop(connection, None)
                     connection.settimeout(None)
                     while (frame := receive_frame(connection)) is not None:
                         self._answer(connection, *frame)
         except OSError:
             pass
         finally:
-            self._connections.discard(connection)
+            with self._lock:
+                self._strangers.pop(connection, None)
+                self._connections.discard(connection)
 
     def _admits(self, connection: socket.socket) -> bool:
-        frame = receive_frame(connection, largest_bytes=0)
+        # A timeout of the socket begins anew with every byte; this one ends the whole greeting.
+        late = threading.Timer(CONNECT_S, _shut, (connection,))
+        late.daemon = True
+        late.start()
+        try:
+            frame = receive_frame(connection, largest_bytes=0)
+        finally:
+            late.cancel()
         token = "" if frame is None else str(frame[0].get("token", ""))
         if not hmac.compare_digest(token.encode(), self._token.encode()):
             send_frame(connection, {"error": "wrong token"})
@@ -278,6 +313,11 @@ class RelayBlobs:
             self._connection.close()
             self._connection = None
             self._owed = 0
+
+
+def _shut(connection: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _receive_answer(connection: socket.socket) -> tuple[Head, memoryview]:
