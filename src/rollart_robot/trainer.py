@@ -4,7 +4,7 @@ A chunk of actions is to an algorithm what a token is: it has a log-prob, an adv
 an age, so GRPO and the others are used as they are. The noise of each chunk was kept, so its
 log-prob under the present weights is exact:
 
-    log p(a | o, e) = log N(a; mean(o, e), spread²)    over the actions that were carried out
+    log p(a | o, e) = log N(a; mean(o, e), spread²)    over the numbers that reached the robot
     loss            = algorithm's loss + anchor · |mean(o, e) - mean of the imitation policy|²
 
 A step happens whole or not at all, and the version advances by one whatever the batch held.
@@ -28,7 +28,7 @@ from rollart.errors import ConfigError, StorageError, UserError
 from rollart.seeds import derive_seed
 from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
-from rollart_robot.player import log_density
+from rollart_robot.player import counted_numbers, log_density
 from rollart_robot.runtime import (
     ONE_RANK,
     WEIGHTS,
@@ -51,6 +51,7 @@ def encode(groups: Sequence[Sequence[Trajectory]]) -> dict[str, NDArray[Any]]:
         "states": np.concatenate([np.asarray(each.observations["states"]) for each in steps]),
         "noise": np.concatenate([np.asarray(each.latents["noise"]) for each in steps]),
         "actions": np.concatenate([np.asarray(each.actions) for each in steps]),
+        "carried": np.concatenate([np.asarray(each.latents["carried"]) for each in steps]),
         "behaviour": np.concatenate([np.asarray(each.logprobs) for each in steps]),
         "versions": np.concatenate([np.array(each.versions, dtype=np.int64) for each in steps]),
         "chunk_rewards": np.concatenate([np.array(each.rewards) for each in steps]),
@@ -243,21 +244,20 @@ class RobotTrainer:
     ) -> dict[str, float]:
         """Make one update on some trajectories; return its figures, none if it was refused."""
         rows = np.flatnonzero(np.isin(view.owners, share))
-        part = {name: batch[name][rows] for name in ("states", "noise", "actions")}
-        means = self._means(part, self._policy)
-        logprobs = log_density(_tensor(part["actions"]), means, self._spread)
+        part = {name: batch[name][rows] for name in ("states", "noise", "actions", "carried")}
+        means, counted = self._means(part, self._policy), self._counted(part)
+        logprobs = log_density(_tensor(part["actions"]), means, self._spread, counted)
         owners = np.searchsorted(share, view.owners[rows])
         counts = view.sampled_counts[share]
         weights = self._algorithm.token_weights(counts, view.groups[share])[owners]
-        size = part["actions"].shape[-1] * part["actions"].shape[-2]
-        entropy = size * (math.log(self._spread) + 0.5 * math.log(2 * math.pi * math.e))
+        entropy = math.log(self._spread) + 0.5 * math.log(2 * math.pi * math.e)
         terms = LossTerms(
             logprobs=logprobs,
             proximal=scores["proximal"][rows],
             behaviour=scores["behaviour"][rows],
             reference=scores["reference"][rows] if self._algorithm.needs.reference else None,
             advantages=_tensor(advantages[rows]),
-            entropies=torch.full_like(logprobs, entropy),
+            entropies=counted.sum((-1, -2)) * entropy,
             owners=torch.from_numpy(owners),
             turns=torch.from_numpy(view.turns[rows]),
             weights=_tensor(weights),
@@ -271,7 +271,7 @@ class RobotTrainer:
         learned = (found.losses * terms.weights).sum()
         with torch.no_grad():
             anchors = self._means(part, self._reference)
-        distance = (means - anchors).square().mean()
+        distance = ((means - anchors).square() * counted).sum() / counted.sum()
         loss = learned + self._anchor * distance
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -304,7 +304,13 @@ class RobotTrainer:
         return means[:, self._executed]
 
     def _logprobs(self, batch: Arrays, policy: Any) -> Tensor:
-        return log_density(_tensor(batch["actions"]), self._means(batch, policy), self._spread)
+        means, counted = self._means(batch, policy), self._counted(batch)
+        return log_density(_tensor(batch["actions"]), means, self._spread, counted)
+
+    def _counted(self, batch: Arrays) -> Tensor:
+        """Return 1 for each number of the actions that reached the robot, else 0."""
+        length = batch["actions"].shape[1]
+        return _tensor(counted_numbers(batch["carried"], self._policy.actions.gain, length))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
