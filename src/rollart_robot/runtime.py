@@ -66,6 +66,7 @@ class RobotRuntime:
     """
 
     trainer: ClassVar[str] = "rollart_robot.trainer:RobotTrainer"
+    unit: ClassVar[str] = "actions"
 
     def __init__(self, config: Any) -> None:
         self._config = config
