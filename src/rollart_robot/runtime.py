@@ -54,6 +54,11 @@ class RobotPolicy(GenerativeOptions):
     anchor: Annotated[float, Finite(), AtLeast(0)] = 0.05
     """Reinforcement learning: weight of the squared distance from the imitation policy's action
     at the same observation and noise."""
+    self_imitation: Annotated[int, AtLeast(0)] = 0
+    """Reinforcement learning: updates with the imitation objective on the successful attempts of
+    each batch, after those of the algorithm; 0: none. Use a small spread with it."""
+    self_imitation_rate: Annotated[float, Finite(), MoreThan(0)] = 2e-4
+    """Learning rate of these updates."""
 
 
 class RobotRuntime:
@@ -108,9 +113,9 @@ class RobotRuntime:
         _check_network(load_policy(model).options)
 
     def trainer_options(self) -> dict[str, Json]:
-        """Return how the trainer explores and how close it stays to imitation."""
-        policy = self._config.policy
-        return {"policy": {"spread": policy.spread, "anchor": policy.anchor}}
+        """Return how the trainer explores, stays close to imitation and imitates itself."""
+        names = ("spread", "anchor", "self_imitation", "self_imitation_rate")
+        return {"policy": {name: getattr(self._config.policy, name) for name in names}}
 
     def renderer(self, model: Path) -> None:
         """Return None: the policy reads no text."""

@@ -7,6 +7,7 @@ log-prob under the present weights is exact:
     log p(a | o, e) = log N(a; mean(o, e), spread²)    over the numbers that reached the robot
     loss            = algorithm's loss + anchor · |mean(o, e) - mean of the imitation policy|²
 
+The policy may imitate its own successes as well, see `self_imitation`.
 A step happens whole or not at all, and the version advances by one whatever the batch held.
 """
 
@@ -37,6 +38,7 @@ from rollart_robot.runtime import (
     steps_of,
     write_config,
 )
+from rollart_robot.self_imitation import SelfImitation
 
 _REST, _RECORD = "optimizer.safetensors", "trainer.json"
 Arrays = Mapping[str, NDArray[Any]]
@@ -89,7 +91,7 @@ class RobotTrainer:
         if world_size > 1:
             raise ConfigError("training.ranks", world_size, ONE_RANK)
         self._algorithm = rollart.read_algorithm(algorithm or {})
-        settings = {"spread": 0.1, "anchor": 0.05, **(policy or {})}
+        settings = {"spread": 0.1, "anchor": 0.05, "self_imitation": 0, **(policy or {})}
         self._spread, self._anchor = float(settings["spread"]), float(settings["anchor"])
         torch.set_num_threads(self._options.threads)
         self._reference = load_policy(Path(model))
@@ -106,6 +108,11 @@ class RobotTrainer:
             betas=self._options.betas,
             eps=self._options.eps,
         )
+        self._own = SelfImitation(
+            self._policy,
+            updates=int(settings["self_imitation"]),
+            learning_rate=float(settings.get("self_imitation_rate", 2e-4)),
+        )
         self._store = None if store is None else _open_store(store)
         self._version = self._steps = 0
 
@@ -120,6 +127,7 @@ class RobotTrainer:
             for name, value in figures.items():
                 totals.setdefault(name, []).append(value)
         metrics = {name: float(np.mean(values)) for name, values in totals.items()}
+        metrics |= self._own.learn(batch, seed=derive_seed(self._options.seed, self._version, -1))
         metrics |= {
             "updates": float(updates),
             "skipped": float(skipped),
@@ -145,6 +153,7 @@ class RobotTrainer:
         rest = {"steps": torch.tensor(self._steps)}
         for index, moments in self._optimizer.state_dict()["state"].items():
             rest |= {f"{index}.{name}": value.clone() for name, value in moments.items()}
+        rest |= {f"own.{name}": value for name, value in self._own.state().items()}
         record = {"version": self._version, "steps": self._steps, "spread": self._spread}
         try:
             self.export(directory)
@@ -171,9 +180,12 @@ class RobotTrainer:
         try:
             self._policy.load_state_dict(read_tensors(place / WEIGHTS))
             moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in read_tensors(place / _REST).items():
+            rest = read_tensors(place / _REST)
+            own = {name[4:]: value for name, value in rest.items() if name.startswith("own.")}
+            self._own.load_state(own)
+            for name, value in rest.items():
                 index, dot, which = name.partition(".")
-                if dot:
+                if dot and index != "own":
                     moments.setdefault(int(index), {})[which] = value
             state = self._optimizer.state_dict()
             self._optimizer.load_state_dict({**state, "state": moments})
