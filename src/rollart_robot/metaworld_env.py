@@ -28,14 +28,16 @@ import numpy.typing as npt
 from metaworld.env_dict import ALL_V3_ENVIRONMENTS
 from metaworld.policies import ENV_POLICY_MAP
 
-from rollart_robot.cameras import Camera
+from rollart_robot.cameras import Camera, View
 from rollart_robot.envs import Floats, Image, checked_action
 from rollart_robot.point_clouds import Workspace
 
 _mujoco: Any = mujoco
 """Its functions are in compiled modules that a type checker cannot read."""
 _CAMERA = "corner4"
-"""Where DP3 puts its camera."""
+"""Where DP3 puts its camera; point clouds are what it sees."""
+_VIEW = View(look_at=(0.0, 0.62, 0.12), distance_m=1.25, azimuth=150.0, elevation=-28.0)
+"""Pictures are for people: from nearer, so that the object and its goal are large enough."""
 _WORKSPACE = Workspace(low=(-0.6, 0.3, 0.005), high=(0.6, 0.985, 0.7))
 _FRAME = 18
 """Numbers about the present at the start of Meta-World's observation; the next 18 repeat them."""
@@ -67,7 +69,7 @@ class MetaWorldEnv:
         del env.sawyer_observation_space
         self._env = env
         self._steps = 0
-        self._camera = Camera(env.model, env.data, name=_CAMERA, is_upside_down=True)
+        self._camera = Camera(env.model, env.data, name=_CAMERA, view=_VIEW)
         self.observation: npt.NDArray[np.float64] = np.zeros(39)
         """Meta-World's own observation, which its experts act on."""
 
