@@ -45,7 +45,8 @@ class RobotPolicy(GenerativeOptions):
     runtime: ClassVar[str] = "rollart_robot.runtime:RobotRuntime"
 
     demonstrations: str = ""
-    """The file imitation learns from: .npz or HDF5 (`rollart robot demos` writes one)."""
+    """The file imitation learns from: .npz or HDF5 (`rollart robot demos` writes one). With
+    self_imitation, reinforcement learning imitates them further, if they are named."""
     imitation: ImitationOptions = field(default_factory=ImitationOptions)
     """How imitation learns; its steps are run.steps."""
     spread: Annotated[float, Finite(), MoreThan(0)] = 0.1
@@ -55,8 +56,8 @@ class RobotPolicy(GenerativeOptions):
     """Reinforcement learning: weight of the squared distance from the imitation policy's action
     at the same observation and noise."""
     self_imitation: Annotated[int, AtLeast(0)] = 0
-    """Reinforcement learning: updates with the imitation objective on the successful attempts of
-    each batch, after those of the algorithm; 0: none. Use a small spread with it."""
+    """Reinforcement learning: updates with the imitation objective on the latest successful
+    attempts and the demonstrations, after those of the algorithm; 0: none."""
     self_imitation_rate: Annotated[float, Finite(), MoreThan(0)] = 2e-4
     """Learning rate of these updates."""
 
@@ -95,6 +96,8 @@ class RobotRuntime:
             _demonstrations_of(self._config)
         else:
             find_model(self._config.model.path)
+            if self._config.policy.demonstrations:
+                _demonstrations_of(self._config)
 
     def prepare(self, say: Say) -> Path:
         """Return the newest checkpoint of the run of imitation that model.path names."""
@@ -114,7 +117,7 @@ class RobotRuntime:
 
     def trainer_options(self) -> dict[str, Json]:
         """Return how the trainer explores, stays close to imitation and imitates itself."""
-        names = ("spread", "anchor", "self_imitation", "self_imitation_rate")
+        names = ("spread", "anchor", "self_imitation", "self_imitation_rate", "demonstrations")
         return {"policy": {name: getattr(self._config.policy, name) for name in names}}
 
     def renderer(self, model: Path) -> None:

@@ -29,6 +29,7 @@ from rollart.errors import ConfigError, StorageError, UserError
 from rollart.seeds import derive_seed
 from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
+from rollart_robot.demonstrations import ExpertEpisode, load_demonstrations
 from rollart_robot.player import counted_numbers, log_density
 from rollart_robot.runtime import (
     ONE_RANK,
@@ -112,6 +113,7 @@ class RobotTrainer:
             self._policy,
             updates=int(settings["self_imitation"]),
             learning_rate=float(settings.get("self_imitation_rate", 2e-4)),
+            shown=_shown(settings, self._policy.options.horizon),
         )
         self._store = None if store is None else _open_store(store)
         self._version = self._steps = 0
@@ -327,6 +329,15 @@ class RobotTrainer:
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _shown(settings: Mapping[str, Any], horizon: int) -> tuple[ExpertEpisode, ...]:
+    """Return the demonstrations that self-imitation learns from beside the successes."""
+    path = settings.get("demonstrations")
+    if not path or not settings["self_imitation"]:
+        return ()
+    found = load_demonstrations(Path(path), horizon=horizon, warn=lambda _text: None)
+    return found.episodes
 
 
 def _open_store(store: Any) -> rollart.WeightStore:

@@ -80,10 +80,8 @@ def test_the_policy_comes_to_do_what_succeeded(model: Path):
             return float((policy.mean(states, noise) - found.actions[:1]).square().mean())
 
     before = miss()
-    losses = [
-        SelfImitation(policy, updates=60, learning_rate=3e-3).learn(batch, seed=step)
-        for step in range(3)
-    ]
+    own = SelfImitation(policy, updates=60, learning_rate=3e-3)
+    losses = [own.learn(batch, seed=step) for step in range(3)]
     assert miss() < before / 3
     assert losses[-1]["self_imitation_loss"] < losses[0]["self_imitation_loss"]
 
@@ -96,6 +94,54 @@ def test_a_loss_that_is_not_finite_changes_no_weight(model: Path):
     assert SelfImitation(policy, updates=3, learning_rate=1e-3).learn(batch, seed=1) == {}
     after = policy.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_successes_and_demonstrations_are_remembered(model: Path):
+    policy = load_policy(model).requires_grad_(True)
+    shown = ExpertEpisode(
+        states=np.zeros((5, 6), np.float32), actions=np.full((5, 2), 0.25, np.float32)
+    )
+    own = SelfImitation(policy, updates=1, learning_rate=1e-3, shown=[shown])
+    sizes = [own.learn(encode(one_group(1.0, 0.0)), seed=step) for step in range(2)]
+    assert [each["self_imitation_windows"] for each in sizes] == [2, 4]
+    assert own._shown is not None
+    assert own._shown.weights.tolist() == pytest.approx([1 / 3] * 5)
+    # A batch without a success is one to learn from what is remembered.
+    assert own.learn(encode(one_group(0.0, 0.0)), seed=3)["self_imitation_windows"] == 4
+    restored = policy.actions.restore(own._shown.actions)
+    assert restored.numpy() == pytest.approx(np.full((5, 4, 2), 0.25), abs=1e-6)
+
+
+def test_the_oldest_attempts_are_forgotten(model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("rollart_robot.self_imitation._MEMORY", 3)
+    own = SelfImitation(load_policy(model).requires_grad_(True), updates=1, learning_rate=1e-3)
+    first, second = encode(one_group(1.0, 0.0)), encode(one_group(1.0, 0.0))
+    second["states"] = second["states"] + 1
+    own.learn(first, seed=0)
+    assert own.learn(second, seed=1)["self_imitation_windows"] == 3
+    assert own._memory is not None
+    expected = np.concatenate([first["states"][1:2], second["states"][:2]])
+    assert np.array_equal(own._memory.states.numpy(), expected)
+
+
+def test_the_weights_are_the_mean_of_the_later_updates(model: Path):
+    batch = encode(one_group(1.0, 0.0))
+    passed = list[list[torch.Tensor]]()
+    for updates in (1, 2):
+        policy = load_policy(model).requires_grad_(True)
+        SelfImitation(policy, updates=updates, learning_rate=1e-2).learn(batch, seed=4)
+        passed.append([each.detach() for each in policy.parameters()])
+    # One update of two is the later half: the second weights are those after update 2 alone.
+    policy = load_policy(model).requires_grad_(True)
+    own = SelfImitation(policy, updates=4, learning_rate=1e-2)
+    kept = list[list[torch.Tensor]]()
+    own._optimizer.register_step_post_hook(
+        lambda *_: kept.append([each.detach().clone() for each in policy.parameters()])
+    )
+    own.learn(batch, seed=4)
+    for index, each in enumerate(policy.parameters()):
+        assert torch.allclose(each, (kept[2][index] + kept[3][index]) / 2, atol=1e-7)
+        assert torch.equal(kept[0][index], passed[0][index])
 
 
 def make(model: Path, **policy: Any) -> RobotTrainer:
