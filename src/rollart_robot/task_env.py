@@ -9,10 +9,11 @@ first success. It pays 1 for the success, and by `reward` more:
     progress   of Meta-World: up to 0.5 by the best step so far, of the 10 a step can pay; with a
                success, 1 in all. Attempts that all fail then differ by how far they came.
 
-Training and held-out tasks get reset seeds of ranges that do not overlap, and that
-no demonstration has.
+Training and held-out tasks get reset seeds of ranges that do not overlap, and that no demonstration
+has. With `processes`, the simulators are in child processes: see env_process.
 """
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
@@ -21,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollart.errors import ConfigError
+from rollart_robot.env_process import RemoteTaskEnv, run_child
 from rollart_robot.envs import Floats, make_env
 from rollart_robot.tasks import find_task, reset_seeds
 
@@ -49,10 +51,11 @@ class RobotTaskEnv:
         task: str,
         reward: Reward = "success",
         slot: int = 0,
+        processes: int = 0,
         hung_slots: Sequence[int] = (),
         slow_slots: Mapping[str, float] | None = None,
     ) -> None:
-        """Take the task and how it pays, see above.
+        """Take the task, how it pays, and how many processes compute the environments (0: threads).
 
         `hung_slots` and `slow_slots` (seconds a step, by slot) are faults for tests: environments
         that never answer, or late.
@@ -64,7 +67,12 @@ class RobotTaskEnv:
         if reward == "progress" and found.suite != "metaworld":
             fix = "only Meta-World's rewards have a known range: use success or dense"
             raise ConfigError("env.options.reward", reward, fix)
-        self._env = make_env(found)
+        if processes < 0:
+            raise ConfigError("env.options.processes", processes, "must be at least 0")
+        faults = {"hung_slots": list(hung_slots), "slow_slots": dict(slow_slots or {})}
+        options = {"task": found.name, "reward": reward, "slot": slot, **faults}
+        self._remote = RemoteTaskEnv(child=slot % processes, options=options) if processes else None
+        self._env = None if processes else make_env(found)
         self._reward: Reward = reward
         self._paid = 0.0
         self._hangs = slot in hung_slots
@@ -72,6 +80,8 @@ class RobotTaskEnv:
 
     def reset(self, seed: int, task: Mapping[str, Any]) -> tuple[Floats, dict[str, Any]]:
         """Begin an episode; return its first state as [1, S]."""
+        if self._env is None:
+            return self._remote_env.reset(seed, task)
         purpose = "evaluation" if task.get("split") == "test" else "training"
         (own,) = reset_seeds(purpose, seed=seed, count=1)
         self._paid = 0.0
@@ -79,6 +89,8 @@ class RobotTaskEnv:
 
     def step(self, action: npt.ArrayLike) -> tuple[Floats, float, bool, bool, dict[str, Any]]:
         """Carry out a chunk [K, A]; return the states after its actions, at most [K, S]."""
+        if self._env is None:
+            return self._remote_env.step(np.asarray(action, dtype=np.float32))
         while self._hangs:
             time.sleep(1.0)
         states, total = list[Floats](), 0.0
@@ -110,4 +122,13 @@ class RobotTaskEnv:
 
     def close(self) -> None:
         """Free the simulator."""
-        self._env.close()
+        (self._env or self._remote_env).close()
+
+    @property
+    def _remote_env(self) -> RemoteTaskEnv:
+        assert self._remote is not None
+        return self._remote
+
+
+if __name__ == "__main__":
+    run_child(sys.argv[1], RobotTaskEnv)
