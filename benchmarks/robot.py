@@ -16,18 +16,19 @@ all. An interval is a bootstrap over tasks, seeds and resets; comparisons are pa
 - `dde_below_double_backward`: the share of `memory` that dde saves
 - `rl_before`, `rl_after`, `rl_gain`: by task, reinforcement learning in mode rollart from a weak
   start (chosen by a rule: robot_parts/rewards.py), one environment of 16 hung and one slow
-- `rollart_over_sync`: trained trajectories a second, all environments healthy;
-  `rollart_over_sync_faulty`: with the hung and the slow one
+- `rollart_over_sync`: trained trajectories a second in the same setting, episodes of unequal
+  length; `rollart_over_sync_healthy`: without the hung and the slow environment
 
-Plain: two tasks of Meta-World, one seed, few steps. `--full`: eight tasks over the four classes,
-three seeds, 50 resets. What is finished is kept in $ROLLART_CACHE or
+Plain: two tasks of Meta-World, one seed, few steps; each stage has a budget, and makes fewer steps
+where the machine is slow, so that all ends within five minutes on two quiet cores. `--full`: eight
+tasks over the four classes, three seeds, 50 resets. What is finished is kept in $ROLLART_CACHE or
 ~/.cache/rollart, under bench-robot, and not run again. `--quick`: one task, fewer steps;
 reinforcement learning on toy-reach, and all of it there where Meta-World is not installed.
 """
 
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,7 +39,7 @@ from benchmarks.live_runs.timed import say
 from benchmarks.robot_parts import costs
 from benchmarks.robot_parts.estimates import Cells, by_label, difference, estimate
 from benchmarks.robot_parts.rewards import LADDER, RewardUnit, pace, run_reward_unit, weak_start
-from benchmarks.robot_parts.units import Unit, key_of, run_units
+from benchmarks.robot_parts.units import PROCESSES, Unit, key_of, run_units
 from rollart.cli.bench import Effort
 from rollart.errors import UserError
 from rollart_robot.envs import make_env
@@ -70,6 +71,12 @@ TASKS = (
 them; the ladder of starts for rewards was, see robot_parts/rewards.py."""
 PACE_START = ((5, 300),)
 """Demonstrations and steps of the policy that is timed: some of its episodes succeed early."""
+_BESIDE_S = 6.0
+"""What a policy of imitation takes beside its steps: its episodes, mostly."""
+_STEP_FACTOR = 2.0
+"""Steps of all objectives, two processes at a time, take up to so many times as long as one of OMP
+in a process alone."""
+_LEAST_STEPS = 100
 ADROIT = ("adroit-door", "adroit-hammer", "adroit-pen")
 
 
@@ -85,8 +92,12 @@ class Learning:
     """Groups of eight attempts in an optimizer step."""
     ladder: tuple[tuple[int, int], ...] = LADDER
     """Demonstrations and steps of possible starts, the strongest first."""
+    limit_s: float = 0.0
+    """Most seconds of a run that learns, about; 0: no limit."""
     pace_steps: int
-    """Optimizer steps of a run that is timed."""
+    """Optimizer steps of a run that is timed, two fewer for `sync`."""
+    pace_groups: int = 4
+    """Of a run that is timed: 32 attempts in 16 environments."""
     pace_rounds: int
     pace_task: str
 
@@ -102,6 +113,8 @@ class Edition:
     learning: Learning
     rounds: int
     """Of timing."""
+    imitation_limit_s: float = 0.0
+    """Most seconds of imitation, about: fewer optimizer steps on a slow machine; 0: no limit."""
     adroit_objectives: tuple[str, ...] = ("omp",)
     notes: tuple[str, ...] = field(default=())
 
@@ -139,11 +152,13 @@ EDITIONS: dict[Effort, Edition] = {
             resets=50,
             groups=4,
             ladder=((6, 300), (4, 300), (3, 300)),
-            pace_steps=7,
+            limit_s=60.0,
+            pace_steps=5,
             pace_rounds=1,
             pace_task="reach",
         ),
         rounds=20,
+        imitation_limit_s=90.0,
         notes=("few steps and one seed: the intervals are wide and training is not finished",),
     ),
     "full": Edition(
@@ -158,7 +173,7 @@ EDITIONS: dict[Effort, Edition] = {
             resets=50,
             pace_steps=12,
             pace_rounds=3,
-            pace_task="pick-place",
+            pace_task="reach",
         ),
         rounds=200,
         adroit_objectives=tuple(OBJECTIVES),
@@ -179,9 +194,6 @@ class Costs:
 def run(*, effort: Effort) -> dict[str, object]:
     edition = _playable(EDITIONS[effort], may_be_toy=effort == "quick")
     with _directory(keeps=effort == "full") as directory:
-        policies = {**OBJECTIVES, **ABLATIONS}
-        successes = _imitate(edition, edition.tasks, policies, directory)
-        adroit = _adroit(edition, directory)
         found = Costs(
             action_ms=costs.action_times_ms(rounds=edition.rounds),
             step_ms=costs.step_times_ms(rounds=edition.rounds),
@@ -189,6 +201,10 @@ def run(*, effort: Effort) -> dict[str, object]:
             memory_points=costs.step_memory("points"),
         )
         say(f"one chunk {found.action_ms} ms, one step {found.step_ms} ms")
+        policies = {**OBJECTIVES, **ABLATIONS}
+        edition = fitted(edition, step_s=found.step_ms["dde"] / 1e3)
+        successes = _imitate(edition, edition.tasks, policies, directory)
+        adroit = _adroit(edition, directory)
         learned = _learn(edition, directory)
         paces = _paces(edition.learning, directory)
     return {
@@ -200,6 +216,22 @@ def run(*, effort: Effort) -> dict[str, object]:
         **report_learning(learned),
         **report_paces(paces),
     }
+
+
+def fitted(edition: Edition, *, step_s: float) -> Edition:
+    """Return the edition with as many steps of imitation as its limit has time for.
+
+    Example:
+        A policy that trains for 90 s × 2 / 14 - 6 s = 6.9 s makes 600 steps of 6 ms, or 345 of 10.
+
+    """
+    if not edition.imitation_limit_s:
+        return edition
+    # dde is what omp has anyway: one policy less.
+    count = (len(OBJECTIVES) + len(ABLATIONS) - 1) * len(edition.tasks) * edition.seeds
+    left_s = PROCESSES * edition.imitation_limit_s / count - _BESIDE_S
+    steps = min(edition.imitation.steps, int(left_s / (_STEP_FACTOR * step_s)))
+    return replace(edition, imitation=replace(edition.imitation, steps=max(_LEAST_STEPS, steps)))
 
 
 def report_success(successes: Mapping[str, Cells]) -> dict[str, object]:
@@ -284,8 +316,8 @@ def report_paces(paces: Mapping[str, Sequence[tuple[float, float]]]) -> dict[str
     """Return ratios of rates; a pair is (rollart, sync), by whether environments are faulty."""
     ratios = {name: [one / other for one, other in each] for name, each in paces.items()}
     return {
-        "rollart_over_sync": round(median(ratios["healthy"]), 3),
-        "rollart_over_sync_faulty": round(median(ratios["faulty"]), 3),
+        "rollart_over_sync": round(median(ratios["faulty"]), 3),
+        "rollart_over_sync_healthy": round(median(ratios["healthy"]), 3),
         "trained_per_s": {
             name: [{"rollart": round(a, 2), "sync": round(b, 2)} for a, b in each]
             for name, each in paces.items()
@@ -347,6 +379,7 @@ def _learn(edition: Edition, directory: Path) -> list[tuple[RewardUnit, dict[str
                 resets=learning.resets,
                 groups=learning.groups,
                 ladder=learning.ladder,
+                limit_s=learning.limit_s,
             )
             result = run_reward_unit(unit, directory)
             before, after = (sum(result[key]) / learning.resets for key in ("before", "after"))
@@ -363,7 +396,7 @@ def _paces(learning: Learning, directory: Path) -> dict[str, list[tuple[float, f
         seed=0,
         steps=learning.pace_steps,
         resets=learning.resets,
-        groups=learning.groups,
+        groups=learning.pace_groups,
         ladder=PACE_START,
     )
     paces: dict[str, list[tuple[float, float]]] = {"healthy": [], "faulty": []}
@@ -392,7 +425,7 @@ def _playable(edition: Edition, *, may_be_toy: bool) -> Edition:
 
 
 @contextmanager
-def _directory(*, keeps: bool) -> Iterator[Path]:
+def _directory(*, keeps: bool) -> Generator[Path]:
     """Give where finished units are kept: the cache, or a temporary directory."""
     if keeps:
         cache = Path(os.environ.get("ROLLART_CACHE") or "~/.cache/rollart").expanduser()

@@ -231,6 +231,8 @@ class PolicyRuntime(Protocol):
     trainer: ClassVar[str]
     """The `Trainer`, as "module:Class"; made with the keywords `model`, `store`, `options`,
     `algorithm`, `rank`, `world_size` and `address`."""
+    unit: ClassVar[str]
+    """What the cost of a trajectory counts, for progress: "tokens", "actions"."""
 
     def check_files(self) -> None:
         """Raise a UserError for a model that cannot be found, before anything is made of it."""

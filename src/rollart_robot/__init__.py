@@ -12,6 +12,8 @@
     episodes          many episodes at once; rendering, cameras, point_clouds: pictures of them
     runtime           the policy of a run: its config section and its model directory
     task_env, player  how it plays in a run; learner and trainer: how it learns there
+    env_process       environments in child processes, so that they use every core
+    self_imitation    successes as further demonstrations, beside rewards
     commands          `rollart robot`
 
 A plug-in: it imports rollart's public interface, and nothing of rollart imports it. Importing

@@ -8,6 +8,7 @@ picture: what MUJOCO_GL says, else EGL.
 
 import atexit
 import os
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
 
@@ -25,10 +26,27 @@ _DEPTH_PIXELS = 128
 """Height and width of a depth picture."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """Where pictures are taken from, if not by a camera of the model.
+
+    Example:
+        >>> View(look_at=(0.0, 0.6, 0.1), distance_m=1.2, azimuth=150.0, elevation=-30.0)
+
+    """
+
+    look_at: tuple[float, float, float]
+    """The point in the middle of the picture, in metres."""
+    distance_m: float
+    azimuth: float
+    elevation: float
+    """Angles of the line of sight, in degrees; an elevation below 0 looks down."""
+
+
 class Camera:
     """A named camera of a model; one OpenGL context for each size of picture.
 
-    `is_upside_down`: the model has it so; pictures are turned, points need not be.
+    Points are what the named camera sees; pictures are taken from `view`, if there is one.
 
     Example:
         >>> Camera(env.model, env.data, name="corner4").picture(320, 240).shape
@@ -36,21 +54,25 @@ class Camera:
 
     """
 
-    def __init__(self, model: Any, data: Any, *, name: str, is_upside_down: bool = False) -> None:
+    def __init__(self, model: Any, data: Any, *, name: str, view: View | None = None) -> None:
         self._model, self._data, self._name = model, data, name
-        self._is_upside_down = is_upside_down
+        self._for_pictures: Any = name
+        if view is not None:
+            free = self._for_pictures = _mujoco.MjvCamera()
+            free.lookat[:] = view.look_at
+            free.distance = view.distance_m
+            free.azimuth, free.elevation = view.azimuth, view.elevation
         self._renderers = dict[tuple[int, int], Any]()
 
     def picture(self, width: int, height: int) -> Image:
         """Return the scene in colour."""
         renderer = self._renderer(width, height)
         renderer.disable_depth_rendering()
-        renderer.update_scene(self._data, camera=self._name)
+        renderer.update_scene(self._data, camera=self._for_pictures)
         # Without a GPU they take three quarters of the time.
         for costly in (_mujoco.mjtRndFlag.mjRND_SHADOW, _mujoco.mjtRndFlag.mjRND_REFLECTION):
             renderer.scene.flags[costly] = False
-        pixels = np.array(renderer.render(), dtype=np.uint8)
-        return pixels[::-1, ::-1].copy() if self._is_upside_down else pixels
+        return np.array(renderer.render(), dtype=np.uint8)
 
     def points(self, count: int, workspace: Workspace) -> Floats:
         """Return `count` points of the scene inside the workspace."""

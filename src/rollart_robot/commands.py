@@ -79,6 +79,7 @@ def _demos(arguments: Namespace) -> int:
 def _play(arguments: Namespace) -> int:
     from rollart_robot.episodes import PlaySettings, play_episodes  # noqa: PLC0415 loads torch
     from rollart_robot.rendering import (  # noqa: PLC0415
+        film_frames,
         record,
         save_contact_sheet,
         save_film,
@@ -100,7 +101,7 @@ def _play(arguments: Namespace) -> int:
         films = record(policy.act_on, task, seeds, settings=settings)
         won = [each.success for each in films]
         if arguments.save:
-            save_film(Path(arguments.save), [frame for film in films for frame in film.frames])
+            save_film(Path(arguments.save), film_frames(films))
             sys.stdout.write(f"film: {arguments.save}\n")
         if arguments.sheet:
             save_contact_sheet(Path(arguments.sheet), films, title=f"{task}: {arguments.run}")

@@ -4,6 +4,10 @@ It asks the policy of its own process for a chunk of actions, carries out the mi
 again. In training an action is drawn from N(mean, spread²) around what the policy gives for the
 noise e, and e is recorded: given e the mean is a function of the weights, so the trainer computes
 the likelihood of the same action under other weights exactly. Held-out episodes take the mean.
+
+Only what reached the robot has a likelihood: an episode that ends in the middle of a chunk leaves
+actions that were not carried out, and a dimension that is constant in the demonstrations is
+carried out as that constant, whatever was drawn.
 """
 
 import math
@@ -12,19 +16,36 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from rollart.ports import AttemptContext
 from rollart.types import ArraySteps, Played, StopReason
 from rollart_robot.runtime import RobotActor
 
 
-def log_density(actions: Any, means: Any, spread: float) -> Any:
+def counted_numbers(carried: NDArray[np.integer], gain: Tensor, length: int) -> NDArray[np.bool_]:
+    """Return which numbers of chunks [K, N, A] reached the robot.
+
+    `carried` is how many of the N actions of each chunk were carried out, `gain` that of the
+    normaliser of actions, 0 in constant dimensions.
+
+    Example:
+        >>> counted_numbers(np.array([2, 1]), torch.tensor([1.0, 0.0]), 2)[:, :, 0].tolist()
+        [[True, True], [True, False]]
+
+    """
+    is_carried = np.arange(length) < np.asarray(carried)[:, None]
+    return is_carried[:, :, None] & (gain.numpy() != 0)
+
+
+def log_density(actions: Any, means: Any, spread: float, counted: Any) -> Any:
     """Return the log-density of chunks [K, N, A] under N(means, spread²), summed over each chunk.
 
-    Takes numpy arrays or tensors.
+    `counted` [K, N, A] says which numbers count. Takes numpy arrays or tensors.
     """
-    count = actions.shape[-1] * actions.shape[-2]
-    squares = ((actions - means) ** 2).sum((-1, -2)) / (2 * spread**2)
+    squares = (((actions - means) ** 2) * counted).sum((-1, -2)) / (2 * spread**2)
+    count = counted.sum((-1, -2))
     return -squares - count * (math.log(spread) + 0.5 * math.log(2 * math.pi))
 
 
@@ -50,7 +71,7 @@ class RobotPlayer:
         draw = np.random.default_rng(spec.seed)
         history = deque([states[-1]] * options.observation_steps, maxlen=options.observation_steps)
         shape = (1, options.horizon, policy.actions.centre.numel())
-        seen, noises, taken, scores, rewards = [], [], [], [], []
+        seen, noises, taken, carried, scores, rewards = [], [], [], [], [], []
         stop: StopReason | None = None
         success = False
         while stop is None:
@@ -70,7 +91,9 @@ class RobotPlayer:
             seen.append(observed)
             noises.append(noise[0])
             taken.append(action[0])
-            scores.append(float(log_density(action, mean, actor.spread)[0]))
+            carried.append(len(outcome.observation))
+            counted = counted_numbers(np.array(carried[-1:]), policy.actions.gain, mean.shape[1])
+            scores.append(float(log_density(action, mean, actor.spread, counted)[0]))
             rewards.append(outcome.reward)
             success = bool(outcome.success)
             if outcome.terminated or outcome.truncated:
@@ -83,6 +106,6 @@ class RobotPlayer:
             logprobs=np.array(scores, dtype=np.float32),
             rewards=tuple(rewards),
             versions=(resident.version,) * len(rewards),
-            latents={"noise": np.stack(noises)},
+            latents={"noise": np.stack(noises), "carried": np.array(carried, dtype=np.int64)},
         )
         return Played(payload=steps, stop=stop, success=success, reward=float(sum(rewards)))

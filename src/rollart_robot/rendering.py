@@ -1,8 +1,9 @@
 """Films and contact sheets of episodes.
 
-`record` plays a policy and keeps frames; `save_film` writes them as a GIF, or as MP4 where ffmpeg
-is installed; `save_contact_sheet` puts the last frame of each episode on one PNG, framed green if
-it succeeded and red if not.
+`record` plays a policy and keeps frames; `film_frames` joins the episodes, each with its number and
+its outcome; `save_film` writes frames as a GIF, or as MP4 where ffmpeg is installed;
+`save_contact_sheet` puts the last frame of each episode on one PNG. What succeeded is framed green,
+what failed red.
 """
 
 import io
@@ -25,6 +26,7 @@ from rollart_robot.episodes import ChunkPolicy, PlaySettings, play_episodes
 _GREEN, _RED = (46, 160, 67), (218, 54, 51)
 _MARGIN, _LABEL = 4, 18
 """Pixels of a sheet round each picture, and of the line of text below it."""
+_PALETTE_FRAMES = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,11 @@ class Recording:
     success: bool
     length: int
     frames: tuple[Image, ...]
+
+    @property
+    def outcome(self) -> str:
+        """What a person is shown of how it ended."""
+        return f"{'success' if self.success else 'failure'}, {self.length} steps"
 
 
 def record(
@@ -70,6 +77,22 @@ def record(
             seeds, results.successes, results.lengths, frames, strict=True
         )
     )
+
+
+def film_frames(recordings: Sequence[Recording], *, held: int = 12) -> list[Image]:
+    """Return the frames of all episodes in turn, each with its number.
+
+    The last frame of an episode is shown for `held` frames, framed and with its outcome, so that
+    a reset is not taken for a move of the arm.
+    """
+    frames = list[Image]()
+    for number, recording in enumerate(recordings, start=1):
+        name = f"{number}/{len(recordings)}"
+        frames += [_captioned(frame, name) for frame in recording.frames]
+        colour = _GREEN if recording.success else _RED
+        last = _captioned(recording.frames[-1], f"{name}  {recording.outcome}", colour=colour)
+        frames += [last] * held
+    return frames
 
 
 def save_film(path: Path, frames: Sequence[Image], *, frames_per_s: int = 15) -> None:
@@ -106,19 +129,45 @@ def save_contact_sheet(
         draw.rectangle((left, upper, left + cell[0] - 1, upper + cell[1] - _LABEL - 1), fill=colour)
         picture = Pictures.fromarray(recording.frames[-1])
         sheet.paste(picture, (left + _MARGIN, upper + _MARGIN))
-        outcome = "success" if recording.success else "failure"
-        label = f"{outcome}, {recording.length} steps, seed {recording.seed}"
+        label = f"{recording.outcome}, seed {recording.seed}"
         draw.text((left + _MARGIN, upper + cell[1] - _LABEL + 2), label, fill=colour)
     content = io.BytesIO()
     sheet.save(content, format="PNG")
     _write(path, content.getvalue())
 
 
+def _captioned(frame: Image, text: str, *, colour: tuple[int, int, int] | None = None) -> Image:
+    """Return a copy with a text in the lower left corner, and a border of a colour."""
+    picture = Pictures.fromarray(frame)
+    draw = ImageDraw.Draw(picture)
+    if colour is not None:
+        draw.rectangle((0, 0, picture.width - 1, picture.height - 1), outline=colour, width=_MARGIN)
+    place = (2 * _MARGIN, picture.height - _LABEL)
+    left, top, right, bottom = draw.textbbox(place, text)
+    draw.rectangle((left - 3, top - 2, right + 3, bottom + 2), fill=colour or (0, 0, 0))
+    draw.text(place, text, fill="white")
+    return np.array(picture, dtype=np.uint8)
+
+
+def _palette(pictures: Sequence[Pictures.Image]) -> Pictures.Image:
+    """Return one palette for all frames: colours chosen frame by frame would flicker.
+
+    It is chosen from frames over the whole film: the outcomes have colours of their own.
+    """
+    chosen = [pictures[round(i)] for i in np.linspace(0, len(pictures) - 1, _PALETTE_FRAMES)]
+    width, height = chosen[0].size
+    strip = Pictures.new("RGB", (width, height * len(chosen)))
+    for index, picture in enumerate(chosen):
+        strip.paste(picture, (0, index * height))
+    return strip.quantize(colors=256)
+
+
 def _gif(frames: Sequence[Image], frames_per_s: int) -> bytes:
-    # One palette for all frames: colours chosen frame by frame would flicker.
     pictures = [Pictures.fromarray(frame) for frame in frames]
-    palette = pictures[len(pictures) // 2].quantize(colors=128)
-    first, *rest = (picture.quantize(palette=palette) for picture in pictures)
+    palette = _palette(pictures)
+    # Dithered, a still background would change from frame to frame and fill the file.
+    undithered = Pictures.Dither.NONE
+    first, *rest = (picture.quantize(palette=palette, dither=undithered) for picture in pictures)
     content = io.BytesIO()
     first.save(
         content,

@@ -45,7 +45,8 @@ class RobotPolicy(GenerativeOptions):
     runtime: ClassVar[str] = "rollart_robot.runtime:RobotRuntime"
 
     demonstrations: str = ""
-    """The file imitation learns from: .npz or HDF5 (`rollart robot demos` writes one)."""
+    """The file imitation learns from: .npz or HDF5 (`rollart robot demos` writes one). With
+    self_imitation, reinforcement learning imitates them further, if they are named."""
     imitation: ImitationOptions = field(default_factory=ImitationOptions)
     """How imitation learns; its steps are run.steps."""
     spread: Annotated[float, Finite(), MoreThan(0)] = 0.1
@@ -54,6 +55,11 @@ class RobotPolicy(GenerativeOptions):
     anchor: Annotated[float, Finite(), AtLeast(0)] = 0.05
     """Reinforcement learning: weight of the squared distance from the imitation policy's action
     at the same observation and noise."""
+    self_imitation: Annotated[int, AtLeast(0)] = 0
+    """Reinforcement learning: updates with the imitation objective on the latest successful
+    attempts and the demonstrations, after those of the algorithm; 0: none."""
+    self_imitation_rate: Annotated[float, Finite(), MoreThan(0)] = 2e-4
+    """Learning rate of these updates."""
 
 
 class RobotRuntime:
@@ -66,6 +72,7 @@ class RobotRuntime:
     """
 
     trainer: ClassVar[str] = "rollart_robot.trainer:RobotTrainer"
+    unit: ClassVar[str] = "actions"
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -89,6 +96,8 @@ class RobotRuntime:
             _demonstrations_of(self._config)
         else:
             find_model(self._config.model.path)
+            if self._config.policy.demonstrations:
+                _demonstrations_of(self._config)
 
     def prepare(self, say: Say) -> Path:
         """Return the newest checkpoint of the run of imitation that model.path names."""
@@ -107,9 +116,9 @@ class RobotRuntime:
         _check_network(load_policy(model).options)
 
     def trainer_options(self) -> dict[str, Json]:
-        """Return how the trainer explores and how close it stays to imitation."""
-        policy = self._config.policy
-        return {"policy": {"spread": policy.spread, "anchor": policy.anchor}}
+        """Return how the trainer explores, stays close to imitation and imitates itself."""
+        names = ("spread", "anchor", "self_imitation", "self_imitation_rate", "demonstrations")
+        return {"policy": {name: getattr(self._config.policy, name) for name in names}}
 
     def renderer(self, model: Path) -> None:
         """Return None: the policy reads no text."""

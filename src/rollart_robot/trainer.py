@@ -4,9 +4,10 @@ A chunk of actions is to an algorithm what a token is: it has a log-prob, an adv
 an age, so GRPO and the others are used as they are. The noise of each chunk was kept, so its
 log-prob under the present weights is exact:
 
-    log p(a | o, e) = log N(a; mean(o, e), spread²)    over the actions that were carried out
+    log p(a | o, e) = log N(a; mean(o, e), spread²)    over the numbers that reached the robot
     loss            = algorithm's loss + anchor · |mean(o, e) - mean of the imitation policy|²
 
+The policy may imitate its own successes as well, see `self_imitation`.
 A step happens whole or not at all, and the version advances by one whatever the batch held.
 """
 
@@ -28,7 +29,8 @@ from rollart.errors import ConfigError, StorageError, UserError
 from rollart.seeds import derive_seed
 from rollart.training_ports import TokenColumns
 from rollart.types import LossTerms, StepReport, TokenBatch, Trajectory, Version
-from rollart_robot.player import log_density
+from rollart_robot.demonstrations import ExpertEpisode, load_demonstrations
+from rollart_robot.player import counted_numbers, log_density
 from rollart_robot.runtime import (
     ONE_RANK,
     WEIGHTS,
@@ -37,6 +39,7 @@ from rollart_robot.runtime import (
     steps_of,
     write_config,
 )
+from rollart_robot.self_imitation import SelfImitation
 
 _REST, _RECORD = "optimizer.safetensors", "trainer.json"
 Arrays = Mapping[str, NDArray[Any]]
@@ -51,6 +54,7 @@ def encode(groups: Sequence[Sequence[Trajectory]]) -> dict[str, NDArray[Any]]:
         "states": np.concatenate([np.asarray(each.observations["states"]) for each in steps]),
         "noise": np.concatenate([np.asarray(each.latents["noise"]) for each in steps]),
         "actions": np.concatenate([np.asarray(each.actions) for each in steps]),
+        "carried": np.concatenate([np.asarray(each.latents["carried"]) for each in steps]),
         "behaviour": np.concatenate([np.asarray(each.logprobs) for each in steps]),
         "versions": np.concatenate([np.array(each.versions, dtype=np.int64) for each in steps]),
         "chunk_rewards": np.concatenate([np.array(each.rewards) for each in steps]),
@@ -88,7 +92,7 @@ class RobotTrainer:
         if world_size > 1:
             raise ConfigError("training.ranks", world_size, ONE_RANK)
         self._algorithm = rollart.read_algorithm(algorithm or {})
-        settings = {"spread": 0.1, "anchor": 0.05, **(policy or {})}
+        settings = {"spread": 0.1, "anchor": 0.05, "self_imitation": 0, **(policy or {})}
         self._spread, self._anchor = float(settings["spread"]), float(settings["anchor"])
         torch.set_num_threads(self._options.threads)
         self._reference = load_policy(Path(model))
@@ -105,6 +109,12 @@ class RobotTrainer:
             betas=self._options.betas,
             eps=self._options.eps,
         )
+        self._own = SelfImitation(
+            self._policy,
+            updates=int(settings["self_imitation"]),
+            learning_rate=float(settings.get("self_imitation_rate", 2e-4)),
+            shown=_shown(settings, self._policy.options.horizon),
+        )
         self._store = None if store is None else _open_store(store)
         self._version = self._steps = 0
 
@@ -119,6 +129,7 @@ class RobotTrainer:
             for name, value in figures.items():
                 totals.setdefault(name, []).append(value)
         metrics = {name: float(np.mean(values)) for name, values in totals.items()}
+        metrics |= self._own.learn(batch, seed=derive_seed(self._options.seed, self._version, -1))
         metrics |= {
             "updates": float(updates),
             "skipped": float(skipped),
@@ -144,6 +155,7 @@ class RobotTrainer:
         rest = {"steps": torch.tensor(self._steps)}
         for index, moments in self._optimizer.state_dict()["state"].items():
             rest |= {f"{index}.{name}": value.clone() for name, value in moments.items()}
+        rest |= {f"own.{name}": value for name, value in self._own.state().items()}
         record = {"version": self._version, "steps": self._steps, "spread": self._spread}
         try:
             self.export(directory)
@@ -170,9 +182,12 @@ class RobotTrainer:
         try:
             self._policy.load_state_dict(read_tensors(place / WEIGHTS))
             moments: dict[int, dict[str, Tensor]] = {}
-            for name, value in read_tensors(place / _REST).items():
+            rest = read_tensors(place / _REST)
+            own = {name[4:]: value for name, value in rest.items() if name.startswith("own.")}
+            self._own.load_state(own)
+            for name, value in rest.items():
                 index, dot, which = name.partition(".")
-                if dot:
+                if dot and index != "own":
                     moments.setdefault(int(index), {})[which] = value
             state = self._optimizer.state_dict()
             self._optimizer.load_state_dict({**state, "state": moments})
@@ -243,21 +258,20 @@ class RobotTrainer:
     ) -> dict[str, float]:
         """Make one update on some trajectories; return its figures, none if it was refused."""
         rows = np.flatnonzero(np.isin(view.owners, share))
-        part = {name: batch[name][rows] for name in ("states", "noise", "actions")}
-        means = self._means(part, self._policy)
-        logprobs = log_density(_tensor(part["actions"]), means, self._spread)
+        part = {name: batch[name][rows] for name in ("states", "noise", "actions", "carried")}
+        means, counted = self._means(part, self._policy), self._counted(part)
+        logprobs = log_density(_tensor(part["actions"]), means, self._spread, counted)
         owners = np.searchsorted(share, view.owners[rows])
         counts = view.sampled_counts[share]
         weights = self._algorithm.token_weights(counts, view.groups[share])[owners]
-        size = part["actions"].shape[-1] * part["actions"].shape[-2]
-        entropy = size * (math.log(self._spread) + 0.5 * math.log(2 * math.pi * math.e))
+        entropy = math.log(self._spread) + 0.5 * math.log(2 * math.pi * math.e)
         terms = LossTerms(
             logprobs=logprobs,
             proximal=scores["proximal"][rows],
             behaviour=scores["behaviour"][rows],
             reference=scores["reference"][rows] if self._algorithm.needs.reference else None,
             advantages=_tensor(advantages[rows]),
-            entropies=torch.full_like(logprobs, entropy),
+            entropies=counted.sum((-1, -2)) * entropy,
             owners=torch.from_numpy(owners),
             turns=torch.from_numpy(view.turns[rows]),
             weights=_tensor(weights),
@@ -271,7 +285,7 @@ class RobotTrainer:
         learned = (found.losses * terms.weights).sum()
         with torch.no_grad():
             anchors = self._means(part, self._reference)
-        distance = (means - anchors).square().mean()
+        distance = ((means - anchors).square() * counted).sum() / counted.sum()
         loss = learned + self._anchor * distance
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
@@ -304,11 +318,26 @@ class RobotTrainer:
         return means[:, self._executed]
 
     def _logprobs(self, batch: Arrays, policy: Any) -> Tensor:
-        return log_density(_tensor(batch["actions"]), self._means(batch, policy), self._spread)
+        means, counted = self._means(batch, policy), self._counted(batch)
+        return log_density(_tensor(batch["actions"]), means, self._spread, counted)
+
+    def _counted(self, batch: Arrays) -> Tensor:
+        """Return 1 for each number of the actions that reached the robot, else 0."""
+        length = batch["actions"].shape[1]
+        return _tensor(counted_numbers(batch["carried"], self._policy.actions.gain, length))
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32))
+
+
+def _shown(settings: Mapping[str, Any], horizon: int) -> tuple[ExpertEpisode, ...]:
+    """Return the demonstrations that self-imitation learns from beside the successes."""
+    path = settings.get("demonstrations")
+    if not path or not settings["self_imitation"]:
+        return ()
+    found = load_demonstrations(Path(path), horizon=horizon, warn=lambda _text: None)
+    return found.episodes
 
 
 def _open_store(store: Any) -> rollart.WeightStore:

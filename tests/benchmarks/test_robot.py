@@ -1,6 +1,7 @@
 """The robot benchmark: intervals, kept units and the names in its result; nothing is trained."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from benchmarks import robot
 from benchmarks.robot_parts import costs, units
 from benchmarks.robot_parts.estimates import Cells, by_label, difference, estimate
-from benchmarks.robot_parts.rewards import RewardUnit
+from benchmarks.robot_parts.rewards import RewardUnit, fitted_steps
 from rollart_robot.options import GenerativeOptions
 from rollart_robot.tasks import find_task
 
@@ -130,9 +131,24 @@ def test_rewards_are_reported_by_task():
 
 def test_paces_are_reported_as_the_median_of_paired_ratios():
     found = robot.report_paces(
-        {"healthy": [(4.0, 2.0), (9.0, 3.0), (2.0, 2.0)], "faulty": [(3, 1)]}
+        {"faulty": [(4.0, 2.0), (9.0, 3.0), (2.0, 2.0)], "healthy": [(3, 2)]}
     )
-    assert (found["rollart_over_sync"], found["rollart_over_sync_faulty"]) == (2.0, 3.0)
+    assert (found["rollart_over_sync"], found["rollart_over_sync_healthy"]) == (2.0, 1.5)
+
+
+def test_a_slow_machine_makes_fewer_steps():
+    plain, full = robot.EDITIONS["plain"], robot.EDITIONS["full"]
+    assert robot.fitted(plain, step_s=0.002) == plain
+    slow = robot.fitted(plain, step_s=0.02)
+    assert 100 < slow.imitation.steps < plain.imitation.steps
+    assert robot.fitted(plain, step_s=9.0).imitation.steps == 100
+    assert robot.fitted(full, step_s=9.0) == full
+
+    unit = RewardUnit(task="reach", seed=0, steps=60, resets=2, groups=4, limit_s=60.0)
+    assert fitted_steps(unit, 0.05) == 18  # of 32 episodes of 0.05 s, twice as long in a run
+    assert fitted_steps(unit, 0.001) == 60
+    assert fitted_steps(unit, 50.0) == 2
+    assert fitted_steps(replace(unit, limit_s=0.0), 50.0) == 60
 
 
 def test_adroit_says_what_it_needs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -1,6 +1,7 @@
 import io
 import json
 import re
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -398,6 +399,16 @@ def test_a_line_tells_the_time_left_what_was_waited_for_and_why_tokens_were_wast
             "wasted 100 tokens (stale 80, env 20)  1:10 left"
         )
     )
+
+
+def test_costs_are_shown_in_the_unit_of_the_policy():
+    shown = io.StringIO()
+    progress = Progress(Metrics(), steps=10, title="demo", unit="actions", file=shown)
+    row = defaultdict(float, tokens_per_s=120.0, wasted_tokens=6.0)
+    progress.step(row)
+    assert "120 actions/s" in shown.getvalue()
+    assert "wasted 6 actions" in shown.getvalue()
+    assert "tokens" not in shown.getvalue()
 
 
 def test_a_log_becomes_a_timeline(tmp_path: Path):

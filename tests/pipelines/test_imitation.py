@@ -89,6 +89,26 @@ def test_ctrl_c_still_saves_after_an_evaluation(tmp_path: Path) -> None:
     assert rollart.read_run(tmp_path / "run").checkpoints
 
 
+def test_an_interrupt_from_another_thread_ends_an_evaluation(tmp_path: Path) -> None:
+    """In a notebook the run is in a thread, and Ctrl-C calls `interrupt` from another."""
+    sections = config(tmp_path, steps=5)
+    sections["tasks"]["doubling"]["options"] = {"pause_s": 60.0}
+    runs, codes = list[ImitationRun](), list[int]()
+
+    def work() -> None:
+        codes.append(train(rollart.load_config(sections), begun=runs.append))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    while not (runs and runs[0]._end_evaluation is not None):
+        assert thread.is_alive()
+        thread.join(0.01)
+    runs[0].interrupt()
+    thread.join(30.0)
+    assert codes == [130]
+    assert rollart.read_run(tmp_path / "run").summary["interrupted"]
+
+
 def test_an_evaluation_that_fails_costs_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,10 @@ from rollart_robot.rendering import record, save_film
 from rollart_robot.tasks import available_tasks, evaluation_seeds
 
 pytest.importorskip("metaworld")
+from metaworld.sawyer_xyz_env import SawyerXYZEnv
+
+from rollart_robot.metaworld_env import MetaWorldEnv
+
 draws = pytest.mark.skipif(find_library("EGL") is None, reason="no EGL: apt-get install libegl1")
 
 
@@ -50,6 +54,20 @@ def test_the_goal_is_seen_and_stays_where_it_is():
     assert (np.abs(goals) > 0).all()
     assert env.step(np.zeros(4))[0][-3:].tolist() == goals[1].tolist()
     assert (env.state_size, env.action_size, env.robot_size) == (21, 4, 4)
+
+
+def test_the_gripper_touches_what_it_touches_in_meta_world():
+    env = MetaWorldEnv("pick-place")
+    inner, expert = env._env, make_expert(env)
+    state = env.reset(7)
+    expert.reset(7)
+    answers = list[bool]()
+    for _ in range(60):
+        state = env.step(expert.act(state))[0]
+        number = inner._get_id_main_object()
+        answers.append(inner.touching_object(number))
+        assert SawyerXYZEnv.touching_object(inner, number) == answers[-1]
+    assert set(answers) == {False, True}
 
 
 def test_an_episode_is_truncated_after_200_steps():

@@ -23,7 +23,7 @@ from rollart.types import (
     TrajectoryId,
     Version,
 )
-from rollart_robot.player import RobotPlayer, log_density
+from rollart_robot.player import RobotPlayer, counted_numbers, log_density
 from rollart_robot.runtime import RobotActor, load_policy
 from rollart_robot.task_env import RobotTaskEnv
 from rollart_robot.trainer import RobotTrainer, encode
@@ -34,7 +34,16 @@ SPREAD = 0.12
 class Attempt:
     """An attempt at toy-reach without a run around it."""
 
-    def __init__(self, model: Path, *, seed: int, split: str = "train", turns: int = 40) -> None:
+    def __init__(
+        self,
+        model: Path,
+        *,
+        seed: int,
+        split: str = "train",
+        turns: int = 40,
+        ends_in: int | None = None,
+    ) -> None:
+        """Take a model; in chunk `ends_in`, the first action ends the episode."""
         task = Task(id=3, env="reach", domain="reach", seed=11, payload={"split": split})
         self.spec = AttemptSpec(
             id=TrajectoryId(1),
@@ -46,6 +55,7 @@ class Attempt:
             seed=seed,
         )
         self.costs = list[tuple[int, int]]()
+        self._ends_in = ends_in
         self._env = RobotTaskEnv(task="toy-reach")
         self._actor = RobotActor(load_policy(model), spread=SPREAD)
 
@@ -56,11 +66,12 @@ class Attempt:
         return ResidentPolicy(version=Version(4), policy=self._actor)
 
     async def step(self, action: Any) -> StepOutcome:
-        states, reward, terminated, truncated, info = self._env.step(action)
+        is_last = len(self.costs) - 1 == self._ends_in
+        states, reward, terminated, truncated, info = self._env.step(action[: 1 if is_last else 3])
         return StepOutcome(
             observation=states,
             reward=reward,
-            terminated=terminated,
+            terminated=terminated or is_last,
             truncated=truncated,
             success=info["success"],
         )
@@ -91,13 +102,28 @@ def test_the_log_density_of_a_chunk_is_the_sum_over_its_numbers():
         sum(one(a, m) for a, m in zip(action.flat, mean.flat, strict=True))
         for action, mean in zip(actions, means, strict=True)
     ]
-    assert log_density(actions, means, SPREAD) == pytest.approx(expected, abs=1e-6)
-    tensors = log_density(torch.from_numpy(actions), torch.from_numpy(means), SPREAD)
-    assert tensors.numpy() == pytest.approx(expected, abs=1e-6)
+    everything = np.ones(actions.shape, bool)
+    assert log_density(actions, means, SPREAD, everything) == pytest.approx(expected, abs=1e-6)
+    tensors = (torch.from_numpy(each) for each in (actions, means))
+    found = log_density(*tensors, SPREAD, torch.from_numpy(everything))
+    assert found.numpy() == pytest.approx(expected, abs=1e-6)
+
+
+def test_actions_that_were_not_carried_out_and_constant_dimensions_do_not_count():
+    counted = counted_numbers(np.array([3, 1]), torch.tensor([2.0, 0.0]), 3)
+    assert counted.tolist() == [[[True, False]] * 3, [[True, False]] + [[False, False]] * 2]
+    actions, means = np.random.default_rng(0).standard_normal((2, 2, 3, 2))
+    found = log_density(actions, means, SPREAD, counted)
+    part = [
+        log_density(a[None, :count, :1], m[None, :count, :1], SPREAD, np.ones((1, count, 1), bool))
+        for a, m, count in zip(actions, means, (3, 1), strict=True)
+    ]
+    assert found == pytest.approx(np.concatenate(part))
 
 
 def test_the_recorded_log_probs_are_those_of_the_trainer_at_the_same_weights(model: Path):
-    members = [play(model, seed=seed) for seed in range(3)]
+    members = [play(model, seed=seed, ends_in=4 if seed else None) for seed in range(3)]
+    assert members[1][1].latents["carried"].tolist() == [3, 3, 3, 3, 1]
     groups = [
         [
             trajectory(i, group=0, reward=float(i), steps=steps)

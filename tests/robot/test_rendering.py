@@ -6,7 +6,13 @@ import pytest
 from PIL import Image
 
 from rollart.errors import UserError
-from rollart_robot.rendering import Recording, record, save_contact_sheet, save_film
+from rollart_robot.rendering import (
+    Recording,
+    film_frames,
+    record,
+    save_contact_sheet,
+    save_film,
+)
 from rollart_robot.toy_env import ToyExpert
 
 
@@ -63,6 +69,34 @@ def test_a_contact_sheet_frames_successes_green_and_failures_red(tmp_path: Path)
         assert sheet.size == (2 * 68, 2 * 66 + 18)
         corners = [sheet.getpixel((x, y)) for x, y in ((1, 20), (69, 20), (1, 86))]
     assert corners == [(218, 54, 51), (46, 160, 67), (218, 54, 51)]
+
+
+def test_a_film_holds_the_end_of_each_episode_framed_by_its_outcome(tmp_path: Path):
+    grey = np.full((60, 120, 3), 128, dtype=np.uint8)
+    recordings = [
+        Recording(seed=1, success=True, length=9, frames=(grey, grey)),
+        Recording(seed=2, success=False, length=200, frames=(grey,)),
+    ]
+    frames = film_frames(recordings, held=3)
+    assert len(frames) == 2 + 3 + 1 + 3
+    # Numbered, not framed, until the episode ends.
+    assert [frames[i][0, 0].tolist() for i in (0, 2, 5, 6)] == [
+        [128, 128, 128],
+        [46, 160, 67],
+        [128, 128, 128],
+        [218, 54, 51],
+    ]
+    assert frames[0].min(axis=2).max() > 200  # its number, in white
+    assert (grey == 128).all()
+    save_film(tmp_path / "play.gif", frames)
+    with Image.open(tmp_path / "play.gif") as film:
+        ends = list[list[int]]()
+        for index in range(film.n_frames):
+            film.seek(index)
+            ends.append(list(film.convert("RGB").getpixel((0, 0))))  # type: ignore[arg-type]
+    # The few pixels of an outcome keep their colours in the palette.
+    assert np.abs(np.array(ends[1]) - [46, 160, 67]).max() < 12
+    assert np.abs(np.array(ends[-1]) - [218, 54, 51]).max() < 12
 
 
 def test_nothing_to_show_and_unknown_endings_are_refused(tmp_path: Path):

@@ -9,6 +9,7 @@ import torch
 from robot_runs import imitation_config, training_config, write_demonstrations, write_model
 
 import rollart
+from rollart_robot import env_process
 from rollart_robot.runtime import load_policy
 
 
@@ -49,6 +50,23 @@ def test_imitation_learns_and_then_rewards_do(tmp_path: Path):
     assert run.summary["success_before"] is not None
     assert is_sound(run)
     assert rollart.evaluate(run, episodes=3)["episodes"] == 3
+
+
+def test_children_compute_the_environments_and_successes_are_imitated(model: Path, tmp_path: Path):
+    sections = training_config(
+        tmp_path, model, run={"mode": "sync"}, task={"options": {"processes": 1}}
+    )
+    sections["policy"] |= {
+        "self_imitation": 2,
+        "demonstrations": str(write_demonstrations(tmp_path)),
+    }
+    try:
+        run = rollart.train(sections)
+        assert list(env_process._children) == [0]
+    finally:
+        env_process.end_children()
+    assert len(rows(run, "reward_mean")) == 2
+    assert is_sound(run)
 
 
 def test_a_resumed_imitation_equals_one_that_was_not_stopped(tmp_path: Path):

@@ -97,5 +97,19 @@ def test_a_slow_slot_answers_late():
 def test_bad_options_are_one_message_each():
     with pytest.raises(UserError, match="'toy-reachh' does not exist; did you mean 'toy-reach'"):
         RobotTaskEnv(task="toy-reachh")
-    with pytest.raises(ConfigError, match='must be "success" or "dense"'):
+    with pytest.raises(ConfigError, match='must be "success", "dense" or "progress"'):
         RobotTaskEnv(task="toy-reach", reward="often")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="only Meta-World's rewards have a known range"):
+        RobotTaskEnv(task="toy-reach", reward="progress")
+
+
+def test_progress_pays_the_best_step_so_far_and_one_in_all_for_a_success():
+    pytest.importorskip("metaworld")
+    env = RobotTaskEnv(task="reach", reward="progress")
+    env.reset(7, TRAIN)
+    paid = [env._pay(reward, is_won=False) for reward in (2.0, 1.0, 4.0, -3.0, 90.0)]
+    assert paid == pytest.approx([0.1, 0.0, 0.1, 0.0, 0.3])
+    assert env._pay(10.0, is_won=True) == pytest.approx(0.5)
+    env.reset(7, TRAIN)
+    gained = sum(env.step(np.zeros((3, 4)))[1] for _ in range(4))
+    assert 0 < gained < 0.5

@@ -49,7 +49,8 @@ def plain_loss(model: Path, groups: list[Any], *, correction: str) -> float:
             means = policy.mean(states, torch.from_numpy(steps.latents["noise"]))
             for index, behaviour in enumerate(steps.logprobs.tolist()):
                 logprob = 0.0
-                for row in range(3):  # the chunk's actions 1, 2 and 3 were carried out
+                # Of the chunk's actions, 1, 2 and 3 are carried out until the episode ends.
+                for row in range(int(steps.latents["carried"][index])):
                     for column in range(2):
                         miss = float(steps.actions[index, row, column])
                         miss -= float(means[index, 1 + row, column])
@@ -74,6 +75,27 @@ def test_a_step_has_the_loss_of_grpo_written_out(model: Path, correction: str):
     assert report.metrics["loss"] == pytest.approx(expected, abs=1e-6)
     assert report.metrics["anchor_distance"] == 0.0
     assert (report.version, report.metrics["updates"]) == (1, 1.0)
+
+
+def test_what_did_not_reach_the_robot_has_no_gradient(model: Path):
+    batch = encode(some_groups())
+    changed = dict(batch)
+    changed["actions"] = batch["actions"].copy()
+    changed["actions"][batch["carried"] == 1, 1:] += 5.0
+    one, other = make(model), make(model)
+    assert one.step(batch) == other.step(changed)
+    moved, same = weights_of(one), weights_of(other)
+    assert all(torch.equal(moved[name], value) for name, value in same.items())
+
+
+def test_constant_dimensions_of_actions_have_no_likelihood(model: Path):
+    trainer, batch = make(model), encode(some_groups())
+    for policy in (trainer._policy, trainer._reference):
+        policy.actions.gain[1] = 0.0
+    changed = {**batch, "actions": batch["actions"] + np.array([0.0, 3.0], np.float32)}
+    _, _, scores = trainer._judge(batch)
+    _, _, others = trainer._judge(changed)
+    assert torch.equal(scores["proximal"], others["proximal"])
 
 
 def test_trajectories_without_a_signal_count_in_the_mean(model: Path):
@@ -106,12 +128,14 @@ def test_a_step_moves_the_weights_along_the_gradient_of_loss_and_anchor(model: P
     reference = load_policy(model)
     means = probe._policy.mean(batch["states"], batch["noise"])[:, 1:4]
     anchors = reference.mean(batch["states"], batch["noise"])[:, 1:4]
-    misses = ((batch["actions"] - means) ** 2).sum((1, 2)) / (2 * SPREAD**2)
-    logprobs = -misses - 6 * (math.log(SPREAD) + 0.5 * math.log(2 * math.pi))
+    counted = (torch.arange(3) < batch["carried"][:, None])[:, :, None]
+    misses = (((batch["actions"] - means) ** 2) * counted).sum((1, 2)) / (2 * SPREAD**2)
+    size = 2 * batch["carried"]
+    logprobs = -misses - size * (math.log(SPREAD) + 0.5 * math.log(2 * math.pi))
     advantage = torch.where(batch["rewards"] > 0, 1.0, -1.0)[batch["owners"]] / (1 + 2e-6)
     weight = (logprobs.detach() - batch["behaviour"]).exp().clamp(max=2.0)
     loss = -(weight * (logprobs - logprobs.detach()).exp() * advantage).mean()
-    loss = loss + 0.5 * ((means - anchors) ** 2).mean()
+    loss = loss + 0.5 * (((means - anchors) ** 2) * counted).sum() / size.sum()
     loss.backward()
     assert not torch.equal(means, anchors)
 

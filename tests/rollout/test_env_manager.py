@@ -3,14 +3,16 @@
 import asyncio
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from live_parts import Countdown, make_access, make_setup, make_task, running_proxy
 
 from rollart.config.checks import find_player
-from rollart.errors import ConfigError, EngineError, ModelError, ScoreError
+from rollart.errors import ConfigError, EngineError, ModelError, PrunedError, ScoreError
 from rollart.inference.driver import RequestError
+from rollart.rollout.engine_client import ResidentPolicies
 from rollart.rollout.env_contract import AttemptError
 from rollart.rollout.env_manager import EnvManager
 from rollart.rollout.env_slot import EnvSlot, close_all
@@ -70,7 +72,7 @@ class Greedy:
 '''
 
 
-def play(player=None, make=lambda _slot: Countdown(), generator=None, **changes):
+def play(player=None, make=lambda _slot: Countdown(), generator=None, policies=None, **changes):
     """Play one attempt; return what came of it, the births told and what it cost."""
 
     async def run():
@@ -86,7 +88,7 @@ def play(player=None, make=lambda _slot: Countdown(), generator=None, **changes)
                 seed=3,
             )
             slot, births = EnvSlot(SlotId(0)), []
-            access = make_access({ENGINE: generator or proxy})
+            access = replace(make_access({ENGINE: generator or proxy}), policies=policies)
             manager = EnvManager(spec, setup=setup, slot=slot, access=access)
             try:
                 result = await manager.play(births.append)
@@ -353,3 +355,57 @@ def test_a_payload_that_is_no_dict_breaks_the_contract():
     assert failure == Failure(
         kind="env_contract", message="countdown: info['payload'] must be a dict; it is '42'"
     )
+
+
+class Holder:
+    """A runtime that loads nothing: the policy is the weights."""
+
+    def load(self, model, weights):
+        return weights
+
+
+class OneAct:
+    """Acts once with the policy of its process."""
+
+    async def play(self, attempt):
+        await attempt.reset()
+        resident = await attempt.policy()
+        attempt.note_action(resident.version, cost=1)
+        return Played(payload=None, stop="truncated", success=True, reward=resident.policy)
+
+
+def play_with_policy(fetch, generator=None):
+    policies = ResidentPolicies(
+        Holder(),  # type: ignore[arg-type]
+        model=Path("model"),
+        start=Path("model"),
+        version=Version(9),
+        fetch=fetch,
+    )
+    return play(OneAct(), generator=generator, policies=policies)
+
+
+def test_an_engine_is_asked_again_when_its_answers_weights_were_pruned(monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_manager._PRUNED_PAUSE_S", 0.0)
+    asked = list[Version]()
+
+    def fetch(version):
+        asked.append(version)
+        if len(asked) < 3:
+            raise PrunedError(f"weights version {version} is no longer there")
+        return 0.5
+
+    record, births, cost = play_with_policy(fetch)
+    assert asked == [Version(0)] * 3
+    assert (record.reward, births, cost) == (0.5, [Version(0)], 1)
+
+
+def test_an_engine_that_never_gets_newer_weights_ends_the_run(monkeypatch):
+    monkeypatch.setattr("rollart.rollout.env_manager._PRUNED_PAUSE_S", 0.0)
+    monkeypatch.setattr("rollart.rollout.env_manager._MOST_PRUNED", 2)
+
+    def fetch(version):
+        raise PrunedError(f"weights version {version} is no longer there")
+
+    with pytest.raises(PrunedError, match="version 0 is no longer there"):
+        play_with_policy(fetch)

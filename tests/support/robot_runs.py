@@ -55,7 +55,10 @@ def trajectory(number: int, *, group: int, reward: float, steps: ArraySteps) -> 
 def some_groups(
     *, rewards: Sequence[Sequence[float]] = ((1.0, 0.0), (0.0, 1.0)), chunks: int = 2
 ) -> list[list[Trajectory]]:
-    """Return groups of random attempts; their log-probs are about those of a spread of 2."""
+    """Return groups of random attempts; their log-probs are about those of a spread of 2.
+
+    The last chunk of the first member of each group is carried out for one action alone.
+    """
     random = np.random.default_rng(7)
 
     def numbers(*shape: int) -> np.ndarray:
@@ -66,13 +69,14 @@ def some_groups(
         members = list[Trajectory]()
         for member, reward in enumerate(values):
             count = chunks + member
+            carried = np.array([3] * (count - 1) + [3 if member else 1])
             steps = ArraySteps(
                 observations={"states": numbers(count, 2, 6)},
                 actions=0.5 * numbers(count, 3, 2),
-                logprobs=0.3 * numbers(count) - 10,
+                logprobs=0.3 * numbers(count) - (10 / 3 * carried).astype(np.float32),
                 rewards=(0.0,) * (count - 1) + (reward,),
                 versions=(Version(0),) * count,
-                latents={"noise": numbers(count, 4, 2)},
+                latents={"noise": numbers(count, 4, 2), "carried": carried},
             )
             number = 10 * group + member
             members.append(trajectory(number, group=group, reward=reward, steps=steps))

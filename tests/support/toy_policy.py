@@ -5,6 +5,7 @@ of it is here, as it would be in a package of its own.
 """
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,8 @@ class Doubling:
 
     arrays = True
 
-    def __init__(self, *, broken: bool = False) -> None:
-        self._broken = broken
+    def __init__(self, *, broken: bool = False, pause_s: float = 0.0) -> None:
+        self._broken, self._pause_s = broken, pause_s
 
     def reset(self, seed: int, task: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         self._draw = np.random.default_rng(seed)
@@ -34,6 +35,7 @@ class Doubling:
         return self._show(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self._pause_s)
         miss = abs(float(action[0]) - 2 * float(self._shown[0]))
         self._left -= 1
         done = self._left == 0
@@ -86,6 +88,7 @@ class LineRuntime:
     """What a run asks of a line."""
 
     trainer: ClassVar[str] = "toy_policy:LineTrainer"
+    unit: ClassVar[str] = "actions"
 
     def __init__(self, config: Any) -> None:
         self._config = config

@@ -2,6 +2,7 @@
 
 import threading
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from rollart.errors import CorruptError, InvariantError, PrunedError, StorageErr
 from rollart.types import Version
 from rollart.weights.blobs.files import FileBlobs
 from rollart.weights.buckets import BucketStore
+from rollart.weights.layout import specs_of
 from rollart.weights.prefetch import Direct, Prefetcher, open_source
 from rollart.weights.store import MemoryStore
 
@@ -256,15 +258,52 @@ def test_a_broken_invariant_is_told_at_once(writer, flaky):
             puller.fetch(Version(1))
 
 
-def test_a_version_asked_for_when_only_newer_ones_are_left_says_so(tmp_path):
+def test_a_version_asked_for_when_only_newer_ones_are_left_says_so_at_once(tmp_path):
     writer = BucketStore(FileBlobs(tmp_path), keep=1)
     for version in (1, 2):
         writer.publish(Version(version), weights(version))
     with (
-        closing(Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=0.1)) as puller,
+        closing(Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=600)) as puller,
         pytest.raises(PrunedError, match=r"weights version 1 is no longer in .*newest is 2"),
     ):
         puller.fetch(Version(1))
+
+
+def test_a_version_that_is_never_seen_before_newer_ones_is_not_waited_for(tmp_path):
+    writer = BucketStore(FileBlobs(tmp_path), keep=1)
+    writer.publish(Version(1), weights(1))
+    later = threading.Timer(0.2, writer.publish, [Version(5), weights(5)])
+    later.start()
+    with (
+        closing(Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=600)) as puller,
+        pytest.raises(PrunedError, match=r"weights version 2 is no longer in .*newest is 5"),
+    ):
+        puller.fetch(Version(2))
+    later.join()
+
+
+def test_a_version_that_a_resumed_run_writes_again_is_waited_for(tmp_path):
+    writer = BucketStore(FileBlobs(tmp_path), keep=1)
+    writer.publish(Version(5), weights(5))
+    with closing(Prefetcher(BucketStore(FileBlobs(tmp_path)), wait_s=60)) as puller:
+        is_asked, is_open = threading.Event(), threading.Event()
+
+        def arrays():
+            is_asked.set()
+            assert is_open.wait(60)
+            yield from weights(2.0).items()
+
+        specs = specs_of(weights(2.0))
+        resumed = threading.Thread(target=writer.stream, args=(Version(2), specs, arrays()))
+        resumed.start()
+        assert is_asked.wait(60)
+        found = list[Any]()
+        asking = threading.Thread(target=lambda: found.append(puller.fetch(Version(2))))
+        asking.start()
+        is_open.set()
+        asking.join()
+        resumed.join()
+    assert found[0]["w"].tolist() == [2.0] * 1000
 
 
 def test_a_closed_puller_says_so(tmp_path):
@@ -288,3 +327,11 @@ def test_stores_that_are_already_here_are_asked_directly():
     with pytest.raises(StorageError, match=wanted):
         source.fetch(Version(2))
     source.close()
+
+
+def test_a_store_that_is_already_here_says_at_once_that_a_version_was_pruned():
+    store = MemoryStore(keep=1)
+    for version in (1, 2):
+        store.publish(Version(version), weights(version))
+    with pytest.raises(PrunedError, match=r"weights version 1 is no longer in .*newest is 2"):
+        open_source(store, wait_s=600).fetch(Version(1))

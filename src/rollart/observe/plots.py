@@ -16,10 +16,12 @@ _BACKGROUND = {"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 1
 """Background that keeps a label readable where lines cross it."""
 
 
-def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
+def plot_learning_curve(
+    path: Path, rows: Sequence[Row], *, title: str, unit: str = "tokens"
+) -> None:
     """Draw success, reward, staleness, speed and evaluations.
 
-    Success and reward are one curve if they are equal at every step.
+    Success and reward are one curve if they are equal at every step. `unit` is what costs count.
     """
     steps = [row for row in rows if "reward_mean" in row]
     evaluations = [row for row in rows if "eval/success_rate" in row]
@@ -40,8 +42,8 @@ def plot_learning_curve(path: Path, rows: Sequence[Row], *, title: str) -> None:
     staleness.set_ylabel("staleness")
     staleness.set_ylim(bottom=0)
     staleness.legend(loc="lower right", ncols=2)
-    _draw(speed, steps, "tokens_per_s", "tokens/s", "tab:gray")
-    speed.set_ylabel("tokens/s")
+    _draw(speed, steps, "tokens_per_s", f"{unit}/s", "tab:gray")
+    speed.set_ylabel(f"{unit}/s")
     speed.set_ylim(bottom=0)
     speed.set_xlabel("optimizer steps")
     _save(figure, path)

@@ -44,8 +44,12 @@ class Traffic:
 class Progress:
     """Shows a run's progress, messages and warnings."""
 
-    def __init__(self, metrics: Metrics, *, steps: int, title: str, file: IO[str]) -> None:
+    def __init__(
+        self, metrics: Metrics, *, steps: int, title: str, unit: str = "tokens", file: IO[str]
+    ) -> None:
+        """Take what to show; `unit` is what the cost of a trajectory counts."""
         self._metrics = metrics
+        self._unit = unit
         self._steps = steps
         self._title = title
         self._console = Console(file=file, highlight=False)
@@ -106,7 +110,7 @@ class Progress:
             f"reward {row['reward_mean']:.3f}",
             f"success {row['success_rate']:.1%}",
             f"{row['trajectories_per_s']:.1f} trajectories/s",
-            f"{row['tokens_per_s']:,.0f} tokens/s",
+            f"{row['tokens_per_s']:,.0f} {self._unit}/s",
             f"staleness {row['staleness_mean']:.2f} (max {row['staleness_max']:.0f})",
             f"step {row['step_s']:.2f} s (train {row['train_s']:.2f} s, "
             f"wait {row['trainer_wait_s']:.2f} s)",
@@ -116,7 +120,7 @@ class Progress:
             words.append(f"engines paused {stood:.2f} s")
         words += self._tasks(row)
         if wasted := row["wasted_tokens"]:
-            words.append(f"wasted {wasted:,.0f} tokens ({_short_causes(row)})")
+            words.append(f"wasted {wasted:,.0f} {self._unit} ({_short_causes(row)})")
         if left := self._left_s(row):
             words.append(f"{_clock(left)} left")
         return printable("  ".join(words))
@@ -173,7 +177,7 @@ class Progress:
             (
                 "speed",
                 f"{row['trajectories_per_s']:.1f} trajectories/s   "
-                f"{row['tokens_per_s']:,.0f} tokens/s   step {row['step_s']:.2f} s",
+                f"{row['tokens_per_s']:,.0f} {self._unit}/s   step {row['step_s']:.2f} s",
             ),
             *([("tasks", "   ".join(tasks))] if (tasks := self._tasks(row)) else []),
             ("staleness", f"{row['staleness_mean']:.2f} (max {row['staleness_max']:.0f})"),
@@ -188,7 +192,7 @@ class Progress:
             f"{cause} {count:,}" for cause, count in wasted.most_common(_MOST_CAUSES)
         )
         share = wasted.total() / max(1, ledger.sampled)
-        return [("wasted", f"{share:.1%} of tokens: {causes}")]
+        return [("wasted", f"{share:.1%} of {self._unit}: {causes}")]
 
 
 def waits(

@@ -110,11 +110,16 @@ class Recorder:
         name: str,
         steps: int,
         task_name: TaskName | None = None,
+        unit: str = "tokens",
         file: IO[str] | None = None,
     ) -> None:
-        """Prepare the display; `task_name` returns the names of tasks, if there are several."""
+        """Prepare the display; `task_name` returns the names of tasks, if there are several.
+
+        `unit` names what the cost of a trajectory counts; the keys of rows say tokens for all.
+        """
         self._directory = directory
         self._name = name
+        self._unit = unit
         self.metrics = Metrics(task_name)
         self.gauges: Callable[[], Mapping[str, float]] = lambda: {}
         """Returns further values for a step's row, called when it ends; set by the driver."""
@@ -128,7 +133,11 @@ class Recorder:
         self._rows: JsonlTracker | None = None
         self._trackers: tuple[Tracker, ...] = ()
         self.progress = Progress(
-            self.metrics, steps=steps, title=name, file=sys.stderr if file is None else file
+            self.metrics,
+            steps=steps,
+            title=name,
+            unit=unit,
+            file=sys.stderr if file is None else file,
         )
 
     def open(self, header: LogHeader, *, resume_step: int | None = None) -> None:
@@ -197,7 +206,8 @@ class Recorder:
         write_summary(self._directory / SUMMARY, summary)
         try:
             rows = read_rows(self._directory / METRICS)
-            plot_learning_curve(self._directory / CURVE, rows, title=self._name)
+            place = self._directory / CURVE
+            plot_learning_curve(place, rows, title=self._name, unit=self._unit)
         except UserError as error:
             self.progress.warn(f"the learning curve was not written: {error}")
 

@@ -373,7 +373,7 @@ def _train(
     model = policy.prepare(say) if is_new else policy.find(saved.directory, saved.notes, say)
     policy.check(model)
     prepared_s = clock.now()
-    recorder = make_recorder(config, saved, lock=lock)
+    recorder = make_recorder(config, saved, lock=lock, unit=policy.unit)
     spending = Accounting(recorder.metrics.ledger)
     spending.note("model", prepared_s)
     if saved is not None and "spent" in saved.notes:

@@ -8,13 +8,14 @@ The kind of policy brings the learner (`PolicyRuntime.learner`). Evaluations are
 environments and players as in training with rewards, on tasks that no demonstration is of.
 """
 
+import asyncio
 import gc
 import signal
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -65,11 +66,16 @@ class ImitationRun:
     exit_code: int = 0
     rows: tuple[Any, ...] = ()
     clock: SystemClock = field(default_factory=SystemClock)
+    _end_evaluation: Callable[[], object] | None = None
+    """Ends the evaluation that is being played, from any thread."""
 
     def interrupt(self, number: int = signal.SIGINT) -> None:
-        """Stop after the step being made, with a checkpoint."""
+        """Stop after the step being made, with a checkpoint; end an evaluation at once."""
         self.interrupts += 1
         self.exit_code = 128 + number
+        if (end := self._end_evaluation) is not None:
+            with suppress(RuntimeError):  # its event loop was closed meanwhile
+                end()
 
     def run(self) -> dict[str, Json]:
         """Learn, evaluate and save; return the summary."""
@@ -114,6 +120,9 @@ class ImitationRun:
             return self._play()
         except KeyboardInterrupt:  # the evaluation's event loop took the signal
             self.interrupt()
+        except asyncio.CancelledError:
+            if not self.interrupts:
+                raise
         except UserError as error:
             say(f"no evaluation at step {self.step}: {error}")
         return None
@@ -124,14 +133,21 @@ class ImitationRun:
             return None
         with tempfile.TemporaryDirectory(prefix="rollart-imitation-") as name:
             self.learner.save(name)
-            played = play_held_out(
-                config, Path(name), config.sampling, config.run.evaluate_episodes
-            )
-            figures = run_to_end(played)
+            figures = run_to_end(self._play_held_out(Path(name)))
         self._track({f"eval/{key}": value for key, value in figures.items()})
         words = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
         say(f"evaluation at step {self.step}: {words}")
         return dict(figures)
+
+    async def _play_held_out(self, model: Path) -> dict[str, float]:
+        config, loop, task = self.config, asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._end_evaluation = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            count = config.run.evaluate_episodes
+            return await play_held_out(config, model, config.sampling, count)
+        finally:
+            self._end_evaluation = None
 
     def _save_or_warn(self) -> None:
         """Save; a disk that refuses costs this checkpoint alone."""

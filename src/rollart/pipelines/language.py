@@ -32,6 +32,7 @@ class LanguageRuntime:
     """
 
     trainer: ClassVar[str] = TRAINER
+    unit: ClassVar[str] = "tokens"
 
     def __init__(self, config: Config) -> None:
         self._config = config

@@ -29,7 +29,9 @@ def checkpoint_directory(directory: Path) -> Path:
     return directory / "checkpoints"
 
 
-def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -> Recorder:
+def make_recorder(
+    config: Config, saved: Saved | None, *, lock: DirectoryLock, unit: str
+) -> Recorder:
     """Claim the run's directory and say what is resumed; `open_record` comes next."""
     directory = config.run.path
     before = None if saved is None else _config_beside(saved)
@@ -42,6 +44,7 @@ def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -
         name=config.run.name,
         steps=config.run.steps,
         task_name=stream.name if len(config.tasks) > 1 else None,
+        unit=unit,
     )
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)

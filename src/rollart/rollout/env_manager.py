@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
-from rollart.errors import EnvError, InvariantError, UserError, describe_error
+from rollart.errors import EnvError, InvariantError, PrunedError, UserError, describe_error
 from rollart.inference.driver import RequestError
 from rollart.ports import Env, Player, Renderer
 from rollart.rollout.barrier import Barrier
@@ -42,6 +42,10 @@ from rollart.types import (
     Trajectory,
     Version,
 )
+
+_PRUNED_PAUSE_S = 0.1
+_MOST_PRUNED = 300
+"""How often an engine is asked again because the weights it named were pruned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,11 +164,19 @@ class EnvManager:
             stop=(),
             seed=spec.seed,
         )
-        completion = await self.complete(asked, is_action=False)
-        try:
-            return await policies.at(completion.versions[0])
-        except Exception as error:
-            raise self._noted(error) from error.__cause__
+        turn = 0
+        while True:
+            completion = await self.complete(replace(asked, turn=turn), is_action=False)
+            try:
+                return await policies.at(completion.versions[0])
+            except PrunedError as error:
+                # Newer weights were published since the engine answered: it has them soon.
+                if turn == _MOST_PRUNED:
+                    raise self._noted(error) from error.__cause__
+                turn += 1
+                await asyncio.sleep(_PRUNED_PAUSE_S)
+            except Exception as error:
+                raise self._noted(error) from error.__cause__
 
     async def complete(self, request: Request, *, is_action: bool = True) -> Completion:
         """Have an engine complete a request."""

@@ -5,8 +5,10 @@ buckets as they appear, while the trainer still publishes and the engines still 
 waits only for the rest. All engines of a process share one, so a version is downloaded once per
 process. The two newest are kept, because engines that change weights one after another may need
 both. A store that fails is retried with growing pauses, and the download continues where it
-stopped; `fetch` reports the failure only after `wait_s`. Damaged weights are reported at once.
-Polling is the only way to notice a bucket: a store of plain bytes notifies nobody.
+stopped; `fetch` reports the failure only after `wait_s`. Damaged weights are reported at once, and
+so is a version that was pruned: versions are published in order, so one that is missing while a
+later one is there does not come any more. Polling is the only way to notice a bucket: a store of
+plain bytes notifies nobody.
 """
 
 import contextlib
@@ -76,11 +78,14 @@ class Direct:
         """Wait for a version and return it; raise StorageError if it does not arrive in time."""
         deadline_s = time.monotonic() + self._wait_s
         while True:
+            # Read first: a later version that appears after a failed fetch may come with this one.
+            latest = self._store.latest()
             start_s = time.perf_counter()
             try:
                 weights = self._store.fetch(version)
             except KeyError:
-                if time.monotonic() >= deadline_s:
+                is_pruned = latest is not None and latest > version
+                if is_pruned or time.monotonic() >= deadline_s:
                     raise _too_late(version, self._store, self._wait_s) from None
                 time.sleep(_LOOK_EVERY_S)
             else:
@@ -122,6 +127,8 @@ class Prefetcher:
         with self._changed:
             self._drop_replaced(version, head)
             self._failed.pop(version, None)
+            if version not in self._held and _is_pruned(version, head):
+                raise _too_late(version, self._store, self._wait_s)
             self._wanted[version] = self._wanted.get(version, 0) + 1
             self._changed.notify_all()
             try:
@@ -172,9 +179,10 @@ class Prefetcher:
 
     def _drop_replaced(self, version: Version, head: StoreIndex) -> None:
         """Drop a version that was published again since, as by a resumed run."""
-        loaded, stored, latest = self._held.get(version), head.visible(version), head.latest
-        is_pruned = stored is None and latest is not None and latest.version > version
-        if loaded is not None and not is_pruned and (stored is None or stored.id != loaded.id):
+        loaded, stored = self._held.get(version), head.visible(version)
+        if loaded is None or _is_pruned(version, head):
+            return
+        if stored is None or stored.id != loaded.id:
             del self._held[version]
 
     def _is_settled(self, version: Version) -> bool:
@@ -229,6 +237,7 @@ class Prefetcher:
         return True
 
     def _begin(self, head: StoreIndex) -> bool:
+        self._refuse_pruned(head)
         stored, self._download = self._choose(head), None
         if stored is None:
             return False
@@ -240,6 +249,14 @@ class Prefetcher:
             self._spare = None
         return self._download is not None
 
+    def _refuse_pruned(self, head: StoreIndex) -> None:
+        """Report to waiting callers which versions were pruned while they waited."""
+        with self._changed:
+            missing = self._wanted.keys() - self._held.keys() - self._failed.keys()
+            for version in [each for each in missing if _is_pruned(each, head)]:
+                self._failed[version] = _too_late(version, self._store, self._wait_s)
+                self._changed.notify_all()
+
     def _should_switch(self, stored: Stored) -> bool:
         """Return whether a caller waits for another version that is available."""
         with self._changed:
@@ -247,7 +264,9 @@ class Prefetcher:
         if not missing or stored.version in missing:
             return False
         head = self._store.head()
-        return any(head.visible(version) is not None for version in missing)
+        return any(
+            head.visible(version) is not None or _is_pruned(version, head) for version in missing
+        )
 
     def _choose(self, head: StoreIndex) -> Stored | None:
         """Return the version to download next: one that is waited for, else the newest."""
@@ -266,6 +285,14 @@ class Prefetcher:
             for old in list(self._held)[:-_KEPT]:
                 self._spare = _unused(self._held.pop(old))
             self._changed.notify_all()
+
+
+def _is_pruned(version: Version, head: StoreIndex) -> bool:
+    """Say whether a version was there and is not any more."""
+    latest, writing = head.latest, head.writing
+    if writing is not None and writing.version <= version:
+        return False  # a resumed run publishes its versions again
+    return head.visible(version) is None and latest is not None and latest.version > version
 
 
 def _unused(loaded: LoadedVersion) -> Array | None:
