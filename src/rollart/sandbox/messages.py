@@ -23,6 +23,8 @@ class Setting:
     """The user the program becomes; None: it stays who the runner is."""
     wall_s: float | None = None
     """Seconds after which the runner itself kills it; None: the outside does."""
+    has_talk: bool = False
+    """Whether the program reads what the host sends while it runs, instead of `stdin`."""
 
 
 class ByteSource(Protocol):
@@ -40,16 +42,15 @@ def encode(program: Program, setting: Setting) -> bytes:
         str(program.limits.output_bytes),
         "" if setting.uid is None else str(setting.uid),
         "" if setting.wall_s is None else str(setting.wall_s),
-        str(len(program.stdin)),
+        "" if setting.has_talk else str(len(program.stdin)),
         " ".join(f"{name}={value}" for name, value in setting.rlimits.items()),
         str(len(program.files)),
     ]
     for path, data in program.files.items():
         fields += [path, str(len(data))]
     header = "\0".join((*fields, *program.argv)).encode("utf-8", "surrogatepass")
-    return b"".join(
-        (struct.pack(">I", len(header)), header, program.stdin, *program.files.values())
-    )
+    stdin = b"" if setting.has_talk else program.stdin
+    return b"".join((struct.pack(">I", len(header)), header, stdin, *program.files.values()))
 
 
 def check(program: Program) -> None:

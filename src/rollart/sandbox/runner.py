@@ -111,9 +111,13 @@ class RunnerMessage:
         self.rlimits = {name: int(value) for name, value in pairs}
         named = fields[6 : 6 + 2 * int(files)]
         self.argv = fields[6 + 2 * int(files) :]
-        self.stdin = os.memfd_create("stdin")
-        write_all(self.stdin, self._read(int(stdin)))
-        os.lseek(self.stdin, 0, os.SEEK_SET)
+        if stdin:
+            self.stdin = os.memfd_create("stdin")
+            write_all(self.stdin, self._read(int(stdin)))
+            os.lseek(self.stdin, 0, os.SEEK_SET)
+        else:
+            # The program reads what the host sends after this message.
+            self.stdin = os.dup(fd)
         sizes = [int(size) for size in named[1::2]]
         self.files = [(path, self._read(size)) for path, size in zip(named[::2], sizes)]  # noqa: B905
 
