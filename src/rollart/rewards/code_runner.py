@@ -26,7 +26,7 @@ import sys
 import types
 import unittest
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 from code_solution import (  # pyright: ignore[reportMissingImports]
     MOST_ITEMS,
@@ -170,10 +170,9 @@ class Tests(Peer):
             return {"function": self.keep(value)}
         if isinstance(value, Iterator) and not isinstance(value, io.IOBase):
             return {"iterator": [self.encode(each) for each in _first(value)]}
-        plains: tuple[type[Any], ...] = (list, tuple, dict, set, int, float, str, bytes)
-        for plain in plains:
+        for plain in (list, tuple, dict, set, int, float, str, bytes):
             if isinstance(value, plain):
-                return self.encode(plain(value))
+                return self.encode(cast("Callable[[Any], Any]", plain)(value))
         raise UnfitError(type(value).__name__)
 
     def show(self, tag: str, content: Any) -> Any:
