@@ -301,7 +301,7 @@ def test_who_calls_a_served_function_cannot_lift_its_limits() -> None:
             asyncio.run(run(wall_s=11))
         assert asyncio.run(run(wall_s=9))[0].value == 1.0
     finally:
-        from rollart.rewards import registry  # noqa: PLC0415
+        from rollart.rewards import registry
 
         registry._pinned.clear()
 

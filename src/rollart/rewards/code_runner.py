@@ -115,7 +115,7 @@ class Tests(Peer):
         own: dict[str, object] = {}
         for name, value in names.items():
             if name in libraries:
-                library = _import(_ALIASES.get(name, name))
+                library = _import(_ALIASES.get(name) or str(name))
                 own |= {} if library is None else {name: library}
             elif name == job["entry_point"] or not hasattr(builtins, name):
                 own[name] = value
