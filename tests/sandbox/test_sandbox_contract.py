@@ -22,7 +22,7 @@ def mapped_user_with_rlimits() -> Sandbox:
     if os.geteuid() != 0:
         return BubblewrapSandbox(SandboxOptions(warm=0))
     options = SandboxOptions(warm=0, python="/usr/bin/python3")
-    return BubblewrapSandbox(options, SandboxLauncher(options, as_user=65534, with_groups=False))
+    return BubblewrapSandbox(options, SandboxLauncher(options, as_user=65534, groups="none"))
 
 
 ISOLATED: dict[str, Open] = {

@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rollart.errors import SandboxError
 from rollart.ports import Talk
@@ -95,8 +95,17 @@ class SandboxProcess:
         pidfd: int,
         group: ControlGroup | None,
         uid: int | None,
+        single_filter: bytes = b"",
+        meter: ControlGroup | None = None,
     ) -> None:
+        """Take a started process.
+
+        `single_filter` keeps a program one process where no group limits its memory; `meter` is a
+        group that limits nothing and only measures.
+        """
         self.uid = uid
+        self._single_filter = single_filter
+        self._meter = meter
         self._process = process
         self._pidfd = pidfd
         self._group = group
@@ -109,7 +118,12 @@ class SandboxProcess:
         return self._process.returncode is None
 
     async def run(
-        self, program: Program, *, called_at: float, talk: Talk | None = None
+        self,
+        program: Program,
+        *,
+        called_at: float,
+        talk: Talk | None = None,
+        is_trusted: bool = False,
     ) -> ProgramResult:
         """Run a program, then end the sandbox, also after an error."""
         try:
@@ -117,7 +131,8 @@ class SandboxProcess:
             limits = program.limits
             if self._group is not None:
                 self._group.limit(memory_bytes=limits.memory_bytes, processes=limits.processes)
-            message = encode(program, self._setting(limits, has_talk=talk is not None))
+            setting = self._setting(limits, is_trusted=is_trusted)
+            message = encode(program, replace(setting, has_talk=talk is not None))
             assert self._process.stdin is not None
             said: PipeConversation | None = None
             with self._watch_memory(status):
@@ -160,21 +175,32 @@ class SandboxProcess:
             return
         self._is_ended = True
         os.close(self._pidfd)
-        if self._group is not None:
-            await self._group.remove()
+        for group in filter(None, (self._group, self._meter)):
+            await group.remove()
 
-    def _setting(self, limits: ProgramLimits, *, has_talk: bool) -> Setting:
+    def _setting(self, limits: ProgramLimits, *, is_trusted: bool) -> Setting:
         rlimits = {
             "RLIMIT_CORE": 0,
             "RLIMIT_CPU": int(limits.cpu_s) + 1,
             "RLIMIT_FSIZE": limits.files_bytes,
             "RLIMIT_NOFILE": 1024,
         }
-        if self._group is None:
-            # Without a control group the kernel limits each process separately.
-            rlimits["RLIMIT_AS"] = limits.memory_bytes
-            rlimits["RLIMIT_NPROC"] = limits.processes + 2
-        return Setting(rlimits=rlimits, uid=self.uid, has_talk=has_talk)
+        if self._group is not None:
+            return Setting(rlimits=rlimits, uid=self.uid)
+        # Without a control group the kernel limits each process separately.
+        rlimits["RLIMIT_AS"] = limits.memory_bytes
+        rlimits["RLIMIT_NPROC"] = limits.processes + 2
+        if is_trusted or not self._single_filter:
+            return Setting(rlimits=rlimits, uid=self.uid)
+        # The files are memory too, and so are the buffers of pipes, messages and signals.
+        rlimits["RLIMIT_AS"] -= min(limits.files_bytes, limits.memory_bytes // 2)
+        rlimits |= {"RLIMIT_NOFILE": 128, "RLIMIT_SIGPENDING": 256, "RLIMIT_MSGQUEUE": 0}
+        return Setting(
+            rlimits=rlimits,
+            uid=self.uid,
+            single_filter=self._single_filter,
+            memory_bytes=limits.memory_bytes,
+        )
 
     async def _feed(self, message: bytes) -> None:
         """Send the runner its program; `_follow` detects a runner that died."""
@@ -254,6 +280,9 @@ class SandboxProcess:
             return
         loop = asyncio.get_running_loop()
         event = self._group.watch_memory()
+        if event is None:
+            yield
+            return
         loop.add_reader(event, self.kill, "memory", status)
         try:
             yield
@@ -283,7 +312,12 @@ class SandboxProcess:
             start_s=started_at - called_at,
             cpu_s=self._group.cpu_s() - before.cpu_s if self._group and before else None,
             waited_s=status.waited_s,
+            memory_bytes=self._most_memory(),
         )
+
+    def _most_memory(self) -> int | None:
+        counting = self._group or self._meter
+        return (counting.most_memory() or None) if counting is not None else None
 
 
 def classify(report: Mapping[str, str], reached: ProgramEnd | None) -> tuple[ProgramEnd, int]:
@@ -293,6 +327,8 @@ def classify(report: Mapping[str, str], reached: ProgramEnd | None) -> tuple[Pro
     """
     if reached is not None or report.get("wall") == "1":
         return reached or "wall", KILLED
+    if report.get("memory") == "1":
+        return "memory", KILLED
     try:
         number = int(report.get("signal", "0"))
         code = 128 + number if number else int(report.get("code", "1"))
