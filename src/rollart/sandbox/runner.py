@@ -216,7 +216,7 @@ def watch(
 
 def kill(child: int) -> None:
     """Kill the program; of another user's, the end of this process does it."""
-    try:
+    try:  # noqa: SIM105 - contextlib is slow to import
         os.kill(child, KILL)
     except PermissionError:
         pass
