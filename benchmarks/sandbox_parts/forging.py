@@ -29,6 +29,7 @@ from rollart.types import (
     Json,
     Program,
     ProgramLimits,
+    Reward,
     ScoreCall,
     Task,
     TrajectoryId,
@@ -52,7 +53,8 @@ CONCURRENCY = 4
 SEED = 11
 SYSTEM_PYTHON = "/usr/bin/python3"
 NOBODY = 65534
-JUDGED = ProgramLimits(wall_s=3.0, cpu_s=2.0, memory_bytes=256 * 2**20)
+RETRIES = 3
+JUDGED = ProgramLimits(wall_s=8.0, cpu_s=1.5, memory_bytes=256 * 2**20)
 
 
 def open_as(kind: str) -> BubblewrapSandbox:
@@ -100,7 +102,7 @@ async def _score_all(kind: str, forms_each: int, tally: Counter[str], forged: li
     async def one(forgery: Forgery, function: str, payload: dict[str, Json], form: str) -> None:
         async with slots:
             try:
-                reward = (await score(_call(function, forgery.answer(), payload)))[0]
+                reward = await _score(_call(function, forgery.answer(), payload))
             except ScoreError as error:
                 tally["unscored"] += 1
                 forged.append(f"{forgery.name}/{form}/{kind} was not scored: {error}")
@@ -113,8 +115,8 @@ async def _score_all(kind: str, forms_each: int, tally: Counter[str], forged: li
 
     async def solved(function: str, source: str, payload: dict[str, Json]) -> None:
         tally["solved"] += 1
-        rewards = await score(_call(function, f"```python\n{source}\n```", payload))
-        tally["solved_paid"] += rewards[0].value == 1.0
+        reward = await _score(_call(function, f"```python\n{source}\n```", payload))
+        tally["solved_paid"] += reward.value == 1.0
 
     for form in names:
         await solved("unit_tests", SOLVED, payloads[form])
@@ -126,6 +128,17 @@ async def _score_all(kind: str, forms_each: int, tally: Counter[str], forged: li
                 tasks.create_task(one(forgery, "unit_tests", payloads[form], form))
             if number % len(names) < forms_each:
                 tasks.create_task(one(forgery, "stdin_stdout", {"cases": cases(SEED)}, "cases"))
+
+
+async def _score(call: ScoreCall) -> Reward:
+    """Score as a run does: again if the host was too busy."""
+    for _ in range(RETRIES):
+        try:
+            return (await score(call))[0]
+        except ScoreError as error:
+            if error.is_final:
+                raise
+    return (await score(call))[0]
 
 
 def _call(function: str, answer: str, payload: dict[str, Json]) -> ScoreCall:

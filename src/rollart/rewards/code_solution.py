@@ -11,7 +11,6 @@ object of the solution's own class, stays here and crosses as a number (`ref`). 
 the host use the same codec; it needs the standard library only, on Python 3.9 or later.
 """
 
-import asyncio
 import builtins
 import datetime
 import io
@@ -212,6 +211,15 @@ class Peer:
         return {"raised": bases, "args": arguments}
 
 
+def _await(awaitable: Any) -> Any:
+    import asyncio  # noqa: PLC0415 - most of the start time, and few solutions need it
+
+    async def finish() -> Any:
+        return await awaitable
+
+    return asyncio.run(finish())
+
+
 OPERATIONS: "dict[str, Callable[..., Any]]" = {
     "call": lambda function, *arguments, **named: function(*arguments, **named),  # pyright: ignore[reportUnknownLambdaType]
     "get": getattr,
@@ -227,12 +235,8 @@ OPERATIONS: "dict[str, Callable[..., Any]]" = {
     "repr": repr,
     "bool": bool,
     "isinstance": isinstance,
-    "await": lambda coroutine: asyncio.run(_await(coroutine)),  # pyright: ignore[reportUnknownLambdaType]
+    "await": _await,
 }
-
-
-async def _await(awaitable: Any) -> Any:
-    return await awaitable
 
 
 class Solution(Peer):

@@ -158,10 +158,10 @@ class SandboxLauncher:
             group = self._groups.make() if self._groups is not None else None
             meter = self._meters.make() if self._meters is not None else None
             process, info = await self._spawn(files_bytes, preload, group or meter)
-            pidfd = await self._await_ready(process, info)
+            pid = await self._await_ready(process, info)
             sandbox = SandboxProcess(
                 process,
-                pidfd=pidfd,
+                pid=pid,
                 group=group,
                 uid=uid,
                 single_filter=self._single_filter,
@@ -211,11 +211,11 @@ class SandboxLauncher:
         return process, info_read
 
     async def _await_ready(self, process: asyncio.subprocess.Process, info: int) -> int:
-        """Wait for the runner and return a pidfd of process 1; on failure kill bubblewrap."""
+        """Wait for the runner and return the id of process 1; on failure kill bubblewrap."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await _wait_ready(process)
-            return _open_first(os.read(info, MOST_ERROR_BYTES))
+            return int(json.loads(os.read(info, MOST_ERROR_BYTES))["child-pid"])
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -269,11 +269,6 @@ def _pipe_of(content: bytes) -> int:
     os.write(write, content)
     os.close(write)
     return read
-
-
-def _open_first(info: bytes) -> int:
-    """Return a pidfd of a sandbox's process 1, named in the JSON that bubblewrap wrote."""
-    return os.pidfd_open(json.loads(info)["child-pid"])
 
 
 class BubblewrapSandbox:

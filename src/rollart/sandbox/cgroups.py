@@ -87,7 +87,7 @@ class ControlGroup:
     def usage(self) -> CpuUsage:
         """Return the processor time its processes have used and waited for."""
         processes = (self._directories["pids"] / "cgroup.procs").read_text().split()
-        return CpuUsage(cpu_s=self.cpu_s(), waits_s=_waits_s(processes))
+        return CpuUsage(cpu_s=self.cpu_s(), waits_s=read_usage(processes).waits_s)
 
     def memory_kills(self) -> int:
         """Return how many of its processes the kernel killed because memory ran out."""
@@ -320,13 +320,24 @@ def _read_counts(path: Path) -> dict[str, int]:
     return {name: int(value) for name, value in map(str.split, path.read_text().splitlines())}
 
 
-def _waits_s(processes: list[str]) -> dict[int, float]:
+def read_usage(processes: list[str]) -> CpuUsage:
+    """Return the processor time that living processes have used and waited for."""
+    cpu_s = 0.0
     waits: dict[int, float] = {}
     for pid in processes:
         for path in Path("/proc", pid, "task").glob("*/schedstat"):
             with contextlib.suppress(OSError, IndexError):
-                waits[int(path.parent.name)] = int(path.read_text().split()[1]) / 1e9
-    return waits
+                used, waited, _ = path.read_text().split()
+                cpu_s += int(used) / 1e9
+                waits[int(path.parent.name)] = int(waited) / 1e9
+    return CpuUsage(cpu_s=cpu_s, waits_s=waits)
+
+
+def find_children(pid: int) -> list[str]:
+    """Return the processes that a process started; none if the kernel does not say."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return []
 
 
 def _is_removed(path: Path) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from rollart.errors import SandboxError
 from rollart.ports import Talk
-from rollart.sandbox.cgroups import ControlGroup, CpuUsage
+from rollart.sandbox.cgroups import ControlGroup, CpuUsage, find_children, read_usage
 from rollart.sandbox.messages import Setting, decode_words, encode, read_frame
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
@@ -46,6 +46,8 @@ class ProgramStatus:
     """Processor usage of the group when the program started."""
     waited_s: float | None = None
     """How long it waited for a processor, if it reached its wall limit."""
+    cpu_s: float | None = None
+    """What it used without a group that counts, if it reached its wall limit."""
     is_over: bool = False
     """Whether it was killed because everything was said to it."""
     failure: BaseException | None = None
@@ -92,7 +94,7 @@ class SandboxProcess:
         self,
         process: asyncio.subprocess.Process,
         *,
-        pidfd: int,
+        pid: int,
         group: ControlGroup | None,
         uid: int | None,
         single_filter: bytes = b"",
@@ -107,7 +109,9 @@ class SandboxProcess:
         self._single_filter = single_filter
         self._meter = meter
         self._process = process
-        self._pidfd = pidfd
+        self._pid = pid
+        """Process 1 of the sandbox, by its number on the host."""
+        self._pidfd = os.pidfd_open(pid)
         self._group = group
         self._is_ended = False
         self._is_discarded = False
@@ -259,6 +263,11 @@ class SandboxProcess:
         """Kill the sandbox at its wall limit and note how long it waited for a processor."""
         if self._group is not None and status.before is not None:
             status.waited_s = self._group.usage().waited_since(status.before)
+        elif children := find_children(self._pid):
+            # The program started with this run, so all that it used and waited for belongs to it.
+            usage = read_usage(children)
+            status.cpu_s = usage.cpu_s
+            status.waited_s = max(usage.waits_s.values(), default=None)
         self.kill("wall", status)
 
     async def _watch_cpu(self, limits: ProgramLimits, status: ProgramStatus) -> None:
@@ -310,7 +319,7 @@ class SandboxProcess:
             is_cut=status.is_cut,
             wall_s=asyncio.get_running_loop().time() - started_at,
             start_s=started_at - called_at,
-            cpu_s=self._group.cpu_s() - before.cpu_s if self._group and before else None,
+            cpu_s=self._group.cpu_s() - before.cpu_s if self._group and before else status.cpu_s,
             waited_s=status.waited_s,
             memory_bytes=self._most_memory(),
         )
