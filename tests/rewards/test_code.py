@@ -229,6 +229,9 @@ def test_wrong_tasks_and_options_are_errors(function: str, payload, options, mes
     assert caught.value.is_final
 
 
+ONE: list[Json] = ["assert add(1, 2) == 3"]
+
+
 class Broken:
     """A sandbox that fails."""
 
@@ -242,7 +245,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_sandbox_that_fails_is_an_error_and_no_score(function: str, payload):
     use_sandbox(Broken)
@@ -298,7 +301,7 @@ class Noting:
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_sandboxes_own_limits_hold_but_for_what_the_options_say(function: str, payload):
     noting = Noting()
@@ -309,7 +312,7 @@ def test_a_sandboxes_own_limits_hold_but_for_what_the_options_say(function: str,
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_program_that_was_kept_from_a_processor_is_no_0(function: str, payload):
     use_sandbox(lambda: Noting(cpu_s=0.3, waited_s=2.6))
@@ -326,4 +329,4 @@ def test_a_program_that_was_kept_from_a_processor_is_no_0(function: str, payload
 )
 def test_any_other_program_that_met_its_wall_limit_passed_nothing(cpu_s, waited_s):
     use_sandbox(lambda: Noting(cpu_s=cpu_s, waited_s=waited_s))
-    assert scored("unit_tests", TWICE, {"tests": "a"}) == share(0, 1, 0.0, stopped=1.0)
+    assert scored("unit_tests", TWICE, {"tests": ONE}) == share(0, 1, 0.0, stopped=1.0)

@@ -273,7 +273,10 @@ class Losing:
 def test_a_program_that_takes_its_sandbox_down_twice_is_wrong(function: str) -> None:
     losing = Losing()
     use_sandbox(lambda: losing)
-    payload: dict[str, Json] = {"tests": "a", "cases": [{"input": "", "output": ""}]}
+    payload: dict[str, Json] = {
+        "tests": ["assert f() == 1"],
+        "cases": [{"input": "", "output": ""}],
+    }
 
     async def run() -> Reward:
         try:

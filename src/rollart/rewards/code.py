@@ -13,9 +13,9 @@ at the end) or `words` (ignores all white space; numbers are equal within a rela
 
 import asyncio
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from rollart.errors import ConfigError, ScoreError
 from rollart.ports import Conversation, Talk
@@ -23,6 +23,7 @@ from rollart.rewards.answers import Source, find_answer, find_code, get_expected
 from rollart.rewards.code_judge import (
     PlainCall,
     Runners,
+    ScriptRunner,
     ScriptTests,
     Verdicts,
     count_calls,
@@ -64,6 +65,7 @@ def _are_same_words(left: str, right: str) -> bool:
         return False
 
 
+T = TypeVar("T")
 Mode: TypeAlias = Literal["all", "fraction"]
 Case: TypeAlias = tuple[str, str]
 """A program's input and its expected output."""
@@ -106,12 +108,20 @@ async def unit_tests(
         return _reward(count_calls(plan, result.stdout), len(plan), mode, (result,))
     found = Verdicts()
     runners = Runners(get_sandbox(), python)
+    ready: list[ScriptRunner] = []
 
     async def talk(solution: Conversation) -> None:
         found.said.clear()
-        await judge(solution, plan, found, runners=runners, cpu_s=program.limits.cpu_s)
+        runner = ready.pop() if ready else await runners.acquire()
+        cpu_s = program.limits.cpu_s
+        await judge(solution, plan, found, runners=runners, runner=runner, cpu_s=cpu_s)
 
-    result = await _run(program, talk)
+    try:
+        ready.append(await _guard(runners.acquire()))
+        result = await _run(program, talk)
+    finally:
+        for runner in ready:
+            runners.give_back(runner)
     if unfit := found.unfit():
         raise wrong_payload(key, tests, unfit)
     passed, total = found.count()
@@ -193,15 +203,20 @@ async def _run(program: Program, talk: Talk | None = None) -> ProgramResult:
     return await _run_once(program, talk) if result.end == "lost" else result
 
 
-async def _run_once(program: Program, talk: Talk | None) -> ProgramResult:
+async def _guard(running: Coroutine[Any, Any, T]) -> T:
+    """Return what a sandbox returned; raise a ScoreError if it failed."""
     try:
-        sandbox = get_sandbox()
-        running = sandbox.run(program) if talk is None else sandbox.run(program, talk=talk)
-        result = await running
+        return await running
     except (ScoreError, ConfigError):
         raise
     except Exception as error:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
+
+
+async def _run_once(program: Program, talk: Talk | None) -> ProgramResult:
+    sandbox = get_sandbox()
+    running = sandbox.run(program) if talk is None else sandbox.run(program, talk=talk)
+    result = await _guard(running)
     if _was_starved(result, program.limits):
         had = f"{result.cpu_s:.1f} of {result.wall_s:.1f} s"
         fix = "raise sandbox.cpu_shares or lower sandbox.concurrency"

@@ -338,13 +338,14 @@ class ScriptRunner:
         """Return the conversation with the running script runner."""
         await asyncio.wait({self._task, self._conversation}, return_when=asyncio.FIRST_COMPLETED)
         if not self._conversation.done():
-            error = self._task.exception() or "it ended at once"
-            raise ScoreError(f"the sandbox of the tests failed: {error}")
+            raise self._task.exception() or ScoreError("the sandbox of the tests ended at once")
         return self._conversation.result()
 
     async def _hold(self, conversation: Conversation) -> None:
-        self._conversation.set_result(conversation)
-        await self._is_over.wait()
+        # Its start is not part of a solution's time.
+        if await conversation.read_line() == b"=ready\n":
+            self._conversation.set_result(conversation)
+            await self._is_over.wait()
 
 
 _idle: WeakKeyDictionary[Sandbox, dict[str, list[ScriptRunner]]] = WeakKeyDictionary()
@@ -352,12 +353,23 @@ _ending: set[asyncio.Task[None]] = set()
 
 
 async def judge(
-    solution: Conversation, tests: ScriptTests, found: Verdicts, *, runners: "Runners", cpu_s: float
+    solution: Conversation,
+    tests: ScriptTests,
+    found: Verdicts,
+    *,
+    runners: "Runners",
+    runner: ScriptRunner,
+    cpu_s: float,
 ) -> None:
     """Run a script against a solution; note each verdict when it is known."""
-    hello = await solution.read_line()
+    try:
+        hello = await solution.read_line()
+    except asyncio.CancelledError:
+        runners.give_back(runner)
+        raise
     found.is_broken = not hello.endswith(b"\n") or hello.startswith(b'{"broken"')
     if found.is_broken:
+        runners.give_back(runner)
         return
     job = {
         "tests": tests.text if isinstance(tests.text, str) else list(tests.text),
@@ -365,9 +377,9 @@ async def judge(
         "has_statements": tests.has_statements,
         "cpu_s": math.ceil(cpu_s),
     }
-    async with runners.take() as runner:
-        await runner.send(json.dumps(job).encode() + b"\n" + hello)
-        while (line := await runner.read_line()) not in (b"", b"=end\n"):
+    async with runners.use(runner) as tester:
+        await tester.send(json.dumps(job).encode() + b"\n" + hello)
+        while (line := await tester.read_line()) not in (b"", b"=end\n"):
             if line.startswith(b"="):
                 found.said.append(line[1:].decode(errors="replace").split())
                 continue
@@ -375,7 +387,7 @@ async def judge(
             reply = await solution.read_line()
             if not reply.endswith(b"\n"):
                 return
-            await runner.send(reply)
+            await tester.send(reply)
 
 
 class Runners:
@@ -386,18 +398,29 @@ class Runners:
         self._python = python
         self._idle = _idle.setdefault(sandbox, {}).setdefault(python, [])
 
-    @asynccontextmanager
-    async def take(self) -> AsyncGenerator[Conversation]:
-        """Lend the conversation with a runner that has no job; keep the runner for the next."""
-        while self._idle and not self._idle[-1].is_alive:
-            self._idle.pop()
-        runner = self._idle.pop() if self._idle else ScriptRunner(self._sandbox, self._python)
+    async def acquire(self) -> ScriptRunner:
+        """Return a runner that has no job, once it is ready."""
+        while self._idle:
+            runner = self._idle.pop()
+            if runner.is_alive:
+                return runner
+        runner = ScriptRunner(self._sandbox, self._python)
         try:
-            lent = _Lent(await runner.talk())
+            await runner.talk()
         except asyncio.CancelledError:
             # It has no job yet, so the next one can use it.
             self._idle.append(runner)
             raise
+        return runner
+
+    def give_back(self, runner: ScriptRunner) -> None:
+        """Keep a runner without a job for the next."""
+        self._idle.append(runner)
+
+    @asynccontextmanager
+    async def use(self, runner: ScriptRunner) -> AsyncGenerator[Conversation]:
+        """Lend the conversation with a runner for one job, and keep the runner for the next."""
+        lent = _Lent(await runner.talk())
         try:
             yield lent
         finally:

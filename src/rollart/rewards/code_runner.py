@@ -51,6 +51,7 @@ class _NeedsArgumentsError(Exception):
 def main() -> None:
     """Run jobs until the input ends, each in a process of its own."""
     lines = Lines(*take_streams(), mark=">")
+    os.write(lines.write_fd, b"=ready\n")
     while (job := lines.read()) is not None:
         if "gone" in job:
             continue
