@@ -456,6 +456,10 @@ class Sandbox(Protocol):
         """
         ...
 
+    def describe(self) -> Mapping[str, str]:
+        """Return which mechanism enforces each limit: user, memory, cpu, processes and others."""
+        ...
+
     async def close(self) -> None:
         """Kill what runs and remove what was made."""
         ...
