@@ -248,6 +248,9 @@ class SandboxProcess:
                         _keep(status, status.stderr, data, limits.output_bytes)
                     case b"c", _:
                         status.is_cut = True
+                        if said is not None:
+                            # Of a conversation nothing may be missing.
+                            self.kill("killed", status)
                     case b"x", data:
                         status.report = decode_words(data)
                         return
