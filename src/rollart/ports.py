@@ -413,8 +413,7 @@ class Conversation(Protocol):
     r"""The input and the output of a program that runs.
 
     Example:
-        await conversation.send(b"6 * 7\n")
-        await conversation.read_line()  # b"42\n"
+        await conversation.send(b"6 * 7\n"), await conversation.read_line()  # None, b"42\n"
 
     """
 
@@ -450,9 +449,8 @@ class Sandbox(Protocol):
     ) -> ProgramResult:
         """Run a program to its end or its limits; cancelling the await kills it.
 
-        `talk`: talk to the program while it runs instead of giving it `stdin`; its output
-        is then no part of the result. `is_trusted`: the program is not a model's; it waits
-        for no other and may start processes.
+        `talk` replaces `stdin`, and its output is no part of the result. `is_trusted`: not written
+        by a model, so it waits for no other program and may start processes.
         """
         ...
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, S106 - the programs are data
 """Programs that try to be paid without solving their task.
 
 Each is an answer to the same task, `mix(a, b)`, that does not compute it. It attacks whatever judges

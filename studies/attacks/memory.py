@@ -1,3 +1,4 @@
+# ruff: noqa: E501, S106 - the programs are data
 """Attacks on the limit of memory: everything a program can do to hold more than it may."""
 
 from dataclasses import replace

@@ -36,7 +36,7 @@ LAST_WORD_S = 1.0
 """Seconds in which a job that was given up may end before its sandbox is killed."""
 ENDLESS = {"wall_s": 1e9, "cpu_s": 1e6, "output_bytes": 2**50}
 """Limits of a sandbox that runs scripts: each job has its own."""
-_GONE = b'{"gone": 1}\n'
+_OVER = b'{"over": 1}\n'
 _NEVER = object()
 """What an object of the solution's own class is compared as: it equals nothing."""
 
@@ -435,7 +435,7 @@ class Runners:
         """Wait a moment for the end of a job that lost its solution; else end its sandbox."""
         try:
             async with asyncio.timeout(LAST_WORD_S):
-                await lent.send(_GONE)
+                await lent.send(_OVER)
                 while await lent.read_line() not in (b"", b"=end\n"):
                     pass
         except TimeoutError:

@@ -53,7 +53,7 @@ def main() -> None:
     lines = Lines(*take_streams(), mark=">")
     os.write(lines.write_fd, b"=ready\n")
     while (job := lines.read()) is not None:
-        if "gone" in job:
+        if "over" in job:
             continue
         child = os.fork()
         if child == 0:

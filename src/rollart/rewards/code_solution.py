@@ -170,7 +170,7 @@ class Peer:
         self.lines.write(request)
         while True:
             message = self.lines.read()
-            if message is None or "gone" in message:
+            if message is None or "over" in message:
                 os._exit(0)
             if "op" not in message:
                 return message

@@ -239,23 +239,21 @@ class SandboxProcess:
                         status.before = self._group.usage() if self._group else None
                         timer = loop.call_later(limits.wall_s, self._stop, status)
                     case b"o", data if said is not None:
-                        if not said.feed(data):
-                            status.is_cut = True
-                            self.kill("killed", status)
+                        status.is_cut = not said.feed(data)
                     case b"o", data:
                         _keep(status, status.stdout, data, limits.output_bytes)
                     case b"e", data:
                         _keep(status, status.stderr, data, limits.output_bytes)
                     case b"c", _:
                         status.is_cut = True
-                        if said is not None:
-                            # Of a conversation nothing may be missing.
-                            self.kill("killed", status)
                     case b"x", data:
                         status.report = decode_words(data)
                         return
                     case _:
                         pass
+                if said is not None and status.is_cut:
+                    # Of a conversation nothing may be missing.
+                    self.kill("killed", status)
         finally:
             if timer is not None:
                 timer.cancel()
