@@ -26,8 +26,14 @@ sandboxes and reads their answers, counts among what slows the work.
 - `longest_overrun_s`: the most that a program was seen past its wall limit
 - `escapes`, `left_processes`, `host_slowdown`, `host_slowdown_all_cores`
 - `by_kind`: attacks, escapes and ends of each kind
+- `forgeries`, `forgery_ways`, `forged`, `forgeries_unscored`: answers that do not solve their task,
+  how many ways they try to be paid, how many scores had a passed test or failed;
+  `forged_in_shared_process`: how many fool a test runner that shares their process
+- `memory_programs`, `memory_modes`, `over_limit`: attacks on the limit of memory with control
+  groups of version 1 and 2, where the kernel has them, and without; a program is over the limit if
+  more was ever held than `memory_limit_mb`, counted by a control group. Escapes count in `escapes`.
 
-Plain: 540 hostile programs. `--full`: 1,040. `--quick`: 76, and fewer starts.
+Plain: 340 hostile programs. `--full`: 1,040. `--quick`: 76, and fewer starts.
 """
 
 import asyncio
@@ -43,6 +49,7 @@ from dataclasses import dataclass
 from multiprocessing.sharedctypes import Synchronized
 from typing import Any
 
+from benchmarks.sandbox_parts.forging import measure_forgeries, measure_memory
 from rollart.cli.bench import Effort
 from rollart.errors import SandboxError
 from rollart.ports import Sandbox
@@ -73,12 +80,14 @@ class Edition:
     """Hostile programs beside work on half of the cores."""
     attacks_all_cores: int
     """Hostile programs beside work on every core."""
+    forms_each: int
+    """Forms of tests by which each forgery is scored, in each of two kinds of sandbox."""
 
 
 EDITIONS: dict[Effort, Edition] = {
-    "quick": Edition(repeats=8, attacks=60, attacks_all_cores=16),
-    "plain": Edition(repeats=40, attacks=500, attacks_all_cores=40),
-    "full": Edition(repeats=40, attacks=1000, attacks_all_cores=40),
+    "quick": Edition(repeats=8, attacks=60, attacks_all_cores=16, forms_each=1),
+    "plain": Edition(repeats=40, attacks=300, attacks_all_cores=40, forms_each=1),
+    "full": Edition(repeats=40, attacks=1000, attacks_all_cores=40, forms_each=5),
 }
 
 
@@ -93,6 +102,9 @@ def run(*, effort: Effort) -> dict[str, Any]:
     result["programs"] += few["programs"]
     result["tried"] += few["tried"]
     result["longest_overrun_s"] = max(result["longest_overrun_s"], few["longest_overrun_s"])
+    result |= asyncio.run(measure_forgeries(forms_each=edition.forms_each))
+    result |= asyncio.run(measure_memory())
+    result["escapes"] += len(result["memory_escapes"])
     return result
 
 

@@ -409,6 +409,27 @@ class RewardInvoker(Protocol):
         ...
 
 
+class Conversation(Protocol):
+    r"""The input and the output of a program that runs.
+
+    Example:
+        await conversation.send(b"6 * 7\n"), await conversation.read_line()  # None, b"42\n"
+
+    """
+
+    async def send(self, data: bytes) -> None:
+        """Write to the program's input; does nothing after its end."""
+        ...
+
+    async def read_line(self) -> bytes:
+        """Return the next line of its output; empty after its end or beyond the output limit."""
+        ...
+
+
+Talk: TypeAlias = Callable[[Conversation], Awaitable[None]]
+"""What is said to a program while it runs; the program is killed when it returns."""
+
+
 class Sandbox(Protocol):
     """Runs programs nobody trusts: no network, nothing of the host to read, limits on the rest.
 
@@ -423,8 +444,18 @@ class Sandbox(Protocol):
         """What a program may use where nobody says anything else."""
         ...
 
-    async def run(self, program: Program) -> ProgramResult:
-        """Run a program to its end or its limits; cancelling the await kills it."""
+    async def run(
+        self, program: Program, *, talk: Talk | None = None, is_trusted: bool = False
+    ) -> ProgramResult:
+        """Run a program to its end or its limits; cancelling the await kills it.
+
+        `talk` replaces `stdin`, and its output is no part of the result. `is_trusted`: not written
+        by a model, so it waits for no other program and may start processes.
+        """
+        ...
+
+    def describe(self) -> Mapping[str, str]:
+        """Return which mechanism enforces each limit: user, memory, cpu, processes and others."""
         ...
 
     async def close(self) -> None:

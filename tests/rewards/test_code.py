@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from rewarded import attempt, call
@@ -36,8 +37,9 @@ def scored(function: str, answer: str, payload: dict[str, Json], **options: Json
     return asyncio.run(run())
 
 
-def share(passed: int, total: int, value: float) -> Reward:
-    return Reward(value=value, parts={"passed": float(passed), "total": float(total)})
+def share(passed: int, total: int, value: float, stopped: float = 0.0) -> Reward:
+    parts = {"passed": float(passed), "total": float(total), "stopped": stopped}
+    return Reward(value=value, parts=parts)
 
 
 def test_statements_are_tests_each():
@@ -158,7 +160,7 @@ def test_a_program_that_fails_passes_nothing(answer: str):
 def test_what_passed_before_the_time_was_up_counts():
     tests: list[Json] = ["assert add(1, 2) == 3", "while True: pass", "assert add(0, 0) == 0"]
     got = scored("unit_tests", ADD, {"tests": tests}, mode="fraction", limits={"wall_s": 1.0})
-    assert got == share(1, 3, 1 / 3)
+    assert got == share(1, 3, 1 / 3, stopped=1.0)
 
 
 CASES: list[Json] = [
@@ -227,12 +229,15 @@ def test_wrong_tasks_and_options_are_errors(function: str, payload, options, mes
     assert caught.value.is_final
 
 
+ONE: list[Json] = ["assert add(1, 2) == 3"]
+
+
 class Broken:
     """A sandbox that fails."""
 
     limits = ProgramLimits()
 
-    async def run(self, program: Program) -> ProgramResult:
+    async def run(self, program: Program, **_: object) -> ProgramResult:
         raise OSError("no space left")
 
     async def close(self) -> None:
@@ -240,7 +245,7 @@ class Broken:
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_sandbox_that_fails_is_an_error_and_no_score(function: str, payload):
     use_sandbox(Broken)
@@ -277,7 +282,7 @@ class Noting:
         self._cpu_s = cpu_s
         self._waited_s = waited_s
 
-    async def run(self, program: Program) -> ProgramResult:
+    async def run(self, program: Program, **_: object) -> ProgramResult:
         self.seen.append(program.limits)
         return ProgramResult(
             end="wall",
@@ -296,17 +301,18 @@ class Noting:
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_sandboxes_own_limits_hold_but_for_what_the_options_say(function: str, payload):
     noting = Noting()
     use_sandbox(lambda: noting)
     scored(function, TWICE, payload, limits={"wall_s": 7.0})
-    assert set(noting.seen) == {ProgramLimits(wall_s=7.0, memory_bytes=2**20)}
+    seen = {replace(limits, output_bytes=0) for limits in noting.seen}
+    assert seen == {ProgramLimits(wall_s=7.0, memory_bytes=2**20, output_bytes=0)}
 
 
 @pytest.mark.parametrize(
-    ("function", "payload"), [("unit_tests", {"tests": "a"}), ("stdin_stdout", {"cases": CASES})]
+    ("function", "payload"), [("unit_tests", {"tests": ONE}), ("stdin_stdout", {"cases": CASES})]
 )
 def test_a_program_that_was_kept_from_a_processor_is_no_0(function: str, payload):
     use_sandbox(lambda: Noting(cpu_s=0.3, waited_s=2.6))
@@ -323,4 +329,4 @@ def test_a_program_that_was_kept_from_a_processor_is_no_0(function: str, payload
 )
 def test_any_other_program_that_met_its_wall_limit_passed_nothing(cpu_s, waited_s):
     use_sandbox(lambda: Noting(cpu_s=cpu_s, waited_s=waited_s))
-    assert scored("unit_tests", TWICE, {"tests": "a"}) == share(0, 1, 0.0)
+    assert scored("unit_tests", TWICE, {"tests": ONE}) == share(0, 1, 0.0, stopped=1.0)

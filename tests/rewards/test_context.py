@@ -150,7 +150,7 @@ def test_shipped_functions_score_in_processes_of_their_own_with_a_real_sandbox(m
         call("weighted", attempt("B"), terms=[{"function": "repetition"}]),
     )
     assert got == [
-        (Reward(value=1.0),),
-        (Reward(value=0.5, parts={"passed": 1.0, "total": 2.0}),),
+        (Reward(value=1.0, parts={"stopped": 0.0}),),
+        (Reward(value=0.5, parts={"passed": 1.0, "total": 2.0, "stopped": 0.0}),),
         (Reward(value=0.0, parts={"repetition": 0.0}),),
     ]

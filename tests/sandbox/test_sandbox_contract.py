@@ -4,11 +4,12 @@ import asyncio
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from rollart.errors import ConfigError, SandboxError
-from rollart.ports import Sandbox
+from rollart.ports import Conversation, Sandbox, Talk
 from rollart.sandbox import open_sandbox
 from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.options import SandboxOptions
@@ -18,17 +19,19 @@ from studies.attacks.trap import contained_processes
 Open = Callable[[], Sandbox]
 
 
-def mapped_user_with_rlimits() -> Sandbox:
-    if os.geteuid() != 0:
-        return BubblewrapSandbox(SandboxOptions(warm=0))
-    options = SandboxOptions(warm=0, python="/usr/bin/python3")
-    return BubblewrapSandbox(options, SandboxLauncher(options, as_user=65534, with_groups=False))
+def without_groups(*, may_fork: bool) -> Sandbox:
+    is_root = os.geteuid() == 0
+    python = "/usr/bin/python3" if is_root else ""
+    options = SandboxOptions(warm=0, python=python, allow_unbounded_memory=may_fork)
+    as_user = 65534 if is_root else None
+    return BubblewrapSandbox(options, SandboxLauncher(options, as_user=as_user, groups="none"))
 
 
 ISOLATED: dict[str, Open] = {
     "cold": lambda: open_sandbox(SandboxOptions(warm=0)),
     "warm": lambda: open_sandbox(SandboxOptions(warm=2)),
-    "mapped": mapped_user_with_rlimits,
+    "mapped": lambda: without_groups(may_fork=True),
+    "single": lambda: without_groups(may_fork=False),
 }
 PLAIN: dict[str, Open] = {
     "plain": lambda: open_sandbox(SandboxOptions(kind="plain", allow_plain=True)),
@@ -37,7 +40,10 @@ needs_bubblewrap = pytest.mark.skipif(
     shutil.which("bwrap") is None, reason="bubblewrap is not installed: apt-get install bubblewrap"
 )
 isolated = [pytest.param(make, id=name, marks=needs_bubblewrap) for name, make in ISOLATED.items()]
+forking = isolated[:3]
+"""Sandboxes whose programs may start processes: a program that no group limits may not."""
 every = [*isolated, *(pytest.param(make, id=name) for name, make in PLAIN.items())]
+every_forking = [*forking, *every[len(isolated) :]]
 
 
 def python(source: str, *argv: str, stdin: bytes = b"", **limits: float) -> Program:
@@ -82,7 +88,7 @@ def test_a_program_has_its_arguments_its_input_and_its_files(make: Open) -> None
     assert not result.is_cut
 
 
-@pytest.mark.parametrize("make", every)
+@pytest.mark.parametrize("make", every_forking)
 def test_any_command_runs_and_its_exit_code_is_told(make: Open) -> None:
     results = run(
         make,
@@ -227,7 +233,7 @@ def test_files_beyond_their_limit_end_a_program_that_does_not_give_way(make: Ope
     assert (result.end, result.exit_code) == ("files", 1)
 
 
-@pytest.mark.parametrize("make", isolated)
+@pytest.mark.parametrize("make", forking)
 def test_processes_beyond_their_limit_are_not_made(make: Open) -> None:
     source = """
 import os, time
@@ -284,7 +290,7 @@ def test_what_a_program_had_of_the_processors_is_told(make: Open) -> None:
     assert sleeping.cpu_s < 1.0 <= spinning.cpu_s
 
 
-@pytest.mark.parametrize("make", every)
+@pytest.mark.parametrize("make", every_forking)
 def test_a_process_that_leaves_and_keeps_the_outputs_holds_up_nobody(make: Open) -> None:
     source = """
 import os, sys, time
@@ -301,3 +307,90 @@ if len(sys.argv) > 1: time.sleep(600)
         ("exited", 0, b"left\n"),
         ("wall", 137, b"left\n"),
     ]
+
+
+@needs_bubblewrap
+def test_without_groups_a_program_is_one_process_with_threads() -> None:
+    source = """
+import asyncio, functools, os, subprocess, threading
+print = functools.partial(print, flush=True)
+thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
+asyncio.run(asyncio.sleep(0))
+for call in (os.fork, lambda: subprocess.run(["true"]), lambda: os.posix_spawn("/bin/true", ["x"], {})):
+    try: call()
+    except BlockingIOError: print("refused")
+os.write(1, b"and ")
+os.execvp("echo", ["echo", "replaced"])
+"""
+    [result] = run(ISOLATED["single"], python(source))
+    assert seen(result) == ("exited", 0, b"thread\nrefused\nrefused\nrefused\nand replaced\n", b"")
+
+
+TALKING = "import sys\nfor line in sys.stdin:\n    print(len(line), flush=True)\n"
+
+
+def converse(make: Open, program: Program, talk: Talk) -> ProgramResult:
+    async def run_it() -> ProgramResult:
+        sandbox = make()
+        try:
+            return await sandbox.run(program, talk=talk)
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(run_it())
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_program_can_be_talked_to_and_ends_with_the_talk(make: Open) -> None:
+    heard: list[bytes] = []
+
+    async def talk(conversation: Conversation) -> None:
+        for size in (1, 3, 200_000):
+            await conversation.send(b"x" * size + b"\n")
+            heard.append(await conversation.read_line())
+
+    result = converse(make, python(TALKING), talk)
+    assert heard == [b"2\n", b"4\n", b"200001\n"]
+    assert seen(result) == ("exited", 0, b"", b"")
+
+
+@pytest.mark.parametrize("make", every)
+def test_a_talk_ends_with_its_program_and_at_its_limits(make: Open) -> None:
+    async def wait(conversation: Conversation) -> None:
+        while await conversation.read_line():
+            pass
+        await asyncio.sleep(60)
+
+    flood = "while True: print('x' * 1000, flush=True)"
+    ended = converse(make, python("import sys; sys.exit(3)"), wait)
+    slow = converse(make, python("import time; time.sleep(60)", wall_s=1.0), wait)
+    flooded = converse(make, python(flood, output_bytes=20_000), wait)
+    assert [(each.end, each.exit_code) for each in (ended, slow)] == [("exited", 3), ("wall", 137)]
+    assert (flooded.end, flooded.exit_code) == ("killed", 137)
+
+
+@pytest.mark.parametrize("make", every)
+def test_what_a_talk_raises_is_raised(make: Open) -> None:
+    async def fail(conversation: Conversation) -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError, match="x"):
+        converse(make, python(TALKING), fail)
+
+
+@needs_bubblewrap
+@pytest.mark.parametrize("kind", ["cold", "plain"])
+def test_a_trusted_program_waits_for_no_other(kind: str) -> None:
+    async def both() -> bytes:
+        options = SandboxOptions(warm=0, concurrency=1, allow_plain=True)
+        sandbox = open_sandbox(replace(options, kind="plain" if kind == "plain" else "bubblewrap"))
+        first = asyncio.create_task(sandbox.run(python("import time; time.sleep(60)")))
+        await asyncio.sleep(0.1)
+        try:
+            return (await sandbox.run(python("print(1)"), is_trusted=True)).stdout
+        finally:
+            first.cancel()
+            await asyncio.wait({first})
+            await sandbox.close()
+
+    assert asyncio.run(both()) == b"1\n"

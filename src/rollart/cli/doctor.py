@@ -1,5 +1,6 @@
 """`rollart doctor`: what this machine can run, and why not. Looks; changes nothing."""
 
+import asyncio
 import importlib
 import importlib.metadata
 import json
@@ -14,6 +15,9 @@ from typing import Any
 
 import rollart
 from rollart.cli.output import BOLD, DIM, GREEN, RED, YELLOW, paint, say
+from rollart.errors import RollartError
+from rollart.sandbox import try_sandbox
+from rollart.sandbox.options import SandboxOptions
 
 _MARKS = {"ok": ("yes", GREEN), "limited": ("part", YELLOW), "missing": ("no ", RED)}
 _GIB = 2**30
@@ -74,6 +78,7 @@ def examine() -> list[Finding]:
         *_torch(),
         *(_package(*each) for each in _PACKAGES),
         _program("bubblewrap", ("bwrap",), "the sandbox of code that models write"),
+        _sandbox(),
     ]
 
 
@@ -145,6 +150,17 @@ def _package(name: str, purpose: str, extra: str) -> Finding:
         detail = f"{purpose}: pip install 'rollart[{extra}]'"
         return Finding(name=name, state="missing", detail=detail)
     return Finding(name=name, state="ok", detail=f"{version}: {purpose}")
+
+
+def _sandbox() -> Finding:
+    """Run one program in a sandbox and say what enforces its limits."""
+    try:
+        held_by = asyncio.run(try_sandbox(SandboxOptions()))
+    except RollartError as error:
+        return Finding(name="sandbox", state="missing", detail=f"runs no program here: {error}")
+    limits = "; ".join(f"{name}: {held_by[name]}" for name in ("memory", "cpu", "processes"))
+    state = "ok" if "cgroup" in held_by["memory"] else "limited"
+    return Finding(name="sandbox", state=state, detail=f"one program ran; {limits}")
 
 
 def _program(name: str, commands: tuple[str, ...], purpose: str) -> Finding:

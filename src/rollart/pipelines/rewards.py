@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from rollart.config import Config
 from rollart.config.options import RewardPart, judge_engine, judge_pools, walk
-from rollart.errors import ConfigError, ScoreError, StorageError
+from rollart.errors import ConfigError, SandboxError, ScoreError, StorageError
 from rollart.ports import RewardInvoker
 from rollart.rewards.context import SET_UP_VARIABLE, use_sandbox
 from rollart.rewards.invoke.factory import make_reliable, open_invoker
@@ -31,7 +31,7 @@ from rollart.rewards.invoke.retry import CallLine, ReliableInvoker
 from rollart.rewards.registry import is_group_function, shipped_name
 from rollart.rewards.weighted import combine
 from rollart.rollout.scoring import Scored
-from rollart.sandbox import open_sandbox
+from rollart.sandbox import open_sandbox, try_sandbox
 from rollart.sandbox.options import KubernetesOptions, SandboxOptions
 from rollart.types import Json, ProgramLimits, Reward, ScoreCall, Trajectory
 
@@ -180,7 +180,7 @@ async def open_rewards(
         yield Rewards(config)
         return
     _check_engines(config)
-    await _check_sandbox(config)
+    await _check_sandbox(config, say)
     with _variables(config), _call_log(directory / CALLS) as write, _joined(config):
         rewards: Rewards
 
@@ -249,12 +249,17 @@ def _combine(weights: Mapping[str, float], outcomes: Mapping[str, Scored]) -> Sc
         return error
 
 
-async def _check_sandbox(config: Config) -> None:
-    """See that there is a sandbox here if a shipped function is to run programs here."""
+async def _check_sandbox(config: Config, say: Say) -> None:
+    """Run one program in the sandbox if a shipped function is to run programs here."""
     functions = {shipped_name(function) for _, function, _ in _functions(config)}
     is_ours = config.rewards.kind == "local" and SET_UP_VARIABLE not in os.environ
     if is_ours and functions & _IN_SANDBOX:
-        await open_sandbox(config.sandbox).close()
+        try:
+            held_by = await try_sandbox(config.sandbox)
+        except SandboxError as error:
+            raise ConfigError("sandbox.kind", config.sandbox.kind, str(error)) from error
+        limits = ", ".join(f"{name} by {held_by[name]}" for name in ("memory", "cpu", "processes"))
+        say(f"sandbox {config.sandbox.kind}: one program ran; {limits}")
 
 
 def _check_engines(config: Config) -> None:

@@ -1,26 +1,39 @@
 """Code rewards: how many tests a program passes, run in the sandbox of this process.
 
-Code written by the model runs nowhere else. A program that fails, crashes or reaches a limit passes
-no test. A sandbox that fails, or gives a program no processor time, is an error, never a 0. The
-value is the share of tests passed (`mode = "fraction"`), or 1 if all passed, else 0
-(`mode = "all"`).
+Code written by the model runs nowhere else, and is judged from outside: nothing that it prints or
+returns can stand for a verdict (`code_judge.py`). A program that fails, crashes, reaches a limit or
+brings down its sandbox twice passes no test; the part `stopped` is 1 if a limit or the end of the
+sandbox stopped it. A sandbox that does not start, or gives a program no processor time, is an
+error, never a 0. The value is the share of tests passed (`mode = "fraction"`), or 1 if all passed,
+else 0 (`mode = "all"`).
 
 Outputs are compared as `exact` (every byte), `lines` (ignores spaces at line ends and empty lines
 at the end) or `words` (ignores all white space; numbers are equal within a relative 1e-6).
 """
 
 import asyncio
-import json
 import math
-import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import fields, replace
-from pathlib import Path
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast
 
 from rollart.errors import ConfigError, ScoreError
+from rollart.ports import Conversation, Talk
 from rollart.rewards.answers import Source, find_answer, find_code, get_expected, wrong_payload
+from rollart.rewards.code_judge import (
+    PlainCall,
+    Runners,
+    ScriptRunner,
+    ScriptTests,
+    Verdicts,
+    count_calls,
+    judge,
+    read_calls,
+    read_script,
+    solution_program,
+)
 from rollart.rewards.context import get_sandbox
+from rollart.rewards.registry import is_pinned
 from rollart.types import Json, Program, ProgramLimits, ProgramResult, Reward, Trajectory
 
 Compare: TypeAlias = Literal["exact", "lines", "words"]
@@ -52,12 +65,13 @@ def _are_same_words(left: str, right: str) -> bool:
         return False
 
 
+T = TypeVar("T")
 Mode: TypeAlias = Literal["all", "fraction"]
 Case: TypeAlias = tuple[str, str]
 """A program's input and its expected output."""
 
-_RUNNER = Path(__file__).with_name("code_runner.py")
-_SECRET_BYTES = 16
+_STOPPED = ("wall", "cpu", "memory", "files", "lost")
+"""How a program ends that a limit or the end of its sandbox stopped."""
 ENTRY_POINT = "entry_point"
 """Payload key that names the function passed to a test file's `check(candidate)`."""
 _TESTS = (
@@ -74,39 +88,64 @@ async def unit_tests(
     python: str = "python3",
     limits: Mapping[str, Json] | None = None,
 ) -> Reward:
-    """Score a Python program by its task's tests: a test file or a list of statements.
+    """Score a Python program by its task's tests: calls, a list of statements, or a test file.
 
-    A file's tests are its functions `test…`, its TestCases and the methods of its classes `Test…`.
-    If it has none, its `check(candidate)` is used when the task names an `entry_point`, else its
+    A call is an object `{"call": name, "args": list, "named": object, "expected": value}`. A file's
+    tests are its functions `test…`, its TestCases and the methods of its classes `Test…`. If it
+    has none, its `check(candidate)` is used when the task names an `entry_point`, else its
     statements. Tests can use the solution's names directly or import `solution`. A file without
     any test is an error.
     """
     _check_mode(mode)
     tests = get_expected(trajectory, key)
-    if not _are_tests(tests):
-        raise wrong_payload(key, tests, "a test file as text, or a list of test statements")
     entry_point = trajectory.task.payload.get(ENTRY_POINT, "")
-    program = find_code(find_answer(trajectory, source=source) or "", language="python")
-    secret = secrets.token_hex(_SECRET_BYTES)
-    result = await _run(
-        Program(
-            argv=(python, "run_tests.py"),
-            files={
-                "run_tests.py": _RUNNER.read_bytes(),
-                "solution.py": _encode(program),
-                "tests.json": json.dumps({"tests": tests, "entry_point": entry_point}).encode(),
-            },
-            stdin=f"{secret}\n".encode(),
-            limits=_read_limits(limits),
-        )
-    )
-    said = _said(result, secret)
-    if unfit := [words[1] for words in said if words[0] == "unfit"]:
-        raise wrong_payload(key, tests, f"tests without arguments, which {unfit[0]} takes")
-    if ["total", "0"] in said:
+    plan = _read_tests(tests, str(entry_point or ""), key)
+    code = find_code(find_answer(trajectory, source=source) or "", language="python")
+    program = solution_program(_encode(code), python=python, limits=_read_limits(limits))
+    if isinstance(plan, tuple):
+        stdin = b"".join(call.request() for call in plan)
+        result = await _run(replace(program, stdin=stdin))
+        return _reward(count_calls(plan, result.stdout), len(plan), mode, (result,))
+    found = Verdicts()
+    runners = Runners(get_sandbox(), python)
+    ready: list[ScriptRunner] = []
+
+    async def talk(solution: Conversation) -> None:
+        found.said.clear()
+        runner = ready.pop() if ready else await runners.acquire()
+        cpu_s = program.limits.cpu_s
+        await judge(solution, plan, found, runners=runners, runner=runner, cpu_s=cpu_s)
+
+    try:
+        ready.append(await _guard(runners.acquire()))
+        result = await _run(program, talk)
+    finally:
+        for runner in ready:
+            runners.give_back(runner)
+    if unfit := found.unfit():
+        raise wrong_payload(key, tests, unfit)
+    passed, total = found.count()
+    if total == 0 and ["total", "0"] in found.said:
         raise wrong_payload(key, tests, _TESTS)
-    passed, total = _count(said)
-    return _reward(passed, max(total, len(tests) if isinstance(tests, list) else 1), mode)
+    fewest = len(tests) if isinstance(tests, list) else 1
+    return _reward(passed, max(total, fewest), mode, (result,))
+
+
+def _read_tests(tests: Json, entry_point: str, key: str) -> tuple[PlainCall, ...] | ScriptTests:
+    """Return a task's tests; raise if there is none in them."""
+    if isinstance(tests, list) and any(isinstance(each, dict) for each in tests):
+        calls = read_calls(tests)
+        if calls is None:
+            wanted = 'calls {"call": name, "args": list, "named": object, "expected": value}'
+            raise wrong_payload(key, tests, wanted)
+        return calls
+    if not _are_tests(tests):
+        raise wrong_payload(key, tests, "a test file as text, or a list of statements or calls")
+    text = tests if isinstance(tests, str) else tuple(cast("list[str]", tests))
+    plan = read_script(text, entry_point)
+    if plan is None:
+        raise wrong_payload(key, tests, _TESTS)
+    return plan
 
 
 async def stdin_stdout(
@@ -134,6 +173,8 @@ async def stdin_stdout(
     program = find_code(find_answer(trajectory, source=source) or "", language=language)
     files = {command[-1]: _encode(program)}
 
+    results: list[ProgramResult] = []
+
     async def passes(case: Case) -> bool:
         read, wanted = case
         # Room for twice the expected output: a longer one is wrong in any case.
@@ -141,6 +182,7 @@ async def stdin_stdout(
         result = await _run(
             Program(argv=tuple(command), files=files, stdin=_encode(read), limits=room)
         )
+        results.append(result)
         is_done = result.end == "exited" and result.exit_code == 0 and not result.is_cut
         return is_done and are_same(result.stdout, wanted, compare=compare)
 
@@ -149,19 +191,32 @@ async def stdin_stdout(
             running = [tasks.create_task(passes(case)) for case in cases]
     except ExceptionGroup as group:
         raise group.exceptions[0] from group
-    return _reward(sum(task.result() for task in running), len(cases), mode)
+    return _reward(sum(task.result() for task in running), len(cases), mode, results)
 
 
 _LANGUAGES = {"py": "python", "js": "javascript", "sh": "bash", "rb": "ruby"}
 
 
-async def _run(program: Program) -> ProgramResult:
+async def _run(program: Program, talk: Talk | None = None) -> ProgramResult:
+    """Run a program; once more if its sandbox was lost, which a program may bring about itself."""
+    result = await _run_once(program, talk)
+    return await _run_once(program, talk) if result.end == "lost" else result
+
+
+async def _guard(running: Coroutine[Any, Any, T]) -> T:
+    """Return what a sandbox returned; raise a ScoreError if it failed."""
     try:
-        result = await get_sandbox().run(program)
-    except ScoreError:
+        return await running
+    except (ScoreError, ConfigError):
         raise
     except Exception as error:
         raise ScoreError(f"the sandbox failed: {type(error).__name__}: {error}") from error
+
+
+async def _run_once(program: Program, talk: Talk | None) -> ProgramResult:
+    sandbox = get_sandbox()
+    running = sandbox.run(program) if talk is None else sandbox.run(program, talk=talk)
+    result = await _guard(running)
     if _was_starved(result, program.limits):
         had = f"{result.cpu_s:.1f} of {result.wall_s:.1f} s"
         fix = "raise sandbox.cpu_shares or lower sandbox.concurrency"
@@ -181,30 +236,16 @@ def _was_starved(result: ProgramResult, limits: ProgramLimits) -> bool:
     return result.cpu_s < limits.wall_s / 2 < result.waited_s
 
 
-def _said(result: ProgramResult, secret: str) -> list[list[str]]:
-    """Return the words of each line that starts with the secret.
-
-    Only the test runner knows it, so a solution cannot claim passed tests by printing.
-    """
-    lines = result.stdout.decode(errors="replace").splitlines()
-    return [line.split()[1:] for line in lines if line.startswith(f"{secret} ")]
-
-
-def _count(said: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Return how many tests passed and how many there were."""
-    totals = [int(words[1]) for words in said if words[0] == "total"]
-    total = totals[0] if totals else 0
-    return min(sum(words[0] == "passed" for words in said), total), total
-
-
 def _check_mode(mode: Mode) -> None:
     if mode not in ("all", "fraction"):
         raise ConfigError("reward.options.mode", mode, "use all or fraction")
 
 
-def _reward(passed: int, total: int, mode: Mode) -> Reward:
+def _reward(passed: int, total: int, mode: Mode, results: Sequence[ProgramResult]) -> Reward:
     value = passed / total if mode == "fraction" else float(passed == total)
-    return Reward(value=value, parts={"passed": float(passed), "total": float(total)})
+    stopped = any(result.end in _STOPPED or result.is_cut for result in results)
+    parts = {"passed": float(passed), "total": float(total), "stopped": float(stopped)}
+    return Reward(value=value, parts=parts)
 
 
 def _are_tests(value: Json) -> bool:
@@ -237,14 +278,23 @@ def _is_case(value: object) -> bool:
 
 
 def _read_limits(limits: Mapping[str, Json] | None) -> ProgramLimits:
-    """Return the sandbox's limits, replaced where the options set others."""
+    """Return the sandbox's limits, replaced where the options set others.
+
+    Where this process serves others, their options can only lower the limits.
+    """
+    allowed = get_sandbox().limits
     known = {field.name for field in fields(ProgramLimits)}
     for name, value in (limits or {}).items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
         if name not in known or not is_number:
             fix = f"must be a number above 0 under one of {', '.join(sorted(known))}"
             raise ConfigError(f"reward.options.limits.{name}", value, fix)
-    return replace(get_sandbox().limits, **cast("dict[str, int]", dict(limits or {})))
+        if is_pinned() and value > getattr(allowed, name):
+            fix = (
+                f"must be at most {getattr(allowed, name):g}, the limit of the process that serves"
+            )
+            raise ConfigError(f"reward.options.limits.{name}", value, fix)
+    return replace(allowed, **cast("dict[str, int]", dict(limits or {})))
 
 
 def _encode(text: str) -> bytes:

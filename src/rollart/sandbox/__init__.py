@@ -4,12 +4,16 @@ Each sandbox runs one program and is then deleted, so nothing leaks from one pro
 `docs/sandbox.md` lists what is blocked, what is not, and how both were tested.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from rollart.errors import ConfigError, SandboxError
 from rollart.ports import Sandbox
 from rollart.sandbox.options import SandboxOptions
+from rollart.types import Program
+
+_TRIAL = Program(argv=("python3", "-c", "print(6 * 7)"))
 
 
 def open_sandbox(options: SandboxOptions) -> Sandbox:
@@ -32,6 +36,30 @@ def open_sandbox(options: SandboxOptions) -> Sandbox:
             from rollart.sandbox.bubblewrap import BubblewrapSandbox  # noqa: PLC0415
 
             return BubblewrapSandbox(_prepared(options))
+
+
+async def try_sandbox(options: SandboxOptions) -> Mapping[str, str]:
+    """Run one program in a sandbox; return which mechanism enforces each limit.
+
+    Raise a ConfigError if the options do not fit this machine, a SandboxError if the program did
+    not run as it should.
+
+    Example:
+        >>> (await try_sandbox(SandboxOptions()))["memory"]
+        'cgroup v1, all processes together'
+
+    """
+    sandbox = open_sandbox(replace(options, warm=0))
+    try:
+        result = await sandbox.run(replace(_TRIAL, limits=options.limits))
+        if (result.end, result.stdout) != ("exited", b"42\n"):
+            said = (result.stderr or result.stdout)[-400:].decode(errors="replace").strip()
+            raise SandboxError(
+                f"the sandbox runs, but a first program ended as {result.end}: {said}"
+            )
+        return sandbox.describe()
+    finally:
+        await sandbox.close()
 
 
 def _prepared(options: SandboxOptions) -> SandboxOptions:

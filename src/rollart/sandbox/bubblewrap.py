@@ -19,12 +19,14 @@ from collections import deque
 from collections.abc import Mapping
 
 from rollart.errors import ConfigError, SandboxError
-from rollart.sandbox.cgroups import ControlGroup, ControlGroups, open_groups
+from rollart.ports import Talk
+from rollart.sandbox.cgroups import ControlGroup, ControlGroups, GroupVersion, open_groups
 from rollart.sandbox.messages import read_frame
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.process import SandboxProcess
 from rollart.sandbox.root import GROUP, HOSTS, PASSWD, RUNNER, RUNNER_INSIDE, find_root
-from rollart.sandbox.seccomp import build_filter
+from rollart.sandbox.runner import NICER
+from rollart.sandbox.seccomp import build_filter, build_single_filter
 from rollart.types import Program, ProgramResult
 
 FIRST_UID = 0x40000000
@@ -44,6 +46,8 @@ START_TIMEOUT_S = 30.0
 """A sandbox starts in milliseconds, with large packages to import in seconds, also when all cores
 are busy: one that needs longer never starts."""
 MOST_ERROR_BYTES = 4096
+CLOSE_PAUSE_S = 0.005
+LEAST_PRIORITY = 19
 
 _leased: set[int] = set()
 
@@ -56,8 +60,14 @@ class SandboxLauncher:
         options: SandboxOptions,
         *,
         as_user: int | None = None,
-        with_groups: bool = True,
+        groups: GroupVersion = "any",
+        has_meter: bool = False,
     ) -> None:
+        """Check that bubblewrap is here and that memory can be bounded, and make groups.
+
+        `groups`: which control groups may be used. `has_meter`: without groups that limit, measure
+        the memory of each sandbox by one that does not.
+        """
         bubblewrap = shutil.which("bwrap")
         if bubblewrap is None:
             raise ConfigError(
@@ -70,22 +80,35 @@ class SandboxLauncher:
         self._is_root = os.geteuid() == 0 and as_user is None
         self._root = find_root(options.root, options.python)
         self._filter = build_filter()
-        self._groups: ControlGroups | None = (
-            open_groups(options.cpu_shares) if with_groups else None
-        )
+        self._groups: ControlGroups | None = open_groups(options.cpu_shares, groups)
+        self._single_filter = b""
+        if self._groups is None and not options.allow_unbounded_memory:
+            self._single_filter = build_single_filter() or b""
+            if not self._single_filter:
+                fix = "memory cannot be bounded here: there are no control groups to write, and no "
+                fix += "filter for this processor; set it to true to accept that"
+                raise ConfigError("sandbox.allow_unbounded_memory", False, fix)
+        self._meters = open_groups(1024) if has_meter and self._groups is None else None
 
     def describe(self) -> Mapping[str, str]:
         """Return which mechanism enforces each limit on this machine."""
-        has_groups = self._groups is not None
-        together = "cgroup v1, all processes together"
         alone = "rlimit, each process by itself"
+        memory, processes, priority = alone, "rlimit, all of this user", "nice 19"
+        if self._groups is not None:
+            alone = memory = processes = f"cgroup {self._groups.version}, all processes together"
+            if self._groups.has_cpu:
+                priority = f"cgroup {self._groups.version} shares"
+        elif self._single_filter:
+            alone = "rlimit of the one process"
+            memory = "rlimit of the one process; its files and page tables by a watch"
+            processes = "one; threads by an rlimit"
         return {
             "user": "its own, unknown to the host" if self._is_root else "the caller's, mapped",
             "seccomp": "deny list" if self._filter is not None else "none for this processor",
-            "memory": together if has_groups else alone,
-            "cpu": together if has_groups else alone,
-            "processes": together if has_groups else "rlimit, all of this user",
-            "priority": "cgroup v1 shares" if has_groups else "nice 19",
+            "memory": memory,
+            "cpu": alone,
+            "processes": processes,
+            "priority": priority,
             "root": self._options.root or "this machine's /usr and Python",
         }
 
@@ -113,8 +136,8 @@ class SandboxLauncher:
 
     def close(self) -> None:
         """Remove the control groups; all sandboxes have ended."""
-        if self._groups is not None:
-            self._groups.close()
+        for groups in filter(None, (self._groups, self._meters)):
+            groups.close()
 
     def _lease(self) -> int:
         uid = FIRST_UID + os.getpid() * UIDS_PER_OWNER
@@ -129,18 +152,27 @@ class SandboxLauncher:
     async def _start(self, files_bytes: int, preload: tuple[str, ...]) -> SandboxProcess:
         uid = self._lease() if self._is_root else None
         group: ControlGroup | None = None
+        meter: ControlGroup | None = None
         sandbox: SandboxProcess | None = None
         try:
             group = self._groups.make() if self._groups is not None else None
-            process, info = await self._spawn(files_bytes, preload, group)
-            pidfd = await self._await_ready(process, info)
-            sandbox = SandboxProcess(process, pidfd=pidfd, group=group, uid=uid)
+            meter = self._meters.make() if self._meters is not None else None
+            process, info = await self._spawn(files_bytes, preload, group or meter)
+            pid = await self._await_ready(process, info)
+            sandbox = SandboxProcess(
+                process,
+                pid=pid,
+                group=group,
+                uid=uid,
+                single_filter=self._single_filter,
+                meter=meter,
+            )
             return sandbox
         finally:
             if sandbox is None:
                 self._release(uid)
-                if group is not None:
-                    await group.remove()
+                for each in filter(None, (group, meter)):
+                    await each.remove()
 
     async def _spawn(
         self, files_bytes: int, preload: tuple[str, ...], group: ControlGroup | None
@@ -150,12 +182,15 @@ class SandboxLauncher:
         given = [info_write]
         try:
             command = self._command(given, files_bytes=files_bytes)
+            if self._single_filter:
+                preload = (*preload, "ctypes")
             command += [self._root.python, "-s", "-S", RUNNER_INSIDE, *preload]
             if self._as_user is not None:
                 user = str(self._as_user)
                 command = ["setpriv", "--reuid", user, "--regid", user, "--clear-groups", *command]
-            if group is None:
-                command = ["nice", "-n", "19", *command]
+            if self._groups is None or not self._groups.has_cpu:
+                nice = LEAST_PRIORITY - (NICER if self._single_filter else 0)
+                command = ["nice", "-n", str(nice), *command]
             entrances = group.entrances if group is not None else ()
             command = ["/bin/sh", "-c", ENTER, "sh", *entrances, "--", *command]
             process = await asyncio.create_subprocess_exec(
@@ -176,11 +211,11 @@ class SandboxLauncher:
         return process, info_read
 
     async def _await_ready(self, process: asyncio.subprocess.Process, info: int) -> int:
-        """Wait for the runner and return a pidfd of process 1; on failure kill bubblewrap."""
+        """Wait for the runner and return the id of process 1; on failure kill bubblewrap."""
         try:
             async with asyncio.timeout(START_TIMEOUT_S):
                 await _wait_ready(process)
-            return _open_first(os.read(info, MOST_ERROR_BYTES))
+            return int(json.loads(os.read(info, MOST_ERROR_BYTES))["child-pid"])
         except BaseException as error:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -236,11 +271,6 @@ def _pipe_of(content: bytes) -> int:
     return read
 
 
-def _open_first(info: bytes) -> int:
-    """Return a pidfd of a sandbox's process 1, named in the JSON that bubblewrap wrote."""
-    return os.pidfd_open(json.loads(info)["child-pid"])
-
-
 class BubblewrapSandbox:
     """Runs each program in a bubblewrap sandbox of its own."""
 
@@ -264,15 +294,19 @@ class BubblewrapSandbox:
         if self._warm:
             await asyncio.wait(self._warm)
 
-    async def run(self, program: Program) -> ProgramResult:
+    async def run(
+        self, program: Program, *, talk: Talk | None = None, is_trusted: bool = False
+    ) -> ProgramResult:
         """Run a program until it ends or reaches a limit; cancelling the await kills it."""
+        if is_trusted:
+            return await self._run(program, talk, is_trusted=True)
         self._waiting += 1
         try:
             await self._slots.acquire()
         finally:
             self._waiting -= 1
         try:
-            return await self._run(program)
+            return await self._run(program, talk)
         finally:
             self._slots.release()
             if self._waiting == 0:
@@ -287,22 +321,27 @@ class BubblewrapSandbox:
             with contextlib.suppress(asyncio.CancelledError, SandboxError):
                 await self._launcher.discard(await self._warm.popleft())
         for sandbox in self._running:
-            sandbox.kill()
+            sandbox.discard()
         # Holding every slot means that no run is left; only then can the groups be removed.
         for _ in range(self._options.concurrency):
             await self._slots.acquire()
+        # Trusted programs hold no slot.
+        while self._running:
+            await asyncio.sleep(CLOSE_PAUSE_S)
         self._launcher.close()
         for _ in range(self._options.concurrency):
             self._slots.release()
 
-    async def _run(self, program: Program) -> ProgramResult:
+    async def _run(
+        self, program: Program, talk: Talk | None, *, is_trusted: bool = False
+    ) -> ProgramResult:
         self._refuse_closed()
         called_at = asyncio.get_running_loop().time()
         sandbox = await self._take(program.limits.files_bytes)
         self._running.add(sandbox)
         try:
             self._refuse_closed()
-            return await sandbox.run(program, called_at=called_at)
+            return await sandbox.run(program, called_at=called_at, talk=talk, is_trusted=is_trusted)
         finally:
             try:
                 await self._launcher.discard(sandbox)

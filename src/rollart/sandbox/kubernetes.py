@@ -25,6 +25,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from rollart.errors import ConfigError, SandboxError
+from rollart.ports import Talk
 from rollart.sandbox.messages import Setting, decode_words, encode
 from rollart.sandbox.options import KubernetesOptions, SandboxOptions
 from rollart.sandbox.process import KILLED, classify
@@ -227,8 +228,17 @@ class KubernetesSandbox:
             "root": self._options.image,
         }
 
-    async def run(self, program: Program) -> ProgramResult:
-        """Run a program until it ends or reaches a limit; cancelling the await deletes its pod."""
+    async def run(
+        self, program: Program, *, talk: Talk | None = None, is_trusted: bool = False
+    ) -> ProgramResult:
+        """Run a program until it ends or reaches a limit; cancelling the await deletes its pod.
+
+        Nothing can be said to a pod while it runs.
+        """
+        del is_trusted
+        if talk is not None:
+            fix = "cannot talk to a program while it runs: use bubblewrap, or tests that are calls"
+            raise ConfigError("sandbox.kind", "kubernetes", fix)
         async with self._slots:
             task = asyncio.current_task()
             assert task is not None

@@ -15,7 +15,12 @@ MOST_PAYLOAD = 2**20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What the runner does for a program beside running it."""
+    """What the runner does for a program beside running it.
+
+    Example:
+        >>> Setting(rlimits={"RLIMIT_NOFILE": 1024}, uid=65534)
+
+    """
 
     rlimits: dict[str, int]
     """Limits of each process, by the name in `resource`."""
@@ -23,6 +28,12 @@ class Setting:
     """The user the program becomes; None: it stays who the runner is."""
     wall_s: float | None = None
     """Seconds after which the runner itself kills it; None: the outside does."""
+    single_filter: bytes = b""
+    """A second system call filter, which keeps the program one process; empty: none."""
+    memory_bytes: int | None = None
+    """What that process and its files may hold; the runner checks it. None: a group limits it."""
+    has_talk: bool = False
+    """Whether the program reads what the host sends while it runs, instead of `stdin`."""
 
 
 class ByteSource(Protocol):
@@ -40,16 +51,18 @@ def encode(program: Program, setting: Setting) -> bytes:
         str(program.limits.output_bytes),
         "" if setting.uid is None else str(setting.uid),
         "" if setting.wall_s is None else str(setting.wall_s),
-        str(len(program.stdin)),
+        "" if setting.has_talk else str(len(program.stdin)),
         " ".join(f"{name}={value}" for name, value in setting.rlimits.items()),
         str(len(program.files)),
+        "" if setting.memory_bytes is None else str(setting.memory_bytes),
+        str(len(setting.single_filter)),
     ]
     for path, data in program.files.items():
         fields += [path, str(len(data))]
     header = "\0".join((*fields, *program.argv)).encode("utf-8", "surrogatepass")
-    return b"".join(
-        (struct.pack(">I", len(header)), header, program.stdin, *program.files.values())
-    )
+    stdin = b"" if setting.has_talk else program.stdin
+    rest = (setting.single_filter, stdin, *program.files.values())
+    return b"".join((struct.pack(">I", len(header)), header, *rest))
 
 
 def check(program: Program) -> None:

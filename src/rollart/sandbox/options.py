@@ -57,6 +57,9 @@ class SandboxOptions:
     """bubblewrap, plain (no isolation, needs allow_plain) or kubernetes."""
     allow_plain: bool = False
     """Whether programs may run without isolation: only for code you would run yourself."""
+    allow_unbounded_memory: bool = False
+    """Without control groups (bubblewrap): whether programs may start processes, each of which may
+    hold `limits.memory_bytes`; else a program is one process."""
     concurrency: Annotated[int, AtLeast(1)] = 4
     """Programs that run at once; others wait."""
     warm: Annotated[int, AtLeast(0)] = 2

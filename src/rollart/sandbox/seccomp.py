@@ -6,6 +6,9 @@ ENOSYS: a filter cannot read its flags, and the C library then falls back to `cl
 it can read. `socket` is denied because a network namespace does not block vsock and no program
 needs one to compute; `socketpair` stays allowed. A call that uses another architecture's numbers
 kills the process, because the list would not match it.
+
+Without control groups a second filter is added (`build_single_filter`): the program stays one
+process, whose memory an rlimit can bound, and cannot make memory that belongs to no process.
 """
 
 import errno
@@ -85,9 +88,37 @@ DENIED: dict[str, tuple[int | None, int | None]] = {
 """Each call's number on x86_64 and on aarch64; None where it does not exist."""
 CLONE = (56, 220)
 CLONE3 = 435
+CLONE_THREAD = 0x10000
+FCNTL = (72, 25)
+FCNTL_COMMANDS = (6, 7, 37, 38, 1031)
+"""Locks of parts of files, and the size of a pipe: kernel memory without a limit."""
+FORKS: dict[str, tuple[int | None, int | None]] = {"fork": (57, None), "vfork": (58, None)}
+UNBOUNDED: dict[str, tuple[int | None, int | None]] = {
+    "fsetxattr": (190, 7),
+    "inotify_add_watch": (254, 27),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "io_setup": (206, 0),
+    "landlock_add_rule": (445, 445),
+    "landlock_create_ruleset": (444, 444),
+    "lsetxattr": (189, 6),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "mq_open": (240, 180),
+    "msgget": (68, 186),
+    "semget": (64, 190),
+    "sendmmsg": (307, 269),
+    "sendmsg": (46, 211),
+    "setsockopt": (54, 208),
+    "setxattr": (188, 5),
+    "shmat": (30, 196),
+    "shmget": (29, 194),
+    "vmsplice": (278, 75),
+}
+"""Calls that hold memory which no limit of a process counts."""
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
-_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT = 0, 4, 16
+_NUMBER_AT, _ARCHITECTURE_AT, _FIRST_ARGUMENT_AT, _SECOND_ARGUMENT_AT = 0, 4, 16, 24
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 
 
@@ -118,6 +149,37 @@ def build_filter(machine: str | None = None) -> bytes | None:
         _step(_RETURN, _FAIL | errno.EPERM),
         _step(_RETURN, _ALLOW),
     ]
+    return b"".join(program)
+
+
+def build_single_filter(machine: str | None = None) -> bytes | None:
+    """Return the filter that keeps a program one process; None if unsupported.
+
+    It is added to the first filter, which has checked the architecture. A fork fails as it does at
+    the limit of processes; threads stay possible.
+    """
+    machine = machine or platform.machine()
+    if machine not in ARCHITECTURES:
+        return None
+    column = list(ARCHITECTURES).index(machine)
+    program = [_step(_LOAD, _NUMBER_AT)]
+    for calls, code in ((UNBOUNDED, errno.EPERM), (FORKS, errno.EAGAIN)):
+        for numbers in calls.values():
+            number = numbers[column]
+            if number is not None:
+                program += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _FAIL | code)]
+    program += [
+        _step(_EQUAL, CLONE[column], 0, 4),
+        _step(_LOAD, _FIRST_ARGUMENT_AT),
+        _step(_ANY_BIT, CLONE_THREAD, 1, 0),
+        _step(_RETURN, _FAIL | errno.EAGAIN),
+        _step(_RETURN, _ALLOW),
+        _step(_EQUAL, FCNTL[column], 0, 1 + 2 * len(FCNTL_COMMANDS)),
+        _step(_LOAD, _SECOND_ARGUMENT_AT),
+    ]
+    for command in FCNTL_COMMANDS:
+        program += [_step(_EQUAL, command, 0, 1), _step(_RETURN, _FAIL | errno.EPERM)]
+    program.append(_step(_RETURN, _ALLOW))
     return b"".join(program)
 
 

@@ -17,9 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollart.errors import ConfigError
+from rollart.ports import Talk
 from rollart.sandbox.messages import check
 from rollart.sandbox.options import SandboxOptions
-from rollart.sandbox.process import classify
+from rollart.sandbox.process import PipeConversation, classify
 from rollart.types import Program, ProgramEnd, ProgramLimits, ProgramResult
 
 LIMIT = (
@@ -50,6 +51,11 @@ class OutputBuffer:
     def is_cut(self) -> bool:
         """Whether some bytes were dropped."""
         return self.total > len(self.data)
+
+    def take(self, data: bytes) -> None:
+        """Keep the beginning and drop the rest."""
+        self.data += data[: self.limit - len(self.data)]
+        self.total += len(data)
 
 
 class ExitWatcher(asyncio.subprocess.SubprocessStreamProtocol):
@@ -88,14 +94,16 @@ class PlainSandbox:
             "root": "all of this machine",
         }
 
-    async def run(self, program: Program) -> ProgramResult:
+    async def run(
+        self, program: Program, *, talk: Talk | None = None, is_trusted: bool = False
+    ) -> ProgramResult:
         """Run a program until it ends or reaches a limit; cancelling the await kills it."""
         check(program)
-        async with self._slots:
+        async with contextlib.nullcontext() if is_trusted else self._slots:
             called_at = asyncio.get_running_loop().time()
             with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
                 _write_files(Path(folder), program)
-                return await self._run_in(folder, program, called_at)
+                return await self._run_in(folder, program, called_at, talk)
 
     async def close(self) -> None:
         """Kill all running programs."""
@@ -103,7 +111,9 @@ class PlainSandbox:
             _kill(process)
             await process.wait()
 
-    async def _run_in(self, folder: str, program: Program, called_at: float) -> ProgramResult:
+    async def _run_in(
+        self, folder: str, program: Program, called_at: float, talk: Talk | None
+    ) -> ProgramResult:
         loop = asyncio.get_running_loop()
         transport, watcher = await loop.subprocess_exec(
             ExitWatcher,
@@ -121,7 +131,9 @@ class PlainSandbox:
         started_at = loop.time()
         reached: ProgramEnd | None = None
         out, err = (OutputBuffer(limit=program.limits.output_bytes) for _ in range(2))
-        reading = asyncio.create_task(_communicate(process, program.stdin, out, err))
+        talking = _Talking(process, talk, limit=program.limits.output_bytes) if talk else None
+        heard = out if talking is None else talking
+        reading = asyncio.create_task(_communicate(process, program.stdin, heard, err))
         try:
             try:
                 async with asyncio.timeout(program.limits.wall_s):
@@ -135,11 +147,13 @@ class PlainSandbox:
         finally:
             _kill(process)
             reading.cancel()
+            if talking is not None:
+                await talking.close()
             await watcher.has_exited.wait()
             await asyncio.wait({reading})
             transport.close()
             self._running.discard(process)
-        code = process.returncode or 0
+        code = 0 if talking is not None and talking.is_over else process.returncode or 0
         end, exit_code = classify({"signal" if code < 0 else "code": str(abs(code))}, reached)
         return ProgramResult(
             end=end,
@@ -150,6 +164,37 @@ class PlainSandbox:
             wall_s=ended_at - started_at,
             start_s=started_at - called_at,
         )
+
+
+class _Talking:
+    """Talks to a program in a task of its own, and kills the program when everything is said."""
+
+    def __init__(self, process: asyncio.subprocess.Process, talk: Talk, *, limit: int) -> None:
+        assert process.stdin is not None
+        self.is_over = False
+        self._process = process
+        self._said = PipeConversation(process.stdin, limit=limit)
+        self._task = asyncio.create_task(self._run(talk))
+
+    def take(self, data: bytes) -> None:
+        """Hear some output."""
+        if not self._said.feed(data):
+            _kill(self._process)
+
+    async def close(self) -> None:
+        """Stop talking; raise what `talk` raised."""
+        self._said.end()
+        self._task.cancel()
+        await asyncio.wait({self._task})
+        if not self._task.cancelled() and (error := self._task.exception()) is not None:
+            raise error
+
+    async def _run(self, talk: Talk) -> None:
+        try:
+            await talk(self._said)
+            self.is_over = True
+        finally:
+            _kill(self._process)
 
 
 def _limited(limits: ProgramLimits) -> list[str]:
@@ -170,13 +215,17 @@ def _write_files(folder: Path, program: Program) -> None:
 
 
 async def _communicate(
-    process: asyncio.subprocess.Process, stdin: bytes, out: OutputBuffer, err: OutputBuffer
+    process: asyncio.subprocess.Process,
+    stdin: bytes,
+    out: "OutputBuffer | _Talking",
+    err: OutputBuffer,
 ) -> None:
     """Write a program's input and read both outputs until they close."""
     assert process.stdout is not None
     assert process.stderr is not None
     async with asyncio.TaskGroup() as tasks:
-        tasks.create_task(_feed(process, stdin))
+        if isinstance(out, OutputBuffer):
+            tasks.create_task(_feed(process, stdin))
         tasks.create_task(_read(process.stdout, out))
         tasks.create_task(_read(process.stderr, err))
 
@@ -189,11 +238,10 @@ async def _feed(process: asyncio.subprocess.Process, data: bytes) -> None:
     process.stdin.close()
 
 
-async def _read(stream: asyncio.StreamReader, kept: OutputBuffer) -> None:
-    """Read an output until it closes; keep the beginning and drop the rest."""
+async def _read(stream: asyncio.StreamReader, kept: "OutputBuffer | _Talking") -> None:
+    """Read an output until it closes."""
     while data := await stream.read(CHUNK):
-        kept.data += data[: kept.limit - len(kept.data)]
-        kept.total += len(data)
+        kept.take(data)
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:

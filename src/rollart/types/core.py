@@ -167,8 +167,9 @@ class Program:
     limits: ProgramLimits = field(default_factory=ProgramLimits)
 
 
-ProgramEnd = Literal["exited", "killed", "wall", "cpu", "memory", "files"]
-"""How a program ended: by itself, by a signal, or by the limit it reached."""
+ProgramEnd = Literal["exited", "killed", "wall", "cpu", "memory", "files", "lost"]
+"""How a program ended: by itself, by a signal, by the limit it reached, or together with its
+sandbox, which then reported no end or one that makes no sense."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,3 +191,6 @@ class ProgramResult:
     waited_s: float | None = None
     """Of one that met its wall limit: the longest a thread of it was ready to run and had no
     processor, which sleeping is not; None where nobody counts that."""
+    memory_bytes: int | None = None
+    """The most memory that all its processes and the sandbox's own held at once; None where nobody
+    counts it."""
