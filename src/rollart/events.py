@@ -302,7 +302,9 @@ class Launch:
     """Index into the task stream; members of a group share it."""
     slot: SlotId
     seed: int
-    """Seeds this attempt's sampling."""
+    """Seeds this attempt's sampling: the same for every attempt at a member."""
+    doubles: int | None = None
+    """The member whose late attempt this one doubles, with the same seed; None for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -145,7 +145,7 @@ def _ages(
                 )
             if scheduler.rules.mode.bound == "always":
                 bound = scheduler.bound
-                limit = bound.alpha + (1 if bound.counting == "serving" else 0)
+                limit = bound.oldest + (1 if bound.counting == "serving" else 0)
                 promised.append(limit)
                 if command.staleness > limit:
                     raise ReplayError(
