@@ -11,7 +11,7 @@ its durations and failures are drawn anew.
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, inf
 from random import Random
 from typing import Annotated, NamedTuple, Protocol, overload
 
@@ -143,6 +143,8 @@ class Script:
     fails: bool = False
     """Its environment fails when its reset ends."""
     reward: float = 0.0
+    limit_s: float = inf
+    """Time limit of the episode: the turn in which it passes is the last."""
 
 
 class Workload(Protocol):
