@@ -11,8 +11,8 @@ Every rule schedules the same draws.
 - `gradient_first_finished`: the same where the first to finish are trained
   (`redundancy.choice = "finished"`), which is the paper's rule and known to be biased
 - `is_exact`: by rule, whether the estimate is within two standard errors of +0.025
-- `length_ratio`, `longest_tenth`: mean length trained over mean length played, and the trained share
-  of the longest tenth played over a tenth, by rule
+- `length_ratio`, `longest_tenth`: mean length trained over mean length played, and the trained
+  share of the longest tenth played over a tenth, by rule
 - `trained_per_s`, `oldest`: trained trajectories a simulated second; the greatest age, by rule
 - `default_length_ratio`, `default_over_pace`: the default rule's ratio, and its speed over `pace`'s
 - `live`: the default rule and `pace` in real runs (`bias_parts/live.py`)

@@ -164,9 +164,9 @@ class EnvWorker:
         except asyncio.CancelledError:
             return TrajectoryCancelled(id=id_, cost=manager.cost)
         self._ends.put(trajectory)
-        return TrajectoryFinished(info=self._info(trajectory, manager.served))
+        return TrajectoryFinished(info=self._info(trajectory, manager))
 
-    def _info(self, trajectory: Trajectory, served: Mapping[EngineId, int]) -> TrajectoryInfo:
+    def _info(self, trajectory: Trajectory, manager: EnvManager) -> TrajectoryInfo:
         scoring = self._setups[trajectory.task.env].scoring
         is_scored = scoring == "env" and not self._score_elsewhere
         return TrajectoryInfo(
@@ -178,5 +178,6 @@ class EnvWorker:
             cost=trajectory.cost,
             stop=trajectory.stop,
             is_compared=scoring == "group",
-            served=dict(served),
+            served=dict(manager.served),
+            unread=manager.unread,
         )

@@ -213,6 +213,8 @@ class SimAttempt:
         is_last = turns.count + 1 == len(script)
         is_late = self._shared.loop.now - self._started_s >= self.script.limit_s
         stop = turns.take(terminated=is_last, truncated=is_late)
+        if stop == "truncated":
+            stop = "time_limit"
         if stop is None:
             self._turn = script[turns.count]
             stop = turns.show(self._turn.reads)
