@@ -91,18 +91,22 @@ class TrajectoryFailed:
     id: TrajectoryId
     failure: Failure
     cost: int
+    turns: int = 0
+    """How many times the policy had acted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCancelled:
     """A `Cancel` took effect before the attempt ended by itself.
 
-    Example: TrajectoryCancelled(id=17, cost=12)
+    Example: TrajectoryCancelled(id=17, cost=12, turns=3)
 
     """
 
     id: TrajectoryId
     cost: int
+    turns: int = 0
+    """How many times the policy had acted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,8 @@ class EnvManager:
         self._setup = setup
         self._slot = slot
         self._access = access
-        self._acts = 0
+        self.turns = 0
+        """How many times the policy has acted."""
         self._born: Version | None = None
         self._on_birth: Callable[[Version], None] | None = None
         self._is_asking = False
@@ -230,7 +231,7 @@ class EnvManager:
 
     async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
-        if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
+        if self.turns > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
             await asyncio.Event().wait()
         try:
@@ -263,7 +264,7 @@ class EnvManager:
 
     def note_action(self, version: Version, *, cost: int) -> None:
         """Count an action of the policy; `complete` does this by itself."""
-        self._acts += 1
+        self.turns += 1
         self.cost += cost
         if self._born is None:
             self._born = version

@@ -160,9 +160,10 @@ class EnvWorker:
                 lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
             )
         except AttemptError as error:
-            return TrajectoryFailed(id=id_, failure=error.failure, cost=manager.cost)
+            cost, turns = manager.cost, manager.turns
+            return TrajectoryFailed(id=id_, failure=error.failure, cost=cost, turns=turns)
         except asyncio.CancelledError:
-            return TrajectoryCancelled(id=id_, cost=manager.cost)
+            return TrajectoryCancelled(id=id_, cost=manager.cost, turns=manager.turns)
         self._ends.put(trajectory)
         return TrajectoryFinished(info=self._info(trajectory, manager))
 

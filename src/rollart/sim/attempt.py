@@ -161,7 +161,7 @@ class SimAttempt:
         if self._job is not None:
             tokens += int(self._shared.generation.abort(self._job))
         self._shared.generation.forget(self.id)
-        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens))
+        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens, turns=self.turns.count))
 
     def _opened(self) -> None:
         self._timer = None
