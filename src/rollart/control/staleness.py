@@ -1,10 +1,12 @@
 """Staleness: how many groups may be outstanding, and which trajectories may still train.
 
 A trajectory is born of the weights that chose its first action; a group is as old as its oldest
-member. `alpha` bounds, in optimizer steps, the gap between those weights and the ones the group
-will update. The bound is held twice. At the door, no more groups start than the trainer can
-consume within `alpha` steps. At the exit, every group is checked again, because long ones finish
-out of order. `docs/staleness.md` has the proof.
+member. The bound on the gap between those weights and the ones the group will update, in optimizer
+steps, is held twice. At the door, no more groups start than the trainer can consume within `alpha`
+steps. At the exit, every group is checked again, because long ones finish out of order: nothing
+older than `oldest` is trained. By default that is more than `alpha`, because dropping what is late
+would train fewer long episodes than were played. `docs/staleness.md` has the proof, `docs/bias.md`
+the reason.
 """
 
 from collections.abc import Iterator
@@ -19,10 +21,11 @@ from rollart.types import GroupId, Version
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staleness:
-    """Admits work so that nothing trained is more than `alpha` versions old."""
+    """Admits work so that nothing trained is more than `oldest` versions old."""
 
     alpha: Annotated[int, AtLeast(0)] = 1
-    """Most optimizer steps a trajectory may lag the weights it updates; 0 is on-policy."""
+    """Most optimizer steps a trajectory may lag the weights it updates, unless it is still running
+    then (at_bound); 0 is on-policy."""
     adaptive: bool = False
     """Open groups by a smaller window, down to 1, while waste shows that alpha is too large."""
     counting: Literal["optimizer", "serving"] = "optimizer"
