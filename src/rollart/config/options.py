@@ -220,9 +220,9 @@ class TaskOptions:
     ] = ""
     """"module:function" or "path/to/file.py:function" that turns a completion's text into an
     action; empty strips it."""
-    unread: Literal["tell", "end"] = "tell"
-    """When the parser raises on what the model wrote: tell the model in the next observation, or
-    end the episode. The environment does not see the turn."""
+    unread: Literal["observe", "end"] = "observe"
+    """When the parser raises on what the model wrote: the next observation says so, or the episode
+    ends. The environment does not see the turn."""
     unread_reward: Annotated[float, Finite()] = 0.0
     """What such a turn earns, where the environment gives the rewards."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])

@@ -13,7 +13,7 @@ attempts that finished. An overdue attempt is doubled in another slot: its hedge
 and so plays the same draws, which is why it does not matter which of the two finishes first. The
 other one is cancelled, and the slot of the slower one rests like one that failed.
 
-A member that is tried again after a failure plays the same draws too. If it drew anew, attempts
+A member that is tried again after a failure plays the same draws too. With new draws, attempts
 that fail more often because of what the policy does in them would be trained less often.
 """
 

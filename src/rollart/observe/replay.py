@@ -58,7 +58,7 @@ def replay(directory: Path) -> dict[str, Json]:
     for part in read_log(directory / LOG):
         scheduler = _scheduler(part)
         ledger.resume(part)
-        selection.rename(_task_names(part))
+        selection.name_tasks(_task_names(part))
         for number, record in enumerate(part.records):
             events += 1
             is_checked = number % _CHECK_EVERY == 0

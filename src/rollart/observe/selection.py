@@ -136,7 +136,7 @@ class Selection:
         self.unread: Counter[str] = Counter()
         """Turns that the parser could not read, by task, since the last row."""
 
-    def rename(self, task_name: TaskNamed | None) -> None:
+    def name_tasks(self, task_name: TaskNamed | None) -> None:
         """Name tasks by another stream from now on."""
         self._task_name = task_name
 

@@ -57,7 +57,7 @@ class Unread:
     Example: `Unread(then="end", reward=-1.0)`
     """
 
-    then: Literal["tell", "end"] = "tell"
+    then: Literal["observe", "end"] = "observe"
     """The next observation says so, or the episode ends."""
     reward: float = 0.0
     """What the turn earns."""

@@ -5,7 +5,7 @@ samples in each turn, whether its environment fails, how long its reward takes. 
 the seed, the task, the member and the try, so two schedules are compared on the same attempts. What
 the members of a group share (the task: its difficulty, its image) is drawn once per task. A second
 try and a hedge sample the same tokens as the attempt that they repeat, in another environment: only
-its durations and failures are drawn anew.
+its durations and failures are drawn again.
 """
 
 from array import array
