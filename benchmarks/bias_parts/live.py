@@ -1,8 +1,8 @@
 """One live run: real controller, engine and trainer, with environments that take a while.
 
-An episode has a lognormal number of turns (sigma = 1, half of the variance by task), each of which
-takes the same time. What every episode would have played is noted when it starts, whether or not it
-is trained, so the mean that a rule trains is compared with the mean of the very same draws.
+An episode has six turns and takes a lognormal time (sigma = 1, half of the variance by task), which
+is also its reward. How long every episode will take is noted when it starts, whether or not it is
+trained, so the mean that a rule trains is compared with the mean of the very same draws.
 """
 
 import asyncio
@@ -17,38 +17,39 @@ from rollart.events import Train, TrajectoryFinished
 from rollart.seeds import derive_seed
 from rollart.types import Json
 
-MEAN_TURNS = 8.0
-TURN_S = 0.06
+MEAN_S = 0.5
+TURNS = 6
 _SPREAD = sqrt(0.5)
-_PLAYED: list[int] = []
-"""Turns of every episode that was started in this process."""
+_PLAYED: list[float] = []
+"""Seconds of every episode that was started in this process."""
 
 
 class LongErrand:
-    """An episode of a lognormal number of turns that pays at random."""
+    """An episode that takes a lognormal time and pays as much."""
 
     system_prompt = "Go on"
 
     def __init__(self) -> None:
         self._random = Random()
         self._left = 0
+        self._seconds = 0.0
 
     async def reset(self, seed: int, task: Mapping[str, Json]) -> tuple[str, dict[str, Json]]:
         """Draw how long the episode is, and note it."""
         del task
         shared = Random(derive_seed(seed, 1)).gauss(0.0, _SPREAD)
-        length = MEAN_TURNS * exp(shared + self._random.gauss(0.0, _SPREAD) - 0.5)
-        self._left = max(1, round(length))
-        _PLAYED.append(self._left)
+        self._seconds = MEAN_S * exp(shared + self._random.gauss(0.0, _SPREAD) - 0.5)
+        self._left = TURNS
+        _PLAYED.append(self._seconds)
         return "go", {}
 
     async def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
         """Do something that takes a while."""
         del action
-        await asyncio.sleep(TURN_S)
+        await asyncio.sleep(self._seconds / TURNS)
         self._left -= 1
-        reward = float(self._random.random() < 0.5) if self._left == 0 else 0.0
-        return "go", reward, self._left == 0, False, {"success": bool(reward)}
+        is_last = self._left == 0
+        return "go", self._seconds if is_last else 0.0, is_last, False, {"success": True}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +76,19 @@ def measure(*, steps: int, at_bound: str | None = None) -> LiveFigures:
         "batching.groups_per_step=8",
         "batching.group_size=4",
         "sampling.max_tokens=1",
-        "tasks.lake.max_turns=100000",
-        "tasks.lake.max_tokens=100000",
+        f"tasks.lake.max_turns={TURNS}",
         *([] if at_bound is None else [f"staleness.at_bound={at_bound}"]),
     )
     errands = replace(config.tasks["lake"], env="benchmarks.bias_parts.live:LongErrand", options={})
     _PLAYED.clear()
     timed = run_live(replace(config, tasks={"lake": errands}))
-    turns = {
-        record.event.info.id: record.event.info.turns
+    seconds = {
+        record.event.info.id: record.event.info.reward or 0.0
         for record in timed.records
         if isinstance(record.event, TrajectoryFinished)
     }
     trains = [c for record in timed.records for c in record.commands if isinstance(c, Train)]
-    trained = [turns[id_] for train in trains for group in train.groups for id_ in group]
+    trained = [seconds[id_] for train in trains for group in train.groups for id_ in group]
     return LiveFigures(
         length_ratio=fmean(trained) / fmean(_PLAYED),
         trained_per_s=timed.trained_per_s_of_all,

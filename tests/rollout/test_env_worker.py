@@ -169,7 +169,9 @@ def test_a_crash_is_a_failure_with_the_tokens_it_cost():
     harness = outcome(lambda _slot: Crashing())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(id=ID, failure=Failure(kind="env_error", message=CRASHED), cost=3),
+        TrajectoryFailed(
+            id=ID, failure=Failure(kind="env_error", message=CRASHED), cost=3, turns=1
+        ),
     ]
     assert harness.records == []
 
@@ -218,7 +220,7 @@ def test_a_parser_that_returns_no_text_is_a_failure_of_its_own_kind():
     failure = Failure(kind="parser", message=message)
     assert harness.events == [
         TrajectoryBorn(id=ID, version=0),
-        TrajectoryFailed(id=ID, failure=failure, cost=3),
+        TrajectoryFailed(id=ID, failure=failure, cost=3, turns=1),
     ]
 
 
@@ -260,7 +262,9 @@ def test_an_episode_whose_environment_hangs_is_given_up():
     message = "countdown: the episode took more than 1 s twice over"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3),
+        TrajectoryFailed(
+            id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3, turns=1
+        ),
     ]
 
 
@@ -302,7 +306,7 @@ def test_a_cancel_stops_an_attempt_whatever_its_environment_does():
     harness = outcome(lambda _slot: Waiting(), cancel_when=lambda _harness: started.is_set())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryCancelled(id=ID, cost=3),
+        TrajectoryCancelled(id=ID, cost=3, turns=1),
     ]
 
 
