@@ -122,7 +122,9 @@ class ScaleTrial:
                 mode=mode_named("rollart"),
                 batching=Batching(groups_per_step=self.groups, group_size=GROUP_SIZE),
                 staleness=Staleness(alpha=ALPHA, at_bound="drop"),
-                redundancy=Redundancy(extra_groups=round(self.groups * EXTRA_SHARE)),
+                redundancy=Redundancy(
+                    extra_groups=round(self.groups * EXTRA_SHARE), choice="finished"
+                ),
             ),
             workload=self.workload(seed),
             make_engines=cluster.make_engines,

@@ -234,10 +234,6 @@ def test_a_mistake_is_told_before_anything_starts(rollart, home, argv, message):
             "terminated: bool, truncated: bool, info: dict); "
             "it returned a tuple of 3: tuple ('bye', 1.0, True)",
         ),
-        (
-            "tasks.game.parser=my_games:refuse",
-            "parser: game: the parser raised ValueError: no action in it on ",
-        ),
         ("tasks.game.parser=my_games:count", "parser: game: the parser must return a str; on "),
     ],
 )
@@ -253,6 +249,15 @@ def test_rubbish_from_the_users_code_ends_the_run_with_the_reason(
     assert (proof["lost"], proof["trained_twice"], proof["open"]) == (0, 0, 0)
     assert checkpoints(home / "bad" / "checkpoints")
     shutil.rmtree(home / "bad")
+
+
+def test_a_text_that_the_parser_cannot_read_does_not_end_the_run(rollart, home, built):
+    model = f"model.path={checkpoints(built / 'checkpoints')[-1]}"
+    change = "tasks.game.parser=my_games:refuse"
+    code, said = rollart("train", "small.toml", "run.directory=unread", model, change)
+    assert code == 0
+    assert "game: the parser raised ValueError: no action in it on " in said
+    shutil.rmtree(home / "unread")
 
 
 def test_a_good_run_says_nothing_but_its_progress(built, home):

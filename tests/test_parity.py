@@ -75,7 +75,7 @@ def test_several_engines_are_synced_the_same(mode, order):
     assert_same(Case(rules=rules, engines=("a", "a", "b"), routing=routing, slots=12))
 
 
-@pytest.mark.parametrize("at_bound", ["drop", "wait", "pace"])
+@pytest.mark.parametrize("at_bound", ["finish", "drop", "wait", "pace"])
 @pytest.mark.parametrize("counting", ["optimizer", "serving"])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_staleness_bound_is_held_the_same(at_bound, counting, seed):
@@ -136,7 +136,7 @@ def draw_case(mode: str, seed: int) -> Case:
         ),
         staleness=Staleness(
             alpha=alpha,
-            at_bound=pick(["drop", "wait", "pace"]),
+            at_bound=pick(["finish", "drop", "wait", "pace"]),
             counting=pick(["optimizer", "serving"]),
             patience_s=random.uniform(0, 5),
             window=pick(["served", "ahead"]) if alpha else "served",
@@ -145,6 +145,7 @@ def draw_case(mode: str, seed: int) -> Case:
         redundancy=Redundancy(
             extra_groups=random.randint(0, 2),
             extra_members=random.randint(0, 2),
+            choice=pick(["launched", "finished"]),
             hedge_after=pick([0.0, random.uniform(1, 3)]),
             adaptive=pick([False, True]),
         ),

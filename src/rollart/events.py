@@ -91,18 +91,22 @@ class TrajectoryFailed:
     id: TrajectoryId
     failure: Failure
     cost: int
+    turns: int = 0
+    """How many times the policy had acted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryCancelled:
     """A `Cancel` took effect before the attempt ended by itself.
 
-    Example: TrajectoryCancelled(id=17, cost=12)
+    Example: TrajectoryCancelled(id=17, cost=12, turns=3)
 
     """
 
     id: TrajectoryId
     cost: int
+    turns: int = 0
+    """How many times the policy had acted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +306,9 @@ class Launch:
     """Index into the task stream; members of a group share it."""
     slot: SlotId
     seed: int
-    """Seeds this attempt's sampling."""
+    """Seeds this attempt's sampling: the same for every attempt at a member."""
+    doubles: int | None = None
+    """The member whose late attempt this one doubles, with the same seed; None for all others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -153,7 +153,11 @@ class Setup:
             staleness=Staleness(
                 alpha=self.alpha, counting="serving", window="ahead", at_bound="drop"
             ),
-            redundancy=Redundancy(extra_groups=self._extra, extra_members=self.extra_members),
+            redundancy=Redundancy(
+                extra_groups=self._extra,
+                extra_members=self.extra_members,
+                choice="finished",
+            ),
             syncing=Syncing(when="batch"),
         )
 

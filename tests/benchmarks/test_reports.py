@@ -54,7 +54,8 @@ def test_modes_reports_ratios_and_rates():
     rates = {"sync": 1.0, "sync_plus": 2.0, "one_off": 3.0, "areal": 3.5, "rollart": 4.0}
     over = {0.1: [1.5, 1.7], 0.3: [1.0], 0.5: [1.0], 0.7: [1.0], 1.0: [3.0]}
 
-    assert modes.report({m: [r, r] for m, r in rates.items()}, dropping=[2, 2], over=over) == {
+    trained = {mode: [rate, rate] for mode, rate in rates.items()}
+    assert modes.report(trained, dropping=[2, 2], pacing=[4, 4], over=over) == {
         "rollart_over_sync": 4.0,
         "rollart_over_sync_plus": 2.0,
         "trajectory_over_lockstep": {"0.1": 1.6, "0.3": 1.0, "0.5": 1.0, "0.7": 1.0, "1.0": 3.0},

@@ -14,6 +14,6 @@ def test_changed_values_are_named_with_both(tmp_path):
     assert changed_values(before, after) == [
         "run.steps = 100 -> 7",
         "tasks.lake.options.size = 4 -> 5",
-        'staleness.at_bound = "pace" -> "drop"',
+        'staleness.at_bound = "finish" -> "drop"',
         "tasks.lake.options.holes = not there -> 2",
     ]

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from rollart.control.groups import Admission
 from rollart.control.rules import ONE_OFF, ROLLART, SYNC, Batching, Redundancy
 from rollart.control.staleness import Staleness
@@ -31,7 +33,10 @@ def test_a_window_admits_what_the_trainer_consumes_within_alpha_steps():
 
 def test_no_group_starts_that_the_remaining_steps_could_not_train():
     assert opened(admission(ROLLART, alpha=5), steps_left=1) == 2
-    assert opened(admission(ROLLART, alpha=5, ready=1, extra_groups=1), steps_left=1) == 2
+    assert opened(admission(ROLLART, alpha=5, ready=1, extra_groups=1), steps_left=1) == 1
+    finished = Redundancy(extra_groups=1, choice="finished")
+    door = admission(ROLLART, alpha=5, ready=1)
+    assert opened(replace(door, redundancy=finished), steps_left=1) == 2
     assert opened(admission(ROLLART), steps_left=0) == 0
     assert opened(admission(SYNC, ready=2), steps_left=1) == 0
 

@@ -25,7 +25,8 @@ def test_each_mode_is_one_row_of_the_same_decisions():
 def test_a_mode_sets_the_bound_its_schedule_implies():
     configured = Staleness(alpha=3, at_bound="wait")
     assert SYNC.staleness(configured) == Staleness(alpha=0, at_bound="wait")
-    assert ONE_OFF.staleness(configured) == Staleness(alpha=1, at_bound="wait")
+    assert ONE_OFF.staleness(configured) == Staleness(alpha=1, max_age=1, at_bound="wait")
+    assert ONE_OFF.staleness(Staleness(alpha=3)).oldest == 1
     assert ROLLART.staleness(configured) == configured
 
 

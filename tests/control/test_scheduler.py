@@ -84,7 +84,11 @@ def test_a_group_is_as_old_as_its_oldest_member():
 
 
 def test_what_a_step_makes_too_old_is_cancelled_and_dropped():
-    run = Driver(staleness=Staleness(alpha=1), redundancy=Redundancy(extra_groups=2), slots=9)
+    run = Driver(
+        staleness=Staleness(alpha=1, at_bound="drop"),
+        redundancy=Redundancy(extra_groups=2, choice="finished"),
+        slots=9,
+    )
     for id_ in range(4):
         run.born(id_)
     run.finished(0)
@@ -101,7 +105,11 @@ def test_what_a_step_makes_too_old_is_cancelled_and_dropped():
 
 
 def test_work_born_too_old_is_dropped_at_birth_and_at_the_end():
-    run = Driver(redundancy=Redundancy(extra_groups=2), slots=9)
+    run = Driver(
+        staleness=Staleness(alpha=1, at_bound="drop"),
+        redundancy=Redundancy(extra_groups=2, choice="finished"),
+        slots=9,
+    )
     run.finished(0)
     run.finished(1)
     run.serve(1)
@@ -111,7 +119,7 @@ def test_work_born_too_old_is_dropped_at_birth_and_at_the_end():
 
 
 def test_areal_keeps_work_however_old_it_has_become():
-    run = Driver(mode=AREAL, redundancy=Redundancy(extra_groups=1), slots=9)
+    run = Driver(mode=AREAL, redundancy=Redundancy(extra_groups=1, choice="finished"), slots=9)
     run.finished(0)
     run.finished(1)
     run.serve(1)
@@ -203,7 +211,9 @@ def test_a_batch_lists_its_groups_in_id_order_whatever_finished_first():
 
 
 def test_members_beyond_the_group_size_are_cancelled_when_enough_are_scored():
-    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2))
+    run = Driver(
+        staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2, choice="finished")
+    )
     assert run.finished(1) == [
         Cancel(id=0, reason="surplus"),
         Cancel(id=2, reason="surplus"),
@@ -212,8 +222,63 @@ def test_members_beyond_the_group_size_are_cancelled_when_enough_are_scored():
     assert run.cancelled(0) == []
 
 
-def test_a_cancelled_attempt_that_ends_by_itself_is_dropped_and_not_retried():
+def test_a_surplus_member_is_trained_only_in_place_of_one_that_failed():
     run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2))
+    assert run.finished(1) == []
+    assert run.finished(2) == []
+    assert run.failed(0) == [
+        Drop(ids=(2,), reason="surplus"),
+        Train(version=0, groups=((1,),), staleness=0),
+    ]
+
+
+def test_the_members_launched_first_are_waited_for():
+    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2))
+    run.finished(2)
+    assert run.finished(0) == [
+        Cancel(id=1, reason="surplus"),
+        Drop(ids=(2,), reason="surplus"),
+        Train(version=0, groups=((0,),), staleness=0),
+    ]
+
+
+def test_a_group_that_finishes_early_stands_by_for_an_earlier_one():
+    run = Driver(mode=SYNC, redundancy=Redundancy(extra_groups=1), retry=Retry(max_attempts=1))
+    assert run.finished(1) == []
+    commands = run.failed(0)
+    assert Train(version=0, groups=((1,),), staleness=0) in commands
+    again = Driver(mode=SYNC, redundancy=Redundancy(extra_groups=1))
+    again.finished(1)
+    assert again.finished(0) == [
+        Drop(ids=(1,), reason="surplus"),
+        Train(version=0, groups=((0,),), staleness=0),
+    ]
+
+
+def test_running_work_older_than_alpha_is_trained_when_it_finishes():
+    run = Driver(staleness=Staleness(alpha=1), slots=9)
+    run.born(0)
+    for id_, version in ((1, 1), (2, 2), (3, 3)):
+        run.finished(id_, born=version - 1)
+        run.serve(version)
+    assert run.finished(0)[0] == Train(version=3, groups=((0,),), staleness=3)
+
+
+def test_a_step_waits_for_running_work_at_its_greatest_age():
+    run = Driver(staleness=Staleness(alpha=1, max_age=2), slots=9)
+    run.born(0)
+    for id_, version in ((1, 1), (2, 2)):
+        run.finished(id_, born=version - 1)
+        run.serve(version)
+    assert not any(isinstance(each, Train) for each in run.finished(3, born=2))
+    assert run.scheduler.waiting_for() == "work about to expire"
+    assert run.finished(0)[0] == Train(version=2, groups=((0,),), staleness=2)
+
+
+def test_a_cancelled_attempt_that_ends_by_itself_is_dropped_and_not_retried():
+    run = Driver(
+        staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=2, choice="finished")
+    )
     run.finished(1)
     assert run.finished(0) == [Drop(ids=(0,), reason="surplus")]
     assert run.failed(2) == []
@@ -221,7 +286,9 @@ def test_a_cancelled_attempt_that_ends_by_itself_is_dropped_and_not_retried():
 
 
 def test_a_cancelled_attempt_has_no_birth():
-    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1))
+    run = Driver(
+        staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1, choice="finished")
+    )
     run.finished(0)
     assert run.born(1, 0) == []
     assert len(run.scheduler.groups.rolling_ages) == 0
@@ -319,7 +386,9 @@ def test_a_trajectory_that_cannot_be_scored_is_dropped_and_made_again():
     "answer", [TrajectoryScored(id=0, reward=1.0), ScoreFailed(id=0, message="judge down")]
 )
 def test_a_score_that_comes_after_its_group_is_complete_changes_nothing(answer):
-    run = Driver(staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1))
+    run = Driver(
+        staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1, choice="finished")
+    )
     run.finished(0, reward=None)
     assert run.finished(1) == [
         Drop(ids=(0,), reason="surplus"),
@@ -344,7 +413,9 @@ def test_attempts_that_are_compared_are_scored_when_the_last_has_finished():
 
 def test_enough_rivals_are_compared_at_once_and_the_rest_is_surplus():
     run = Driver(
-        batching=RIVALS, staleness=Staleness(alpha=0), redundancy=Redundancy(extra_members=1)
+        batching=RIVALS,
+        staleness=Staleness(alpha=0),
+        redundancy=Redundancy(extra_members=1, choice="finished"),
     )
     run.rival(2)
     assert run.rival(0) == [
@@ -414,7 +485,7 @@ def test_sync_scores_at_once_when_what_was_queued_is_no_longer_wanted():
         mode=SYNC,
         slots=1,
         batching=Batching(groups_per_step=2, group_size=1),
-        redundancy=Redundancy(extra_members=1),
+        redundancy=Redundancy(extra_members=1, choice="finished"),
     )
     run.finished(0, reward=None)
     run.finished(1, reward=None)
@@ -422,7 +493,7 @@ def test_sync_scores_at_once_when_what_was_queued_is_no_longer_wanted():
 
 
 def test_sync_does_not_score_what_was_dropped_meanwhile():
-    run = Driver(mode=SYNC, redundancy=Redundancy(extra_members=1))
+    run = Driver(mode=SYNC, redundancy=Redundancy(extra_members=1, choice="finished"))
     assert run.finished(0, reward=None) == []
     assert run.finished(1, reward=1.0) == [
         Drop(ids=(0,), reason="surplus"),
@@ -431,7 +502,7 @@ def test_sync_does_not_score_what_was_dropped_meanwhile():
 
 
 def test_groups_still_rolling_are_surplus_when_an_iteration_has_its_batch():
-    run = Driver(mode=SYNC, redundancy=Redundancy(extra_groups=1))
+    run = Driver(mode=SYNC, redundancy=Redundancy(extra_groups=1, choice="finished"))
     assert run.finished(1) == [
         Cancel(id=0, reason="surplus"),
         Train(version=0, groups=((1,),), staleness=0),
@@ -493,7 +564,11 @@ def test_groups_whose_rewards_are_equal_are_replaced_when_asked():
 
 
 def test_a_run_ends_when_its_last_weights_are_served():
-    run = Driver(steps=1, staleness=Staleness(alpha=0), redundancy=Redundancy(extra_groups=2))
+    run = Driver(
+        steps=1,
+        staleness=Staleness(alpha=0),
+        redundancy=Redundancy(extra_groups=2, choice="finished"),
+    )
     run.finished(0)
     assert run.finished(1) == []
     assert run.send(StepFinished(version=1)) == [

@@ -46,20 +46,25 @@ rules = st.builds(
         order=st.sampled_from(["oldest", "finished"]),
     ),
     staleness=st.builds(
-        lambda alpha, window, **rest: Staleness(
-            alpha=alpha, window=window if alpha else "served", **rest
+        lambda alpha, window, late, **rest: Staleness(
+            alpha=alpha,
+            window=window if alpha else "served",
+            max_age=alpha + late if late else 0,
+            **rest,
         ),
         alpha=st.integers(0, 3),
         window=st.sampled_from(["served", "ahead"]),
         adaptive=st.booleans(),
         counting=st.sampled_from(["optimizer", "serving"]),
-        at_bound=st.sampled_from(["drop", "wait", "pace"]),
+        at_bound=st.sampled_from(["finish", "drop", "wait", "pace"]),
+        late=st.integers(0, 2),
         patience_s=st.sampled_from([0.0, 2.0]),
     ),
     redundancy=st.builds(
         Redundancy,
         extra_groups=st.integers(0, 2),
         extra_members=st.integers(0, 2),
+        choice=st.sampled_from(["launched", "finished"]),
         adaptive=st.booleans(),
         hedge_after=st.sampled_from([0.0, 1.0, 2.0]),
     ),
@@ -99,7 +104,7 @@ def with_rules(options, **changes):
 
 def assert_nothing_trained_is_too_old(world):
     rules, bound = world.rules, world.scheduler.bound
-    allowed = bound.alpha + (1 if bound.counting == "serving" else 0)
+    allowed = bound.oldest + (1 if bound.counting == "serving" else 0)
     for train in world.trained:
         ages = [train.version - world.born[id_] for group in train.groups for id_ in group]
         assert max(ages) <= train.staleness
@@ -165,7 +170,7 @@ def test_environments_hung_for_ever_are_not_awaited_when_others_can_fill_the_bat
         options,
         mode=mode,
         staleness=replace(rules.staleness, at_bound=at_bound),
-        redundancy=replace(rules.redundancy, extra_groups=hung, adaptive=False),
+        redundancy=replace(rules.redundancy, extra_groups=hung, adaptive=False, choice="finished"),
     )
     options |= {"slots": hung + options["slots"], "hung": frozenset(range(hung))}
     world = World(random=Random(seed), has_timeouts=False, **options)
@@ -173,18 +178,70 @@ def test_environments_hung_for_ever_are_not_awaited_when_others_can_fill_the_bat
 
 
 @QUICK
-@given(worlds, seeds, st.integers(0, 3))
-def test_a_run_that_waits_at_the_bound_never_loses_work_to_age(options, seed, alpha):
+@given(worlds, seeds, st.integers(0, 3), st.sampled_from(["wait", "finish"]), st.integers(0, 2))
+def test_a_run_that_waits_at_the_bound_never_loses_work_to_age(
+    options, seed, alpha, at_bound, late
+):
     rules = options["rules"]
+    staleness = Staleness(
+        alpha=alpha, at_bound=at_bound, max_age=alpha + late if late else 0, patience_s=2.0
+    )
+    most = (staleness.oldest - alpha) * rules.batching.groups_per_step
     options = with_rules(
         options,
         batching=replace(rules.batching, order="oldest"),
-        staleness=replace(rules.staleness, at_bound="wait", alpha=alpha, window="served"),
-        redundancy=replace(rules.redundancy, extra_groups=0, adaptive=False),
+        staleness=staleness,
+        redundancy=replace(
+            rules.redundancy,
+            extra_groups=min(most, rules.redundancy.extra_groups),
+            choice="launched",
+            adaptive=False,
+        ),
     )
     world = World(random=Random(seed), **options).run()
     assert "stale" not in reasons(world)
     assert not any("stale" in ends for ends in world.ends.values())
+
+
+@QUICK
+@given(worlds, seeds)
+def test_what_is_trained_does_not_depend_on_what_finishes_first(options, seed):
+    """Nothing fails, so surplus work has nothing to stand in for."""
+    rules = options["rules"]
+    options = with_rules(
+        options,
+        redundancy=replace(rules.redundancy, choice="launched", adaptive=False),
+        filter=Filter(),
+    )
+    options |= {"failure_rate": 0.0, "score_failure_rate": 0.0}
+    world = World(random=Random(seed), **options).run()
+    size, per_step = rules.batching.group_size, rules.batching.groups_per_step
+    for train in world.trained:
+        for group in train.groups:
+            assert [drawn(world.launched[id_])[1] for id_ in group] == list(range(size))
+        if rules.mode in ITERATIONS:
+            groups = [world.launched[group[0]].group for group in train.groups]
+            assert groups == list(range(groups[0], groups[0] + per_step))
+
+
+def drawn(launch):
+    """Return the group and the member whose draws an attempt plays."""
+    return launch.group, launch.member if launch.doubles is None else launch.doubles
+
+
+@QUICK
+@given(worlds, seeds, st.sampled_from(["launched", "finished"]))
+def test_no_draw_is_trained_twice_and_a_double_has_the_seed_of_what_it_doubles(
+    options, seed, choice
+):
+    rules = options["rules"]
+    redundancy = replace(rules.redundancy, hedge_after=1.0, choice=choice)
+    world = World(random=Random(seed), **with_rules(options, redundancy=redundancy)).run()
+    trained = [drawn(world.launched[i]) for t in world.trained for g in t.groups for i in g]
+    assert len(trained) == len(set(trained))
+    seeds = {}
+    for launch in world.launched.values():
+        assert seeds.setdefault(drawn(launch), launch.seed) == launch.seed
 
 
 @QUICK

@@ -29,12 +29,12 @@ def test_a_window_ahead_of_nothing_is_refused():
 
 
 def test_age_is_counted_against_the_weights_being_updated():
-    rule = Staleness(alpha=1)
+    rule = Staleness(alpha=1, at_bound="wait")
     assert [rule.is_fresh(born, optimizer=3, served=2) for born in (1, 2, 3)] == [False, True, True]
 
 
 def test_the_papers_age_is_counted_against_the_weights_served():
-    rule = Staleness(alpha=1, counting="serving")
+    rule = Staleness(alpha=1, counting="serving", at_bound="drop")
     fresh = [rule.is_fresh(born, optimizer=3, served=2) for born in (0, 1, 2)]
     assert fresh == [False, True, True]
 
@@ -51,8 +51,31 @@ def test_the_papers_counting_needs_engines_at_most_one_step_behind():
     assert [ahead.may_train(optimizer=3, served=served) for served in (0, 1)] == [False, True]
 
 
-def test_a_step_waits_a_while_at_the_bound_unless_told_otherwise():
-    assert Staleness().at_bound == "pace"
+def test_running_work_may_finish_late_unless_told_otherwise():
+    rule = Staleness(alpha=1)
+    assert (rule.at_bound, rule.oldest) == ("finish", 5)
+    fresh = [rule.is_fresh(born, optimizer=9, served=9) for born in (3, 4, 8)]
+    assert fresh == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("rule", "oldest"),
+    [
+        (Staleness(alpha=0), 0),
+        (Staleness(alpha=2), 8),
+        (Staleness(alpha=2, max_age=3), 3),
+        (Staleness(alpha=2, max_age=3, at_bound="wait"), 2),
+    ],
+    ids=str,
+)
+def test_late_work_is_trained_up_to_an_age(rule, oldest):
+    assert rule.oldest == oldest
+
+
+def test_late_work_cannot_be_younger_than_work_on_time():
+    with pytest.raises(ConfigError) as error:
+        Staleness(alpha=3, max_age=2)
+    assert str(error.value) == ("staleness.max_age = 2: must be at least staleness.alpha (3), or 0")
 
 
 @pytest.mark.parametrize(
@@ -79,7 +102,7 @@ def test_a_step_waits_a_while_at_the_bound_unless_told_otherwise():
 def test_running_work_that_later_steps_could_not_take_in_time_is_endangered(
     rolling, late, ready, spare, endangered
 ):
-    rule = Staleness(alpha=2)
+    rule = Staleness(alpha=2, at_bound="wait")
     found = rule.find_endangered(
         rolling=ages(*rolling),
         late=ages(*late),

@@ -101,6 +101,21 @@ def test_a_run_folds_into_one_row_per_step():
             "failed": 1,
             "cancelled": 1,
             "dropped": 1,
+            "ended/trained/attempts": 2,
+            "ended/trained/turns_mean": 2.0,
+            "ended/trained/tokens_mean": 10.0,
+            "ended/trained/reward_mean": 0.75,
+            "ended/dropped/attempts": 1,
+            "ended/dropped/turns_mean": 2.0,
+            "ended/dropped/tokens_mean": 10.0,
+            "ended/dropped/reward_mean": 1.0,
+            "ended/cancelled/attempts": 1,
+            "ended/cancelled/turns_mean": 0.0,
+            "ended/cancelled/tokens_mean": 4.0,
+            "ended/failed/attempts": 1,
+            "ended/failed/turns_mean": 0.0,
+            "ended/failed/tokens_mean": 3.0,
+            "lost_length": pytest.approx(8.5 / 8.5 - 10 / 8.5),
             "trainer/loss": 0.25,
         }
     ]
@@ -178,7 +193,11 @@ def test_rows_have_figures_of_each_task_where_there_are_several():
     metrics.add(1.0, Woke(at_s=0.0), [Train(version=0, groups=((0, 1), (2, 3)), staleness=0)])
     row = metrics.add(2.0, StepFinished(version=1), [])
     assert row is not None
-    assert {name: value for name, value in row.items() if name.startswith("tasks/")} == {
+    assert row["tasks/lake/ended/trained/attempts"] == 2
+    assert row["tasks/sums/ended/dropped/attempts"] == 1
+    by_task = {name: value for name, value in row.items() if name.startswith("tasks/")}
+    assert {name: by_task[name] for name in by_task if name.count("/") == 2} == {
+        "tasks/sums/lost_length": 0.0,
         "tasks/lake/trajectories": 2,
         "tasks/lake/reward_mean": 1.0,
         "tasks/lake/success_rate": 1.0,

@@ -116,7 +116,7 @@ def test_an_honest_log_is_proved(log):
     trained = proof["ended"]["trained"]
     assert trained == 16
     assert (proof["same_commands"], proof["lost"], proof["trained_twice"]) == (True, 0, 0)
-    assert (proof["open"], proof["promised_staleness"]) == (0, 2)
+    assert (proof["open"], proof["promised_staleness"]) == (0, 8)
     assert proof["max_staleness"] <= 2
     assert proof["trajectories"] == sum(proof["ended"].values())
 
@@ -287,7 +287,7 @@ def test_a_replay_ends_with_one_sentence_and_says_where_the_timeline_is(log, tmp
     assert told[-2:] == [
         f"timeline {trace}: open it in https://ui.perfetto.dev or chrome://tracing",
         "proved: the scheduler decides the same again, every trajectory ended exactly once, none "
-        "was lost or trained twice, staleness was at most 2 (promised 2)",
+        "was lost or trained twice, staleness was at most 2 (promised 8)",
     ]
     assert main(["replay", str(log), "--trace", str(trace), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == replay(log)

@@ -36,7 +36,7 @@ from rollart.rollout.env_slot import Timeouts
 from rollart.types import EpisodeLimits
 
 ALPHA = 2
-PROMISED = {"sync": 0, "sync_plus": 0, "one_off": 1, "rollart": ALPHA}
+PROMISED = {"sync": 0, "sync_plus": 0, "one_off": 1, "rollart": 3 * ALPHA + 2}
 MODE_NAMES = tuple(MODES)
 
 

@@ -28,6 +28,7 @@ from rollart.events import (
 )
 from rollart.inference.scripted import ScriptedEngine
 from rollart.rollout.barrier import LockStepBarrier
+from rollart.rollout.env_manager import Unread
 from rollart.rollout.env_slot import Timeouts
 from rollart.rollout.env_worker import Ends, EnvWorker
 from rollart.types import (
@@ -168,7 +169,9 @@ def test_a_crash_is_a_failure_with_the_tokens_it_cost():
     harness = outcome(lambda _slot: Crashing())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(id=ID, failure=Failure(kind="env_error", message=CRASHED), cost=3),
+        TrajectoryFailed(
+            id=ID, failure=Failure(kind="env_error", message=CRASHED), cost=3, turns=1
+        ),
     ]
     assert harness.records == []
 
@@ -189,31 +192,43 @@ def fails_to_parse(_text: str) -> str:
     raise KeyError("action")
 
 
-@pytest.mark.parametrize(
-    ("parse", "message"),
-    [
-        (fails_to_parse, "countdown: the parser raised KeyError: 'action' on 'go'"),
-        (len, "countdown: the parser must return a str; on 'go' it returned 2"),
-    ],
-)
-def test_a_parser_that_fails_is_a_failure_of_its_own_kind(parse, message):
-    harness = outcome(lambda _slot: Countdown(), parse=parse)
+def test_a_text_that_the_parser_cannot_read_is_a_turn_and_the_policy_reads_why():
+    texts = iter([fails_to_parse, str, str])
+    harness = outcome(
+        lambda _slot: Countdown(),
+        parse=lambda text: (next(texts))(text),  # noqa: PLW0108
+        unread=Unread(reward=-0.5),
+        limits=EpisodeLimits(max_turns=5, max_tokens=500),
+    )
+    info = harness.events[-1].info
+    assert (info.reward, info.turns, info.stop, info.unread) == (1.5, 3, "terminated", 1)
+    assert harness.records[0].turns[1].observation == (
+        "Your answer could not be read: the parser raised KeyError: 'action'."
+    )
+
+
+def test_a_text_that_the_parser_cannot_read_may_end_the_episode():
+    unread = Unread(then="end", reward=-1.0)
+    harness = outcome(lambda _slot: Countdown(), parse=fails_to_parse, unread=unread)
+    info = harness.events[-1].info
+    assert (info.reward, info.turns, info.stop, info.success) == (-1.0, 1, "terminated", False)
+
+
+def test_a_parser_that_returns_no_text_is_a_failure_of_its_own_kind():
+    harness = outcome(lambda _slot: Countdown(), parse=len)
+    message = "countdown: the parser must return a str; on 'go' it returned 2"
     failure = Failure(kind="parser", message=message)
     assert harness.events == [
         TrajectoryBorn(id=ID, version=0),
-        TrajectoryFailed(id=ID, failure=failure, cost=3),
+        TrajectoryFailed(id=ID, failure=failure, cost=3, turns=1),
     ]
 
 
-def test_a_parser_that_never_answers_stops_its_own_attempt_alone():
+def test_a_parser_that_never_answers_ends_its_own_episode_alone():
     timeouts = Timeouts(reset_s=60.0, step_s=0.1, episode_s=60.0)
     harness = outcome(lambda _slot: Countdown(), parse=hangs_on, timeouts=timeouts)
-    message = "countdown: the parser took more than 0.1 s on 'go'"
-    failure = Failure(kind="parser", message=message)
-    assert harness.events == [
-        TrajectoryBorn(id=ID, version=0),
-        TrajectoryFailed(id=ID, failure=failure, cost=3),
-    ]
+    info = harness.events[-1].info
+    assert (info.reward, info.turns, info.success, info.unread) == (0.0, 1, False, 1)
 
 
 def hangs_on(_text: str) -> str:
@@ -228,13 +243,28 @@ def test_an_observation_too_long_for_the_episode_names_the_limit():
     assert "raise tasks.countdown.max_tokens" in event.failure.message
 
 
-def test_an_episode_that_takes_too_long_is_given_up():
-    timeouts = Timeouts(reset_s=60.0, step_s=60.0, episode_s=2.0)
+def test_an_episode_out_of_time_ends_truncated_with_what_it_earned():
+    class Slow(Countdown):
+        async def step(self, action):
+            await asyncio.sleep(0.05)
+            return super().step(action)
+
+    timeouts = Timeouts(reset_s=60.0, step_s=60.0, episode_s=0.04)
+    harness = outcome(lambda _slot: Slow(), timeouts=timeouts)
+    info = harness.events[-1].info
+    assert (info.reward, info.turns, info.stop, info.success) == (1.0, 1, "time_limit", False)
+    assert len(harness.records[0].turns) == 1
+
+
+def test_an_episode_whose_environment_hangs_is_given_up():
+    timeouts = Timeouts(reset_s=60.0, step_s=60.0, episode_s=1.0)
     harness = outcome(lambda _slot: Hung(), timeouts=timeouts)
-    message = "countdown: the episode took more than 2 s"
+    message = "countdown: the episode took more than 1 s twice over"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryFailed(id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3),
+        TrajectoryFailed(
+            id=ID, failure=Failure(kind="episode_timeout", message=message), cost=3, turns=1
+        ),
     ]
 
 
@@ -276,7 +306,7 @@ def test_a_cancel_stops_an_attempt_whatever_its_environment_does():
     harness = outcome(lambda _slot: Waiting(), cancel_when=lambda _harness: started.is_set())
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
-        TrajectoryCancelled(id=ID, cost=3),
+        TrajectoryCancelled(id=ID, cost=3, turns=1),
     ]
 
 

@@ -83,5 +83,5 @@ class Driver:
             attempt=attempt,
             task=group,
             slot=id_ if slot is None else slot,
-            seed=derive_seed(self.rules.seed, group, member, attempt),
+            seed=derive_seed(self.rules.seed, group, member, 0),
         )

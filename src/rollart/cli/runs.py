@@ -111,6 +111,8 @@ def run_replay(arguments: Namespace) -> int:
             where = f"{paint('timeline', BOLD)} {arguments.trace}"
             say(f"{where}: open it in https://ui.perfetto.dev or chrome://tracing")
         say(_verdict(figures))
+    for warning in cast("list[str]", figures["selection_warnings"]):
+        complain(f"{warning} (docs/bias.md)")
     return 0
 
 

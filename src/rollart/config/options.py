@@ -19,10 +19,18 @@ from rollart.rewards.weighted import read_terms
 if TYPE_CHECKING:
     from rollart.rewards.chat import Judge
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from rollart.config.simulation import ProfileOptions
-from rollart.constraints import AtLeast, Matches, MoreThan, MultipleOf, NonEmpty, check_fields
+from rollart.constraints import (
+    AtLeast,
+    Finite,
+    Matches,
+    MoreThan,
+    MultipleOf,
+    NonEmpty,
+    check_fields,
+)
 from rollart.control.rules import ModeName
 from rollart.inference.torch.options import TorchEngineOptions
 from rollart.plugins import check_name
@@ -212,6 +220,11 @@ class TaskOptions:
     ] = ""
     """"module:function" or "path/to/file.py:function" that turns a completion's text into an
     action; empty strips it."""
+    unread: Literal["observe", "end"] = "observe"
+    """When the parser raises on what the model wrote: the next observation says so, or the episode
+    ends. The environment does not see the turn."""
+    unread_reward: Annotated[float, Finite()] = 0.0
+    """What such a turn earns, where the environment gives the rewards."""
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Keyword arguments of the environment's class."""
     rewards: Mapping[str, RewardPart] = field(default_factory=dict[str, RewardPart])
@@ -221,7 +234,7 @@ class TaskOptions:
     step_timeout_s: Annotated[float, MoreThan(0)] = 30.0
     """Longest a step may take before the environment counts as hung."""
     episode_timeout_s: Annotated[float, MoreThan(0)] = 600.0
-    """Longest a whole episode may take."""
+    """Longest a whole episode may take; the turn in which that passes is its last."""
     profile: ProfileOptions = field(default_factory=ProfileOptions)
     """How its episodes behave, for the planner."""
 

@@ -9,8 +9,12 @@ until a time, or taken. Never more are taken than the run has environments; whil
 replaces it. Healthy slots are used first, then unused spares, then doubtful ones.
 
 `Hedges` finds attempts that run much longer than usual. The usual time is a running mean of the
-attempts that finished. An overdue attempt gets a rival in another slot, and its group takes
-whichever finishes first; the slot of the slower one rests like one that failed.
+attempts that finished. An overdue attempt is doubled in another slot: its hedge has the same seed
+and so plays the same draws, which is why it does not matter which of the two finishes first. The
+other one is cancelled, and the slot of the slower one rests like one that failed.
+
+A member that is tried again after a failure plays the same draws too. With new draws, attempts
+that fail more often because of what the policy does in them would be trained less often.
 """
 
 from collections import deque
@@ -93,6 +97,8 @@ class Slots:
 
 _WEIGHT = 0.05
 _MOST = 4.0
+_DRAWS = 0
+"""The part of a seed that every try of a member shares."""
 
 
 class Hedges:
@@ -202,6 +208,7 @@ class AttemptTable:
             slot=slot,
             launched_s=now,
         )
+        doubles = group.hedges.get(member)
         self.next_trajectory += 1
         self.by_id[attempt.id] = attempt
         group.in_flight[member] = attempt
@@ -213,19 +220,50 @@ class AttemptTable:
             attempt=attempt.number,
             task=group.task,
             slot=slot,
-            seed=derive_seed(self._rules.seed, group.id, member, attempt.number),
+            seed=derive_seed(
+                self._rules.seed, group.id, member if doubles is None else doubles, _DRAWS
+            ),
+            doubles=doubles,
         )
 
     def hedge(self, now: float) -> float | None:
-        """Queue a rival for every attempt that is overdue; return when the next may be."""
+        """Queue a hedge for every attempt that is overdue; return when the next may be."""
         for id_ in self._hedges.overdue(now):
             attempt = self.by_id[id_]
-            if attempt.state == "running":
-                group = attempt.group
-                group.queued[group.members] = 0
+            group, member = attempt.group, attempt.member
+            is_doubled = member in group.hedges or member in group.hedges.values()
+            if attempt.state == "running" and not is_doubled:
+                group.hedges[group.members] = member
+                group.queued[group.members] = attempt.number
                 self.queue.appendleft((group, group.members))
                 group.members += 1
         return self._hedges.next_s
+
+    def win(self, attempt: Attempt) -> list[Command]:
+        """Give a member to the attempt that finished first; stop the other, if it was doubled."""
+        group = attempt.group
+        other = self._other(attempt)
+        if attempt.member in group.hedges:
+            member = group.hedges.pop(attempt.member)
+            winner = group.in_flight.pop(attempt.member)
+            commands = self._stop_member(group, member)
+            attempt.member, group.in_flight[member] = member, winner
+            return commands
+        if other is None:
+            return []
+        del group.hedges[other]
+        return self._stop_member(group, other)
+
+    def _other(self, attempt: Attempt) -> int | None:
+        """Return the place of the hedge of an attempt, if it has one."""
+        hedges = attempt.group.hedges.items()
+        return next((place for place, member in hedges if member == attempt.member), None)
+
+    def _stop_member(self, group: Group, place: int) -> list[Command]:
+        """Stop what is queued or runs at a place of a group, because its double finished."""
+        group.queued.pop(place, None)
+        attempt = group.in_flight.pop(place, None)
+        return [] if attempt is None else [self._cancel(attempt, "surplus")]
 
     def finish(self, id_: TrajectoryId, now: float) -> Attempt:
         """Note that an attempt finished by itself; one being cancelled is forgotten."""
@@ -268,9 +306,24 @@ class AttemptTable:
         return attempt
 
     def retry(self, attempt: Attempt) -> bool:
-        """Queue a member again before all others; return whether it had a try left."""
-        number = attempt.number + 1
-        if number >= self._rules.retry.max_attempts:
+        """See that something else plays an ended attempt's member; return whether that is so.
+
+        If it was doubled, the other one does. A surplus member stands in for it if there is one;
+        otherwise it is queued again before all others, while it has a try left.
+        """
+        group, number = attempt.group, attempt.number + 1
+        if attempt.member in group.hedges:
+            del group.hedges[attempt.member]
+            return True
+        place = self._other(attempt)
+        if place is not None:
+            del group.hedges[place]
+            group.queued.pop(place, None)
+            hedge = group.in_flight.pop(place, None)
+            if hedge is not None:
+                hedge.member, group.in_flight[attempt.member] = attempt.member, hedge
+                return True
+        if self._has_stand_in(group) or number >= self._rules.retry.max_attempts:
             return False
         attempt.group.queued[attempt.member] = number
         self.queue.appendleft((attempt.group, attempt.member))
@@ -289,9 +342,13 @@ class AttemptTable:
 
         A group is compared once: what else it has in flight is then surplus.
         """
+        size = self._rules.batching.group_size
         rivals = {member: each for member, each in group.in_flight.items() if each.state == "rival"}
         is_whole = not group.queued and len(rivals) == len(group.in_flight)
-        if not rivals or not (is_whole or len(rivals) >= self._rules.batching.group_size):
+        if self._rules.redundancy.choice == "launched":
+            chosen = group.chosen(size)
+            rivals = {member: rivals[member] for member in chosen if member in rivals}
+        if not rivals or not (is_whole or len(rivals) >= size):
             return []
         commands = self.stop(group, "surplus", spared=rivals)
         for attempt in rivals.values():
@@ -322,18 +379,28 @@ class AttemptTable:
         for member, attempt in group.in_flight.items():
             if member in spared:
                 continue
-            if attempt.state == "running":
-                attempt.state = "cancelling"
-                attempt.ending = reason
-                commands.append(Cancel(id=attempt.id, reason=reason))
-            else:
-                commands.append(Drop(ids=(attempt.id,), reason=reason))
-                if attempt.state in ("rival", "finished"):
-                    del self.by_id[attempt.id]
-                attempt.state = "discarded"
+            commands.append(self._cancel(attempt, reason))
         group.in_flight = dict(spared)
         group.queued.clear()
+        group.hedges.clear()
         return commands
+
+    def _cancel(self, attempt: Attempt, reason: CancelReason) -> Command:
+        """Cancel an attempt that runs, or drop it if it has finished but is not scored."""
+        if attempt.state == "running":
+            attempt.state = "cancelling"
+            attempt.ending = reason
+            return Cancel(id=attempt.id, reason=reason)
+        if attempt.state in ("rival", "finished"):
+            del self.by_id[attempt.id]
+        attempt.state = "discarded"
+        return Drop(ids=(attempt.id,), reason=reason)
+
+    def _has_stand_in(self, group: Group) -> bool:
+        """Say whether enough other members of a group are there to train without one more."""
+        others = len(group.scored) + len(group.unscored)
+        is_launched = self._rules.redundancy.choice == "launched"
+        return is_launched and others >= self._rules.batching.group_size
 
     def postpone(self, group: Group, reason: CancelReason) -> list[Command]:
         """Stop a group's attempts, each to be made again in a later run."""

@@ -5,7 +5,12 @@
                └─────────┴─► removed (dropped untrained)
 
 A member is one place in a group; an attempt is one try at filling it. A member is queued, in flight
-(running, or finished and not yet scored), scored, or lost (out of tries).
+(running, or finished and not yet scored), scored, or lost (out of tries, or replaced by a surplus
+member). A hedge has a place of its own until it, or the attempt that it doubles, ends.
+
+Which members are trained is decided before anything is known of how they turn out: those launched
+first that are not lost (`Group.chosen`). The same holds for the groups of an iteration
+(`GroupTable.is_spare`). `redundancy.choice = "finished"` takes the first that finish instead.
 
 `GroupTable` owns a group's state, birth and scores (`AttemptTable` owns its attempts). Every change
 of state goes through it, so its counters (`Admission`), ages and ready queue agree with the states.
@@ -54,6 +59,8 @@ class Group:
     """Finished attempts by member, with their rewards."""
     members: int = 0
     """Places it has had, hedges included."""
+    hedges: dict[int, int] = field(default_factory=dict[int, int])
+    """The places of hedges, queued or in flight, with the member that each doubles."""
     produced: Version | None = None
     """The version its training produced; it stays outstanding until that is served."""
 
@@ -65,24 +72,26 @@ class Group:
     @property
     def unscored(self) -> dict[int, int]:
         """Members queued or in flight, with the number of the attempt each needs."""
-        return self.queued | {member: each.number for member, each in self.in_flight.items()}
+        both = self.queued | {member: each.number for member, each in self.in_flight.items()}
+        return {member: number for member, number in both.items() if member not in self.hedges}
+
+    def chosen(self, size: int) -> list[int]:
+        """Return the members that will be trained: the first launched that are not lost."""
+        return sorted({*self.scored, *self.unscored})[:size]
 
     def due_s(self, size: int, *, late_s: float, now: float) -> float:
         """Return until when enough of its members are on time to make it complete.
 
-        One that runs is on time until `late_s` after its launch, one that is queued or being
-        scored until `late_s` from now.
+        One that runs is on time until `late_s` after its launch, or its hedge's; one that is queued
+        or being scored until `late_s` from now.
         """
-        in_flight = self.in_flight.values()
-        began_s = [each.launched_s if each.state == "running" else now for each in in_flight]
-        began_s += [now] * len(self.queued)
+        began_s = dict.fromkeys(self.queued, now)
+        for place, each in self.in_flight.items():
+            member = self.hedges.get(place, place)
+            start_s = each.launched_s if each.state == "running" else now
+            began_s[member] = max(start_s, began_s.get(member, start_s))
         needed = max(1, min(size - len(self.scored), len(began_s)))
-        return sorted(began_s)[-needed] + late_s
-
-    @property
-    def rewards(self) -> list[float]:
-        """The rewards of the scored attempts."""
-        return [reward for _, reward in self.scored.values()]
+        return sorted(began_s.values())[-needed] + late_s
 
 
 @dataclass(slots=True, kw_only=True)
@@ -153,9 +162,12 @@ class Admission:
     def may_open(self, *, steps_left: int, served: Version) -> bool:
         """Say whether another group may start; moves to the next iteration when it is time."""
         per_step, extra = self.batching.groups_per_step, self.redundancy.extra_groups
-        if self.rolling + self.ready >= steps_left * per_step + extra:
+        is_window = self.mode.admission == "window"
+        # What the last steps cannot train would be lost to whatever finishes before it.
+        surplus = 0 if is_window and self.redundancy.choice == "launched" else extra
+        if self.rolling + self.ready >= steps_left * per_step + surplus:
             return False
-        if self.mode.admission == "window":
+        if is_window:
             untrained = self.rolling + self.ready - extra
             free = self.staleness.free_groups(
                 untrained, consumed=self.consumed, groups_per_step=per_step
@@ -240,6 +252,8 @@ class GroupTable:
         """Rolling groups that the next step does not wait for."""
         self.ready_ages = Ages()
         self.training: tuple[Group, ...] = ()
+        self.standing_by: set[GroupId] = set()
+        """Rolling groups that are whole, but trained only if an earlier one is lost."""
         self.next_group = 0
         self.filtered = 0
         self._ready = ReadyQueue(rules.batching)
@@ -268,6 +282,8 @@ class GroupTable:
             self.admission.rolling += 1
             if group.born is not None:
                 self.rolling_ages.add(group.id, born=group.born)
+            if group.scored and not group.queued:
+                self.standing_by.add(group.id)
             return
         self.admission.ready += 1
         self._queue(group)
@@ -291,15 +307,41 @@ class GroupTable:
     def judge(self, group: Group) -> Verdict:
         """Say what becomes of a rolling group; one that the filter refuses is counted."""
         batching = self._rules.batching
-        if len(group.scored) < batching.group_size:
+        trained = self.trained_members(group)
+        if len(trained) < batching.group_size:
             if group.in_flight or group.queued:
                 return "rolling"
-            if len(group.scored) < min(batching.min_members, batching.group_size):
+            if len(trained) < min(batching.min_members, batching.group_size):
                 return "too_few_members"
-        if self._rules.filter.keeps(group.rewards, dropped=self.filtered):
+        rewards = [group.scored[member][1] for member in trained]
+        if self._rules.filter.keeps(rewards, dropped=self.filtered):
             return "ready"
         self.filtered += 1
         return "zero_variance"
+
+    def trained_members(self, group: Group) -> list[int]:
+        """Return the scored members that would be trained if the group were complete now."""
+        size = self._rules.batching.group_size
+        if self._rules.redundancy.choice == "finished":
+            return list(group.scored)[:size]
+        return [member for member in group.chosen(size) if member in group.scored]
+
+    def is_spare(self, group: Group) -> bool:
+        """Say whether a group only stands in for an earlier one of its iteration that is lost."""
+        if self._rules.mode.admission == "window" or self._rules.redundancy.choice == "finished":
+            return False
+        admission, size = self.admission, self._rules.batching.groups_per_step
+        if not admission.redundancy.extra_groups:
+            return False
+        earlier = [each for each in self.by_id.values() if each.state == "rolling"]
+        rank = sum(each.id < group.id for each in earlier)
+        return admission.iteration_complete + rank >= size
+
+    def keep_trained_members(self, group: Group) -> tuple[TrajectoryId, ...]:
+        """Forget the scored members that will not be trained; return their attempts."""
+        trained = self.trained_members(group)
+        surplus = [member for member in group.scored if member not in trained]
+        return tuple(group.scored.pop(member)[0] for member in sorted(surplus))
 
     def complete(self, group: Group) -> list[Group]:
         """Make a group ready; return the rolling ones that are now surplus."""
@@ -315,6 +357,7 @@ class GroupTable:
     def remove(self, group: Group) -> None:
         """Forget a rolling or ready group."""
         del self.by_id[group.id]
+        self.standing_by.discard(group.id)
         is_rolling = group.state == "rolling"
         if group.born is not None:
             ages = self.rolling_ages if is_rolling else self.ready_ages
@@ -371,6 +414,9 @@ class GroupTable:
         assert len(self.training) + len(self._trained) == self.admission.consumed
         assert len(self.rolling_ages) <= self.admission.rolling
         assert set(self.late_ages) <= set(self.rolling_ages)
+        for id_ in self.standing_by:
+            group = self.by_id[id_]
+            assert group.state == "rolling" and group.scored and not group.unscored
 
     def _queue(self, group: Group) -> None:
         assert group.born is not None

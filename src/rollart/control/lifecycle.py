@@ -66,6 +66,7 @@ class Lifecycle:
         commands = self._birth(attempt, info.born)
         if attempt.state == "discarded":
             return commands
+        commands += self._attempts.win(attempt)
         if info.reward is not None:
             return commands + self._score(self._attempts.end(attempt.id), info.reward, now)
         self._attempts.await_score(attempt, is_compared=info.is_compared)
@@ -113,6 +114,16 @@ class Lifecycle:
         self._groups.remove(group)
         return commands
 
+    def promote(self, now: float) -> list[Command]:
+        """Complete the groups that stood by for one that was lost since."""
+        commands: list[Command] = []
+        for id_ in sorted(self._groups.standing_by):
+            group = self._groups.by_id.get(id_)
+            if group is not None and not self._groups.is_spare(group):
+                self._groups.standing_by.discard(id_)
+                commands += self._settle(group, now)
+        return commands
+
     def _birth(self, attempt: Attempt, version: Version) -> list[Command]:
         if attempt.state == "cancelling" or not self._groups.birth(attempt.group, version):
             return []
@@ -137,9 +148,15 @@ class Lifecycle:
             return []
         if verdict != "ready":
             return self.drop(group, verdict)
+        commands = self._attempts.stop(group, "surplus")
+        surplus = self._groups.keep_trained_members(group)
+        if surplus:
+            commands.append(Drop(ids=surplus, reason="surplus"))
+        if self._groups.is_spare(group):
+            self._groups.standing_by.add(group.id)
+            return commands
         self._lender.complete(now)
         self._adapter.complete(now)
-        commands = self._attempts.stop(group, "surplus")
         for other in self._groups.complete(group):
             commands += self.drop(other, "surplus")
         return commands

@@ -115,9 +115,12 @@ class Redundancy:
     """How much more is started than will be trained."""
 
     extra_groups: Annotated[int, AtLeast(0)] = 0
-    """Groups in flight beyond what the staleness bound counts; the first to finish are taken."""
+    """Groups in flight beyond what the staleness bound counts; they stand in for lost ones."""
     extra_members: Annotated[int, AtLeast(0)] = 0
-    """Attempts started beyond the group's size; when enough are scored, the rest are cancelled."""
+    """Attempts started beyond the group's size; they stand in for those whose environment fails."""
+    choice: Literal["launched", "finished"] = "launched"
+    """Which of the attempts started in surplus are trained: the first launched that did not fail,
+    or (the paper's) the first finished, which prefers short episodes."""
     adaptive: bool = False
     """Move extra_groups between steps by the tails and the waste observed, starting from it."""
     max_extra_groups: Annotated[
@@ -125,7 +128,8 @@ class Redundancy:
     ] = 0
     """With adaptive: most extra_groups may become; 0 is half of batching.groups_per_step."""
     hedge_after: Annotated[float, ZeroOrAtLeast(1)] = 0.0
-    """Start a rival of an attempt that runs this many times as long as usual; 0 never does."""
+    """Double an attempt that runs this many times as long as usual; 0 never does. Both play the
+    same draws, and the first to finish is trained."""
 
     def __post_init__(self) -> None:
         check_fields(self, "redundancy")
@@ -188,7 +192,7 @@ class Mode:
         """Return the staleness rule this mode runs with."""
         if self.alpha is None:
             return configured
-        return replace(configured, alpha=self.alpha, window="served")
+        return replace(configured, alpha=self.alpha, max_age=self.alpha, window="served")
 
 
 SYNC = Mode(

@@ -143,6 +143,8 @@ class Scheduler:
         if isinstance(event, Woke):
             now = max(now, event.at_s)  # a timer may fire a moment early
         self._note(event, now)
+        if self.groups.standing_by:
+            self._out += self.lifecycle.promote(now)
         if self.lifecycle.give_up_reason and self.ending is None:
             self._out.append(Halt(message=self.lifecycle.give_up_reason))
             self._end("interrupted")
@@ -245,7 +247,7 @@ class Scheduler:
         if self.rules.mode.bound == "start":
             return
         judge = self.bound.judge(optimizer=self.optimizer, served=self.served)
-        for group in self.groups.older_than(judge - self.bound.alpha):
+        for group in self.groups.older_than(judge - self.bound.oldest):
             self._out += self.lifecycle.drop(group, "stale")
 
     def _train(self, now: float) -> None:
@@ -350,6 +352,9 @@ def check(scheduler: Scheduler) -> None:
         else:
             assert lender.version == scheduler.served
     for group in groups:
+        for place, member in group.hedges.items():
+            assert place in group.queued or place in group.in_flight
+            assert member in group.in_flight
         assert not set(group.queued) & set(group.in_flight)
         assert not set(group.unscored) & set(group.scored)
         if group.state != "rolling":

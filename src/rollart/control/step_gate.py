@@ -27,7 +27,7 @@ class StepGate:
         self._batching = rules.batching
         self._groups = groups
         self._usual = usual
-        self._waits_for_all = bound.at_bound == "wait"
+        self._waits_for_all = bound.at_bound in ("wait", "finish")
         # Counted against the weights served, work would age during the wait.
         paces = bound.at_bound == "pace" and bound.counting == "optimizer"
         self._is_possible = rules.mode.bound == "always" and (self._waits_for_all or paces)

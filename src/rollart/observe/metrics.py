@@ -36,6 +36,7 @@ from rollart.events import (
     TrajectoryScored,
 )
 from rollart.observe.ledger import Ledger
+from rollart.observe.selection import Selection
 from rollart.types import EngineId, Trajectory, TrajectoryId, TrajectoryInfo, Version
 
 _NOTHING: Mapping[str, float] = {}
@@ -179,6 +180,7 @@ class Metrics:
         """Start, trajectories and tokens of each of the last steps."""
         self.ledger = Ledger()
         self.scores = ScoreMetrics()
+        self.selection = Selection(task_name)
         self._infos: dict[TrajectoryId, TrajectoryInfo] = {}
         self._rewards: dict[TrajectoryId, float] = {}
         self._running = 0
@@ -210,6 +212,8 @@ class Metrics:
             )
             self._rewards[each.id] = rewards[each.id]
             self._tasks[each.id] = each.task.env
+            name = "" if self._task_name is None else each.task.env
+            self.selection.take_over(self._infos[each.id], name)
             self.ledger.take_over(each.id, each.cost)
         self._sampled = self.ledger.sampled
 
@@ -219,9 +223,11 @@ class Metrics:
         self._now = now
         self.ledger.note(event)
         self.scores.add(now, event, commands)
+        self.selection.note(event)
         row = self._note_event(now, event)
         # After the row: commands that follow from the end of a step belong to the next step.
         self.ledger.book(commands)
+        self.selection.book(commands)
         for command in commands:
             self._note_command(now, command)
         return row
@@ -341,6 +347,7 @@ class Metrics:
         row.update(_tasks_row(training) if self._task_name is not None else {})
         row.update(_weights_row(window.weights))
         row.update(self.scores.row(training.parts.values()))
+        row.update(self.selection.row())
         row.update(self._levels)
         row.update({f"trainer/{name}": value for name, value in event.metrics.items()})
         self._training = None

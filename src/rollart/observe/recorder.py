@@ -126,6 +126,8 @@ class Recorder:
         self._failures: set[str] = set()
         """Kinds of failures that were already reported."""
         self._failed_in_a_row = 0
+        self._selections: set[str] = set()
+        """Differences between trained and played attempts that were already reported."""
         self._idle: list[float] = []
         """Success rates of the latest steps in a row that had no signal."""
         self._has_skipped = False
@@ -174,6 +176,7 @@ class Recorder:
             self._track(row)
             self.progress.step(row)
             self._watch_signal(row)
+            self._watch_selection()
         if isinstance(event, TrajectoryFailed):
             self._report_failure(event.failure)
         elif isinstance(event, TrajectoryFinished):
@@ -258,6 +261,16 @@ class Recorder:
                 self.progress.warn(
                     f"{nothing}. If this continues, look at samples/, then at the task's "
                     "difficulty, the start model (model.warm_start) or batching.group_size"
+                )
+
+    def _watch_selection(self) -> None:
+        """Warn once of each way in which trained attempts differ from played ones."""
+        for key, text in self.metrics.selection.warnings().items():
+            if key not in self._selections:
+                self._selections.add(key)
+                self.progress.warn(
+                    f"{text}: the schedule decides by outcome which attempts are trained "
+                    "(docs/bias.md: staleness.at_bound, redundancy.choice)"
                 )
 
     def _track(self, row: Row) -> None:

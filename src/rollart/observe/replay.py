@@ -7,12 +7,18 @@ starting from the snapshot it was resumed with.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from rollart.control.scheduler import Scheduler, check
-from rollart.control.snapshot import buffered, decode_domains, decode_rules, restore
+from rollart.control.snapshot import (
+    buffered,
+    decode_domains,
+    decode_rules,
+    decode_tasks,
+    restore,
+)
 from rollart.errors import UserError
 from rollart.events import (
     Command,
@@ -27,6 +33,7 @@ from rollart.events import (
 )
 from rollart.observe.log import LogPart, Record, read_log
 from rollart.observe.run_directory import LOG
+from rollart.observe.selection import Selection, as_json
 from rollart.types import EngineId, Json, TrajectoryId, Version
 
 _CHECK_EVERY = 97
@@ -45,12 +52,13 @@ class ReplayError(UserError):
 
 def replay(directory: Path) -> dict[str, Json]:
     """Replay a run's log; return what was counted, or raise where it contradicts."""
-    ledger = _Endings()
+    ledger, selection = _Endings(), Selection()
     events = staleness = lost = 0
     promised: list[int] = []
     for part in read_log(directory / LOG):
         scheduler = _scheduler(part)
         ledger.resume(part)
+        selection.name_tasks(_task_names(part))
         for number, record in enumerate(part.records):
             events += 1
             is_checked = number % _CHECK_EVERY == 0
@@ -58,6 +66,7 @@ def replay(directory: Path) -> dict[str, Json]:
             if commands != record.commands:
                 raise ReplayError(_difference(events, record, commands))
             ledger.note(record)
+            selection.add(record.event, record.commands)
             staleness = max([staleness, *_ages(record, scheduler, promised, ledger.born)])
         lost += len(ledger.open - _known(scheduler))
     return {
@@ -69,7 +78,14 @@ def replay(directory: Path) -> dict[str, Json]:
         "trained_twice": ledger.trained_twice,
         "max_staleness": staleness,
         "promised_staleness": max(promised) if promised else None,
+        **as_json(selection),
     }
+
+
+def _task_names(part: LogPart) -> Callable[[int], str] | None:
+    """Return the names of the tasks at the indices of the stream, if the log has them."""
+    tasks = decode_tasks(part.header.rules)
+    return None if tasks is None else tasks.name
 
 
 def turns_served(parts: Iterable[LogPart]) -> dict[str, dict[str, int]]:
@@ -145,7 +161,7 @@ def _ages(
                 )
             if scheduler.rules.mode.bound == "always":
                 bound = scheduler.bound
-                limit = bound.alpha + (1 if bound.counting == "serving" else 0)
+                limit = bound.oldest + (1 if bound.counting == "serving" else 0)
                 promised.append(limit)
                 if command.staleness > limit:
                     raise ReplayError(

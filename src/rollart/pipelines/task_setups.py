@@ -11,7 +11,7 @@ from rollart.config.options import are_compared, check_rewards
 from rollart.control.task_order import TaskKind, TaskMix
 from rollart.envs.registry import load_env_class, make_env
 from rollart.envs.trial import try_env
-from rollart.rollout.env_manager import Setup
+from rollart.rollout.env_manager import Setup, Unread
 from rollart.rollout.env_slot import Timeouts
 from rollart.seeds import derive_seed
 from rollart.types import EpisodeLimits, Sampling
@@ -45,6 +45,7 @@ def _setup(name: str, task: TaskOptions, sampling: Sampling) -> Setup:
     return Setup(
         make=lambda slot: make_env(task.env, options=task.options, slot=slot),
         parse=parser,
+        unread=Unread(then=task.unread, reward=task.unread_reward),
         player=find_player(name, task.player),
         system=getattr(load_env_class(task.env), "system_prompt", ""),
         limits=EpisodeLimits(max_turns=task.max_turns, max_tokens=task.max_tokens),

@@ -30,6 +30,15 @@ class AttemptError(RollartError):
         super().__init__(message)
 
 
+class UnreadableError(RollartError):
+    """The user's parser cannot read what the policy wrote: an outcome, not a failure."""
+
+    def __init__(self, message: str, *, is_env_lost: bool = False) -> None:
+        self.is_env_lost = is_env_lost
+        """Whether the parser never answered, so that the thread of the environment is lost too."""
+        super().__init__(message)
+
+
 def where_raised(error: BaseException, env: object) -> str:
     """Return the line of the environment's own file that raised, or else the innermost one."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -5,6 +5,11 @@ engines, the renderer. It keeps the deadline of the episode, notes the weights o
 and the cost so far. The player decides only what is asked of the policy and which actions are
 taken.
 
+What the policy causes is an outcome, never a failure that is tried again: an episode that exceeds
+its time limit ends, truncated, with the turn in which that happens; a text that the user's parser
+cannot read is a turn that the environment does not see (`Unread`). Only an environment that hangs
+in one call, or an episode that does not end within twice its limit, fails.
+
 A failure has one cause. What the context's methods raise is noted as it leaves them, so an error
 that reaches `play` is known by identity, not by class: noted, it comes from the environment, the
 parser or the engines; otherwise it is the player's own and fails this attempt alone.
@@ -17,6 +22,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any, Literal, NoReturn
 
 from rollart.errors import EnvError, InvariantError, PrunedError, UserError, describe_error
@@ -24,7 +30,7 @@ from rollart.inference.driver import RequestError
 from rollart.ports import Env, Player, Renderer
 from rollart.rollout.barrier import Barrier
 from rollart.rollout.engine_client import EngineClient, ResidentPolicies
-from rollart.rollout.env_contract import AttemptError, where_raised
+from rollart.rollout.env_contract import AttemptError, UnreadableError, where_raised
 from rollart.rollout.env_slot import EnvSlot, Timeouts
 from rollart.rollout.players.token_turns import TurnPlayer
 from rollart.types import (
@@ -49,6 +55,19 @@ _MOST_PRUNED = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Unread:
+    """What follows when the user's parser raises on what the policy wrote.
+
+    Example: `Unread(then="end", reward=-1.0)`
+    """
+
+    then: Literal["observe", "end"] = "observe"
+    """The next observation says so, or the episode ends."""
+    reward: float = 0.0
+    """What the turn earns."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """How one kind of task is run.
 
@@ -62,6 +81,8 @@ class Setup:
     """Makes the environment of a slot."""
     parse: Callable[[str], str] | None = None
     """The user's parser of actions; None strips the text."""
+    unread: Unread = Unread()
+    """What follows when it raises."""
     player: Player = field(default_factory=TurnPlayer)
     """Plays every attempt of this kind, many at once."""
     system: str
@@ -102,10 +123,17 @@ class EnvManager:
         self._setup = setup
         self._slot = slot
         self._access = access
-        self._acts = 0
+        self.turns = 0
+        """How many times the policy has acted."""
         self._born: Version | None = None
         self._on_birth: Callable[[Version], None] | None = None
         self._is_asking = False
+        self._ends_s = inf
+        self._is_out_of_time = False
+        self._unread: UnreadableError | None = None
+        """What the parser said of the last text, if it could not read it."""
+        self.unread = 0
+        """Turns in which it could not."""
         self._failures: list[Exception] = []
         """What the methods that a player calls have raised."""
         self.cost = 0
@@ -131,7 +159,9 @@ class EnvManager:
         """Play the attempt to its end; raises AttemptError when something fails under it."""
         self._on_birth = on_birth
         limit_s = self._setup.timeouts.episode_s
-        deadline = asyncio.timeout(limit_s)
+        self._ends_s = asyncio.get_running_loop().time() + limit_s
+        # The turn under way when the time is up is played to its end.
+        deadline = asyncio.timeout(2 * limit_s)
         try:
             async with deadline:
                 return self._record(await self._play())
@@ -139,7 +169,7 @@ class EnvManager:
             if not deadline.expired():
                 raise
             self._slot.close()
-            message = f"{self._task_name}: the episode took more than {limit_s:g} s"
+            message = f"{self._task_name}: the episode took more than {limit_s:g} s twice over"
             raise AttemptError("episode_timeout", message) from None
         finally:
             self._access.engines.forget(self._spec.id)
@@ -204,23 +234,49 @@ class EnvManager:
             return text.strip()
         try:
             return await self._slot.parse(parse, text, timeout_s=self._setup.timeouts.step_s)
+        except UnreadableError as error:
+            self._unread = error
+            self.unread += 1
+            return text
         except Exception as error:
             raise self._noted(error) from error.__cause__
 
     async def step(self, action: Any) -> StepOutcome:
         """Apply an action to the environment."""
-        if self._acts > 1 and self._born is not None and not self._access.is_fresh(self._born):
+        if self.turns > 1 and self._born is not None and not self._access.is_fresh(self._born):
             # Too old to train on: the Cancel that says so is on its way.
             await asyncio.Event().wait()
         try:
             await self._access.barrier.arrive(self._spec.id)
-            return await self._slot.step(action, timeout_s=self._setup.timeouts.step_s)
+            outcome = self._refuse() or await self._slot.step(
+                action, timeout_s=self._setup.timeouts.step_s
+            )
         except Exception as error:
             raise self._noted(error) from error.__cause__
+        is_over = outcome.terminated or outcome.truncated
+        if is_over or asyncio.get_running_loop().time() < self._ends_s:
+            return outcome
+        self._is_out_of_time = True
+        return replace(outcome, truncated=True)
+
+    def _refuse(self) -> StepOutcome | None:
+        """Return what a turn comes to that the parser could not read, if it was the last."""
+        error, self._unread = self._unread, None
+        if error is None:
+            return None
+        unread = self._setup.unread
+        ends = error.is_env_lost or unread.then == "end"
+        return StepOutcome(
+            observation=f"Your answer could not be read: the parser {error}.",
+            reward=unread.reward,
+            terminated=ends,
+            truncated=False,
+            success=False if ends else None,
+        )
 
     def note_action(self, version: Version, *, cost: int) -> None:
         """Count an action of the policy; `complete` does this by itself."""
-        self._acts += 1
+        self.turns += 1
         self.cost += cost
         if self._born is None:
             self._born = version
@@ -308,7 +364,7 @@ class EnvManager:
             id=spec.id,
             group=spec.group,
             task=spec.task,
-            stop=played.stop,
+            stop="time_limit" if self._is_out_of_time else played.stop,
             success=played.success,
             reward=played.reward,
             born=self._born,

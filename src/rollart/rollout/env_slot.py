@@ -18,6 +18,7 @@ from rollart.errors import EnvError, describe_error
 from rollart.ports import Env
 from rollart.rollout.env_contract import (
     AttemptError,
+    UnreadableError,
     check_reset,
     check_step,
     gives_arrays,
@@ -126,18 +127,28 @@ class EnvSlot:
         )
 
     async def parse(self, parse: Callable[[str], str], text: str, *, timeout_s: float) -> str:
-        """Let the user's parser find the action, in a thread: it may hang like an environment."""
+        """Let the user's parser find the action, in a thread: it may hang like an environment.
+
+        Raises UnreadableError if it raises or hangs, which is the text's doing.
+        """
         action, error = await self._answer(self._submit(lambda: parse(text)), timeout_s)
-        if isinstance(error, ExpiredError):
-            self._abandon()
-            problem = f"the parser took more than {timeout_s:g} s on {text!r}"
-        elif error is not None:
-            problem = f"the parser raised {describe_error(error)} on {text!r}"
-        elif not isinstance(action, str):
+        if error is not None:
+            is_env_lost = isinstance(error, ExpiredError)
+            said = f"took more than {timeout_s:g} s"
+            if is_env_lost:
+                self._abandon()
+            else:
+                said = f"raised {describe_error(error)}"
+            self.threads.warn_once(
+                f"{self._kind}.parser",
+                f"{self._kind}: the parser {said} on {text!r}; such a turn counts as the model's "
+                f"mistake (tasks.{self._kind}.unread, .unread_reward)",
+            )
+            raise UnreadableError(said, is_env_lost=is_env_lost) from error
+        if not isinstance(action, str):
             problem = f"the parser must return a str; on {text!r} it returned {action!r}"
-        else:
-            return action
-        raise AttemptError("parser", f"{self._kind}: {problem}") from error
+            raise AttemptError("parser", f"{self._kind}: {problem}")
+        return action
 
     def close(self) -> None:
         """Close the environment in the background, after the call it is in."""

@@ -160,13 +160,14 @@ class EnvWorker:
                 lambda version: self._ends.post(TrajectoryBorn(id=id_, version=version))
             )
         except AttemptError as error:
-            return TrajectoryFailed(id=id_, failure=error.failure, cost=manager.cost)
+            cost, turns = manager.cost, manager.turns
+            return TrajectoryFailed(id=id_, failure=error.failure, cost=cost, turns=turns)
         except asyncio.CancelledError:
-            return TrajectoryCancelled(id=id_, cost=manager.cost)
+            return TrajectoryCancelled(id=id_, cost=manager.cost, turns=manager.turns)
         self._ends.put(trajectory)
-        return TrajectoryFinished(info=self._info(trajectory, manager.served))
+        return TrajectoryFinished(info=self._info(trajectory, manager))
 
-    def _info(self, trajectory: Trajectory, served: Mapping[EngineId, int]) -> TrajectoryInfo:
+    def _info(self, trajectory: Trajectory, manager: EnvManager) -> TrajectoryInfo:
         scoring = self._setups[trajectory.task.env].scoring
         is_scored = scoring == "env" and not self._score_elsewhere
         return TrajectoryInfo(
@@ -178,5 +179,6 @@ class EnvWorker:
             cost=trajectory.cost,
             stop=trajectory.stop,
             is_compared=scoring == "group",
-            served=dict(served),
+            served=dict(manager.served),
+            unread=manager.unread,
         )

@@ -124,6 +124,7 @@ class SimAttempt:
     __slots__ = (
         "_job",
         "_shared",
+        "_started_s",
         "_timer",
         "_turn",
         "born",
@@ -140,6 +141,7 @@ class SimAttempt:
         self.sampled = 0
         self.born: Version | None = None
         self._shared = shared
+        self._started_s = 0.0
         self._timer: Timer | None = None
         self._job: Job | None = None
         self._turn = _NO_TURN
@@ -148,6 +150,7 @@ class SimAttempt:
     def start(self) -> None:
         """Reset the environment."""
         shared = self._shared
+        self._started_s = shared.loop.now
         self._timer = shared.loop.after(shared.call_s + self.script.reset_s, self._opened)
 
     def cancel(self) -> None:
@@ -158,7 +161,7 @@ class SimAttempt:
         if self._job is not None:
             tokens += int(self._shared.generation.abort(self._job))
         self._shared.generation.forget(self.id)
-        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens))
+        self._shared.post(TrajectoryCancelled(id=self.id, cost=tokens, turns=self.turns.count))
 
     def _opened(self) -> None:
         self._timer = None
@@ -208,7 +211,10 @@ class SimAttempt:
         self._timer = None
         turns, script = self.turns, self.script.turns
         is_last = turns.count + 1 == len(script)
-        stop = turns.take(terminated=is_last, truncated=False)
+        is_late = self._shared.loop.now - self._started_s >= self.script.limit_s
+        stop = turns.take(terminated=is_last, truncated=is_late)
+        if stop == "truncated":
+            stop = "time_limit"
         if stop is None:
             self._turn = script[turns.count]
             stop = turns.show(self._turn.reads)

@@ -3,13 +3,15 @@
 A `Script` describes one attempt completely: how long its environment takes, what it reads and
 samples in each turn, whether its environment fails, how long its reward takes. It depends only on
 the seed, the task, the member and the try, so two schedules are compared on the same attempts. What
-the members of a group share (the task: its difficulty, its image) is drawn once per task.
+the members of a group share (the task: its difficulty, its image) is drawn once per task. A second
+try and a hedge sample the same tokens as the attempt that they repeat, in another environment: only
+its durations and failures are drawn again.
 """
 
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, inf
 from random import Random
 from typing import Annotated, NamedTuple, Protocol, overload
 
@@ -141,6 +143,8 @@ class Script:
     fails: bool = False
     """Its environment fails when its reset ends."""
     reward: float = 0.0
+    limit_s: float = inf
+    """Time limit of the episode: the turn in which it passes is the last."""
 
 
 class Workload(Protocol):
@@ -239,11 +243,16 @@ class SyntheticWorkload:
         """Return the script of an attempt."""
         profile = self._profiles[self.domain(launch.task)]
         shared = Random(derive_seed(self._seed, launch.task, 2))
-        own = Random(derive_seed(self._seed, launch.task, 3, launch.member, launch.attempt))
-        return _draw(profile, shared=shared, own=own)
+        member = launch.member if launch.doubles is None else launch.doubles
+        own = place = Random(derive_seed(self._seed, launch.task, 3, member, 0))
+        if launch.attempt or launch.doubles is not None:
+            parts = launch.member, launch.attempt
+            place = Random(derive_seed(self._seed, launch.task, 4, *parts))
+        return _draw(profile, shared=shared, own=own, place=place)
 
 
-def _draw(profile: TaskProfile, *, shared: Random, own: Random) -> Script:
+def _draw(profile: TaskProfile, *, shared: Random, own: Random, place: Random) -> Script:
+    """Draw what an attempt does from `own`, and what its environment does from `place`."""
     low, high = profile.turns
     typical = shared.uniform(low, high + 1)
     length = unit_lognormal(shared, profile.task_spread)
@@ -257,13 +266,17 @@ def _draw(profile: TaskProfile, *, shared: Random, own: Random) -> Script:
     for _ in range(count):
         samples = int(mean * (exp(gauss(0.0, spread) - half) if spread else 1.0))
         values.append(samples if samples > 1 else 1)
-        values.append(step_factor * step(own))
+        took_s = step(own)
+        values.append(step_factor * (took_s if place is own else step(place)))
     turns = PackedTurns(values, opening=profile.opening_tokens, reads=profile.reads)
     reset_s = reset_factor * profile.reset.draw(own)
     score_s = None if profile.score is None else profile.score.draw(own)
     fails, reward = own.random() < profile.failure_rate, own.random()
+    if place is not own:
+        reset_s = reset_factor * profile.reset.draw(place)
+        fails = place.random() < profile.failure_rate
     if fails and profile.failure_after is not None:
-        reset_s = profile.failure_after.draw(own)
+        reset_s = profile.failure_after.draw(place)
     return Script(
         domain=profile.name,
         reset_s=reset_s,

@@ -17,7 +17,7 @@ Version = NewType("Version", int)
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
-StopReason = Literal["terminated", "truncated", "max_turns", "max_tokens"]
+StopReason = Literal["terminated", "truncated", "max_turns", "max_tokens", "time_limit"]
 """Why an episode ended: the environment said so (first two), or a limit was reached."""
 FailureKind = Literal[
     "env_error",
@@ -77,6 +77,8 @@ class TrajectoryInfo:
     """Turns by the engine that completed them, where that is known."""
     is_compared: bool = False
     """Whether its reward depends on the other attempts at its task."""
+    unread: int = 0
+    """Turns in which the parser could not read what the policy wrote."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
