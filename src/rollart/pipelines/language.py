@@ -58,7 +58,8 @@ class LanguageRuntime:
         """Refuse a model that the engine or the trainer would refuse later."""
         from rollart.pipelines.start_model import check_model  # noqa: PLC0415 loads torch
 
-        check_model(model, named=self._config.model.path)
+        config = self._config
+        check_model(model, named=config.model.path, lora=config.training.lora)
 
     def trainer_options(self) -> dict[str, Json]:
         """Return none."""

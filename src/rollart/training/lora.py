@@ -46,6 +46,11 @@ class Adapters:
     def prepare(self, model: Model, *, seed: int) -> None:
         """Freeze a model and put adapters into it; the same seed gives the same adapters."""
         targets = list(self._options.targets)
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is model.get_input_embeddings().weight:
+            self._options.check_tied_head(
+                next(name for name, module in model.named_modules() if module is head)
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:

@@ -18,6 +18,7 @@ import inspect
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollart.errors import ModelError, first_line
+from rollart.models.architecture import check_tied, describe_unannounced
+from rollart.models.files import check_extras, is_checked
 from rollart.models.loader import find_device
 from rollart.training.packing import MicroBatch
 
@@ -53,6 +56,8 @@ class TokenScores:
 def load_model(path: str, *, dtype: str, device: str) -> Model:
     """Load a checkpoint directory (or hub name) for training."""
     transformers_logging.disable_progress_bar()
+    if Path(path).is_dir():
+        check_extras(Path(path))
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), output_loading_info=True
@@ -67,8 +72,14 @@ def load_model(path: str, *, dtype: str, device: str) -> Model:
                 f"the checkpoint {path} does not fill its model ({problem}: {names}); "
                 "it is damaged or of another architecture"
             )
-    if model.get_output_embeddings() is None:
+    unknown = sorted(map(str, report.get("unexpected_keys") or ()))
+    if unknown and is_checked("tensors"):
+        raise ModelError(f"the checkpoint {path}: {describe_unannounced(unknown)}")
+    head = model.get_output_embeddings()
+    if head is None:
         raise ModelError(f"the model {path} has no output layer that can be trained")
+    if model.config.get_text_config().tie_word_embeddings:
+        check_tied(model.get_input_embeddings().weight, head.weight)
     return model.to(find_device(device, field="training.device")).eval()
 
 

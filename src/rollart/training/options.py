@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from rollart.constraints import AtLeast, Between, Finite, Fixed, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
+from rollart.models.files import is_checked
 from rollart.plugins import add_paths, find, name_of
 from rollart.training_ports import Algorithm
 from rollart.types import Json
@@ -52,6 +53,21 @@ class LoraOptions:
     def __post_init__(self) -> None:
         object.__setattr__(self, "targets", tuple(self.targets))
         check_fields(self, "training.lora")
+
+    def check_tied_head(self, head: str) -> None:
+        """Refuse an adapter on an output layer that shares the embedding's weights.
+
+        Merged, the two would differ, while the config of engines and exports says they are one.
+
+        Example:
+            >>> LoraOptions(rank=8).check_tied_head("lm_head")
+
+        """
+        is_target = any(f".{head}".endswith(f".{name}") for name in self.targets)
+        if self.rank and is_target and is_checked("adapters"):
+            fix = f"{head} shares its weights with the embedding (tie_word_embeddings), so its "
+            fix += "adapter could be neither served nor exported: leave it out, or untie the model"
+            raise ConfigError("training.lora.targets", list(self.targets), fix)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
