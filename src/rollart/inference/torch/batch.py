@@ -328,7 +328,8 @@ class StepPlanner:
         if count > 1:
             count = min(count, plan.budget)
             plan.budget -= count
-            self._sessions.index.extend(session.row, session.tokens, length=start + count)
+            if not session.is_mixed:
+                self._sessions.index.extend(session.row, session.tokens, length=start + count)
         session.planned = stop = start + count
         self._count(session, plan, start=start, stop=stop)
         plan.sessions.append(session)

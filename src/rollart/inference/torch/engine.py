@@ -26,6 +26,7 @@ from rollart.inference.torch.model import Model
 from rollart.inference.torch.options import TorchEngineOptions
 from rollart.inference.torch.sampler import read_filters, sample
 from rollart.models.architecture import read_architecture, resolve_config
+from rollart.models.files import is_checked
 from rollart.models.loader import find_device, load_weights
 from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
 
@@ -187,6 +188,8 @@ class TorchEngine:
         self._version = version
         if not keep_kv:
             self._sessions.invalidate()
+        elif is_checked("prefixes"):
+            self._sessions.keep_running()
 
     def stats(self) -> Mapping[str, float]:
         """Return the counters since the engine was created.
