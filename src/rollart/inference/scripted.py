@@ -94,6 +94,7 @@ class ScriptedEngine:
     """
 
     Options = ScriptedEngineOptions
+    serves_weights = False
 
     @classmethod
     def open(

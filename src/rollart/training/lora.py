@@ -63,7 +63,10 @@ class Adapters:
                 fix = f"names a {type(layer.base_layer).__name__}: only linear layers can have one"
                 raise ConfigError("training.lora.targets", targets, fix)
         for name, value in model.named_parameters():
-            value.requires_grad_(_is_adapter(name))
+            is_adapter = _is_adapter(name)
+            value.requires_grad_(is_adapter)
+            if is_adapter:  # beside bfloat16 weights too: small steps would be lost in it
+                value.data = value.data.float()
         model.eval()
 
     def weights(self, model: Model) -> Iterator[tuple[str, Tensor]]:
