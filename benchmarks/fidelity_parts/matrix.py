@@ -41,9 +41,14 @@ SHAPE: Mapping[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
-THETA = {"rope_theta": 10_000.0}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
-ROPES: Mapping[str, Mapping[str, Any]] = {
+THETA: dict[str, Any] = {"rope_theta": 10_000.0}
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+}
+ROPES: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default"},
     "linear": {"rope_type": "linear", "factor": 4.0},
     "dynamic": {"rope_type": "dynamic", "factor": 4.0},
