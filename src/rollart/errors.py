@@ -8,6 +8,7 @@
     │   ├── PlacementError   a worker that no pool has room for
     │   ├── ClusterError     the cluster was lost, with everything that was not saved to disk
     │   ├── EngineError      an engine failed (e.g. out of memory); the trainer still works
+    │   ├── GuardError       engine and trainer disagree on the tokens they share
     │   ├── GroupError       one worker of a group failed, so the whole group was stopped
     │   ├── ActorDiedError   the process of an actor ended by itself (an ActorError too)
     │   └── StorageError     a disk or directory that cannot be read or written
@@ -80,6 +81,10 @@ class ClusterError(UserError):
 
 class EngineError(UserError):
     """An engine failed while computing: the run ends, but the trained weights can be saved."""
+
+
+class GuardError(UserError):
+    """Engine and trainer disagree on the log-probs of the same tokens: training would be biased."""
 
 
 class GroupError(UserError):

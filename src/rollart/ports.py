@@ -190,7 +190,8 @@ class Engine(Protocol):
 
     A request is known by (session, turn). After `update` with `keep_kv=False`, cached keys and
     values are recomputed under the new weights; sampled tokens, log-probs and versions are kept
-    and requests continue. An update with nothing running leaves the engine as if newly made.
+    and requests continue. With `keep_kv=True` requests that have sampled keep theirs until they
+    end, and nothing else does. An update with nothing running leaves the engine as if newly made.
 
     Example:
         engine.add(Request(session=41, turn=0, tokens=(1, 17, 4), sampling=Sampling(), ...))

@@ -136,6 +136,24 @@ def test_tokens_carry_the_version_that_sampled_them(make: MakeEngine) -> None:
         assert recomputed == (0 if keep_kv else 7)
 
 
+def test_only_running_requests_keep_what_they_read_under_older_weights(make: MakeEngine) -> None:
+    engine = make()
+    prompt = make_tokens(40, seed=1)
+    engine.add(replace(make_request(1, prompt), stop=()))
+    idle = run(engine)[1, 0]
+    engine.add(replace(make_request(2, make_tokens(40, seed=2)), stop=()))
+    engine.step()
+    engine.update(Version(1), _WEIGHTS, keep_kv=True)
+    running = run(engine)[2, 0]
+    before = engine.stats()["reused_tokens"]
+    for session, start in ((1, prompt + idle.tokens), (3, prompt)):
+        engine.add(make_request(session, start, turn=1))
+    engine.add(make_request(2, make_tokens(40, seed=2) + running.tokens, turn=1))
+    engine.step()
+    # Sessions 1 and 3 share a prompt, which both have read under the new weights.
+    assert engine.stats()["reused_tokens"] - before in (0, 39)
+
+
 def test_a_second_turn_reuses_what_the_first_left(make: MakeEngine) -> None:
     engine = make()
     prompt = make_tokens(20, seed=1)

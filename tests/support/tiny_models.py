@@ -61,6 +61,24 @@ def make_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
             model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16))
         case "qwen3-tied":
             model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=8, tie_word_embeddings=True))
+        case "llama-linear":
+            rope = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 3.0}
+            model = LlamaForCausalLM(LlamaConfig(**_SHAPE, rope_parameters=rope))
+        case "qwen2-dynamic":
+            rope = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 3.0}
+            model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE, rope_parameters=rope))
+        case "qwen3-yarn":
+            rope = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0}
+            rope["original_max_position_embeddings"] = 32
+            model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16, rope_parameters=rope))
+        case "qwen2-windowed" | "qwen3-windowed":
+            window = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}
+            if kind == "qwen2-windowed":
+                model = Qwen2ForCausalLM(Qwen2Config(**_SHAPE, **window))
+            else:
+                model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16, **window))
+        case "qwen3-bias":
+            model = Qwen3ForCausalLM(Qwen3Config(**_SHAPE, head_dim=16, attention_bias=True))
         case _:
             raise ValueError(kind)
     with torch.no_grad():
@@ -72,7 +90,11 @@ def make_model(kind: str, *, seed: int = 0) -> PreTrainedModel:
     return model.eval()
 
 
-KINDS = ("llama", "llama3-rope", "llama-bias", "qwen2", "qwen2-tied", "qwen3", "qwen3-tied")
+KINDS = (
+    *("llama", "llama3-rope", "llama-bias", "llama-linear"),
+    *("qwen2", "qwen2-tied", "qwen2-dynamic", "qwen2-windowed"),
+    *("qwen3", "qwen3-tied", "qwen3-yarn", "qwen3-windowed", "qwen3-bias"),
+)
 
 
 def make_engine(model: PreTrainedModel, *, version: int = 0, **options: object) -> TorchEngine:

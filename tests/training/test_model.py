@@ -5,20 +5,23 @@ import numpy as np
 import pytest
 import torch
 from training_samples import VOCABULARY, random_groups
-from transformers import AutoModelForCausalLM as Auto
 from transformers import (
+    AfmoeConfig,
     BloomConfig,
     CohereConfig,
     Gemma2Config,
     GPT2Config,
+    GptOssConfig,
     LlamaConfig,
     MambaConfig,
     MistralConfig,
     Qwen2Config,
     Qwen3Config,
 )
+from transformers import AutoModelForCausalLM as Auto
 
 from rollart.errors import ConfigError, ModelError
+from rollart.models.files import without_checks
 from rollart.training.batch import Batch, decode, encode
 from rollart.training.model import block_mask, is_packable, load_model, score
 from rollart.training.packing import lay_out
@@ -148,3 +151,34 @@ def test_a_checkpoint_that_lacks_weights_is_refused_not_filled_at_random(checkpo
 def test_an_absent_device_is_a_config_error(checkpoint):
     with pytest.raises(ConfigError, match=r"training\.device"):
         load_model(str(checkpoint), dtype="float32", device="cuda:9")
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        GptOssConfig(**SHAPE, num_local_experts=2, num_experts_per_tok=1, sliding_window=8),
+        AfmoeConfig(
+            **SHAPE,
+            num_experts=2,
+            num_experts_per_tok=1,
+            moe_intermediate_size=8,
+            num_dense_layers=1,
+            sliding_window=8,
+        ),
+    ],
+    ids=["gpt_oss", "afmoe"],
+)
+def test_a_model_that_lets_packed_sequences_see_each_other_is_not_packed(config):
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Auto.from_config(config).eval()
+    batch = decode(encode(random_groups(3)))
+    with torch.no_grad():
+        expected, _ = one_by_one(model, batch, 0.7)
+        found, *_ = packed(model, batch, temperature=0.7, row_tokens=200, micro_batch_tokens=400)
+        assert np.abs(found - expected).max() > 0.05
+        found, *_ = packed(model, batch, temperature=0.7, row_tokens=1, micro_batch_tokens=400)
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+    assert not is_packable(model)
+    with without_checks("packing"):
+        assert is_packable(model)

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from training_samples import write_checkpoint
 
 from rollart.errors import ConfigError
 from rollart.training.algorithms.grpo import Grpo
@@ -11,6 +12,7 @@ from rollart.training.options import (
     read_algorithm,
     trainer_arguments,
 )
+from rollart.training.trainer import TorchTrainer
 
 
 def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
@@ -93,3 +95,14 @@ def test_an_algorithm_travels_as_its_type_and_fields():
 def test_a_wrong_algorithm_is_refused_by_name(values, message):
     with pytest.raises(ConfigError, match=message):
         read_algorithm(values)
+
+
+def test_an_adapter_on_a_tied_output_layer_is_refused_before_training(tmp_path):
+    fix = r"lm_head shares its weights with the embedding \(tie_word_embeddings\)"
+    LoraOptions(rank=2).check_tied_head("lm_head")
+    LoraOptions(targets=("lm_head",)).check_tied_head("lm_head")
+    with pytest.raises(ConfigError, match=fix):
+        LoraOptions(rank=2, targets=("q_proj", "lm_head")).check_tied_head("lm_head")
+    model = write_checkpoint(tmp_path, tied=True)
+    with pytest.raises(ConfigError, match=fix):
+        TorchTrainer(model=str(model), options={"lora": {"rank": 2, "targets": ["lm_head"]}})

@@ -157,12 +157,13 @@ def test_a_step_in_bfloat16_is_near_that_in_float32(checkpoint):
     reports, moved = {}, {}
     for dtype in ("float32", "bfloat16"):
         trainer = make_trainer(checkpoint, dtype=dtype, kl_coefficient=0.1, epochs=2)
-        assert {str(each.dtype) for each in trainer._model.parameters()} == {f"torch.{dtype}"}
+        assert {each.dtype for each in trainer._model.parameters()} == {torch.float32}
         before = weights_of(trainer)
         reports[dtype] = trainer.step(batch).metrics
         after = weights_of(trainer)
         assert {each.dtype for each in after.values()} == {np.dtype(np.float32)}
         moved[dtype] = sum(float(np.abs(after[name] - before[name]).sum()) for name in before)
+        trainer.close()
     exact, rough = reports["float32"], reports["bfloat16"]
     assert (rough["updates"], rough["skipped"]) == (2.0, 0.0)
     assert 0 < rough["logprob_difference"] < 0.2
@@ -330,3 +331,30 @@ def test_publishing_without_a_store_is_a_broken_invariant(checkpoint):
 def test_an_unknown_option_is_refused_by_name(checkpoint):
     with pytest.raises(ConfigError, match=r"training\.learning_rte = 1"):
         make_trainer(checkpoint, learning_rte=1)
+
+
+def test_small_steps_in_bfloat16_move_the_weights_as_in_float32(checkpoint):
+    moves = {}
+    for dtype in ("float32", "bfloat16"):
+        trainer = make_trainer(checkpoint, dtype=dtype, learning_rate=1e-6)
+        before = weights_of(trainer)
+        for step in range(20):
+            trainer.step(encode(random_groups(step)))
+        after = weights_of(trainer)
+        trainer.close()
+        moves[dtype] = np.concatenate([(after[n] - before[n]).ravel() for n in sorted(before)])
+    exact, rough = moves["float32"], moves["bfloat16"]
+    assert (rough != 0).mean() > 0.95
+    assert exact @ rough / np.linalg.norm(exact) / np.linalg.norm(rough) > 0.99
+
+
+def test_adapters_beside_bfloat16_weights_are_float32(checkpoint):
+    lora = {"rank": 2, "targets": ("q_proj", "down_proj")}
+    trainer = make_trainer(checkpoint, dtype="bfloat16", lora=lora, learning_rate=1e-6)
+    kinds = {value.requires_grad: value.dtype for value in trainer._model.parameters()}
+    assert kinds == {True: torch.float32, False: torch.bfloat16}
+    before = {name: value.copy() for name, value in trainer.adapter().items()}
+    for step in range(2):
+        trainer.step(encode(random_groups(step)))
+    moved = [(before[name] != value).mean() for name, value in trainer.adapter().items()]
+    assert min(moved) > 0.9

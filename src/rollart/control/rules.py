@@ -53,7 +53,7 @@ class Syncing:
     when: Literal["published", "batch"] = "published"
     """Load new weights as soon as they are there, or (the paper's order) when a batch is taken."""
     keep_kv: bool = False
-    """Keep cached keys and values of the old weights instead of recomputing them."""
+    """Let running requests keep keys and values of the old weights instead of recomputing them."""
 
     def __post_init__(self) -> None:
         check_fields(self, "syncing")

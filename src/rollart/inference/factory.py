@@ -21,7 +21,8 @@ class EngineClass(Protocol):
     """What `engine.name` names: a class whose `open` makes an Engine.
 
     Its options are the dataclass `Options`, if it has any; a config gives them as
-    `[engine.options]`.
+    `[engine.options]`. `serves_weights = False` says that its tokens are not the model's, so that
+    the trainer's guard does not compare log-probs.
 
     Example:
         >>> @dataclass(frozen=True, slots=True, kw_only=True)

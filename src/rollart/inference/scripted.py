@@ -70,6 +70,8 @@ class _Running:
     script: tuple[int, ...]
     finish: FinishReason
     versions: list[Version] = field(default_factory=list[Version])
+    is_mixed: bool = False
+    """Whether it kept what it had read under older weights."""
 
     def complete(self, finish: FinishReason, logprob: float) -> Completion:
         count = len(self.versions)
@@ -92,6 +94,7 @@ class ScriptedEngine:
     """
 
     Options = ScriptedEngineOptions
+    serves_weights = False
 
     @classmethod
     def open(
@@ -184,13 +187,12 @@ class ScriptedEngine:
     def update(self, version: Version, weights: Mapping[str, Array], *, keep_kv: bool) -> None:
         """Set the version; the weights are ignored."""
         self._version = version
-        if not keep_kv:
-            self._counters["recomputed_tokens"] += sum(
-                len(running.request.tokens) + len(running.versions) - 1
-                for running in self._requests.values()
-                if running.versions
-            )
-            self._held.clear()
+        self._held.clear()
+        for running in self._requests.values():
+            if running.versions and not keep_kv:
+                count = len(running.request.tokens) + len(running.versions) - 1
+                self._counters["recomputed_tokens"] += count
+            running.is_mixed = bool(running.versions) and keep_kv
 
     def stats(self) -> Mapping[str, float]:
         """Return the counters since the engine was created."""
@@ -204,5 +206,6 @@ class ScriptedEngine:
     def _finish(self, running: _Running, finish: FinishReason) -> Completion:
         request = running.request
         del self._requests[request.session]
-        self._held[request.session] = max(0, len(request.tokens) + len(running.versions) - 1)
+        if not running.is_mixed:
+            self._held[request.session] = max(0, len(request.tokens) + len(running.versions) - 1)
         return running.complete(finish, self._logprob)

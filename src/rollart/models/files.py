@@ -8,7 +8,7 @@ ModelError that says what is missing and where.
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from rollart.errors import ModelError
 from rollart.models.options import TINY
@@ -44,7 +44,25 @@ def load_config(directory: Path) -> dict[str, Any]:
     if named[0] not in ARCHITECTURES:
         known = ", ".join(ARCHITECTURES)
         raise ModelError(f"{directory}: architecture {named[0]} is not supported (known: {known})")
+    check_extras(directory)
     return config
+
+
+def check_extras(directory: Path) -> None:
+    """Raise ModelError for what transformers would add to the weights and an engine would not."""
+    file = directory / "config.json"
+    config = _read_json(file) if file.is_file() else {}
+    if (directory / "adapter_config.json").is_file():
+        raise ModelError(
+            f"{directory}: has adapter_config.json, so the trainer would add an adapter that the "
+            "engine does not serve; merge it into the weights and remove the file"
+        )
+    for key in ("quantization_config", "transformers_weights"):
+        if config.get(key):
+            raise ModelError(
+                f"{directory}: config.json has {key}: only plain weights in model.safetensors are "
+                "read; save the model without it"
+            )
 
 
 def weight_files(directory: Path) -> list[Path]:
@@ -96,6 +114,33 @@ def _read_json(file: Path) -> dict[str, Any]:
         return read_object(file)
     except CodecError as error:
         raise ModelError(f"{file.parent}: {error}") from error
+
+
+Check = Literal["tensors", "adapters", "prefixes", "packing", "master_weights"]
+"""Checks that keep engine and trainer from reading or computing a model differently."""
+_unchecked: set[Check] = set()
+
+
+def is_checked(name: Check) -> bool:
+    """Say whether a check is on; all are, but where a test shows what would follow without."""
+    return name not in _unchecked
+
+
+@contextmanager
+def without_checks(*names: Check) -> Generator[None]:
+    """Turn checks off in this process, to show that the guard catches what they prevent.
+
+    Example:
+        >>> with without_checks("packing"):
+        ...     trainer = TorchTrainer(model="models/leaky")
+
+    """
+    fresh = set(names) - _unchecked
+    _unchecked.update(fresh)
+    try:
+        yield
+    finally:
+        _unchecked.difference_update(fresh)
 
 
 _HUB_NAME_PARTS = 2

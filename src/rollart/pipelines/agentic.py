@@ -48,6 +48,7 @@ from rollart.rollout.env_manager import Setup
 from rollart.rollout.env_threads import SHARED
 from rollart.rollout.tasks import run as run_to_end
 from rollart.rollout.tasks import watch_stalls
+from rollart.training.guard import EngineSampling, Guard
 from rollart.training_ports import PolicyRuntime, RemoteTrainer
 from rollart.types import EngineId, Json, Trajectory, Version
 
@@ -70,6 +71,8 @@ class TrainingRun:
     notes: dict[str, Json] = field(default_factory=dict[str, Json])
     controller: Controller | None = None
     evaluations: Evaluations | None = None
+    warned: set[str] = field(default_factory=set[str])
+    """What the guard has warned of."""
     is_saving: bool = False
     """Whether what was trained is being saved: a first signal does not end that."""
     interrupts: int = 0
@@ -272,8 +275,19 @@ class TrainingRun:
         tasks: asyncio.TaskGroup,
     ) -> None:
         if isinstance(event, StepFinished):
+            self._warn(event.metrics)
             checkpointer.begin(scheduler, tasks)
         evaluations.after_event(scheduler, event, tasks)
+
+    def _warn(self, metrics: Mapping[str, float]) -> None:
+        """Print what the trainer's guard found where it does not stop the run; once each."""
+        if metrics.get("guard_exceeded") or metrics.get("updates_lost"):
+            described = cast("dict[str, Any]", self.policy.trainer_options()["engine"])
+            guard = Guard(self.config.training, EngineSampling(**described))
+            for kind, text in guard.warnings_of(metrics).items():
+                if kind not in self.warned:
+                    self.warned.add(kind)
+                    self.recorder.progress.warn(text)
 
     def _finish(
         self,

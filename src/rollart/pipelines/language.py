@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rollart.config import Config
+from rollart.config.checks import engine_options
 from rollart.errors import ConfigError, InvariantError
+from rollart.inference.factory import find_engine
 from rollart.inference.renderer import ChatRenderer
 from rollart.models.files import check_files, local_model
 from rollart.models.tokenizer import load_tokenizer
@@ -59,11 +61,25 @@ class LanguageRuntime:
         """Refuse a model that the engine or the trainer would refuse later."""
         from rollart.pipelines.start_model import check_model  # noqa: PLC0415 loads torch
 
-        check_model(model, named=self._config.model.path)
+        config = self._config
+        check_model(model, named=config.model.path, lora=config.training.lora)
 
     def trainer_options(self) -> dict[str, Json]:
-        """Return none."""
-        return {}
+        """Say how the engine samples: the trainer's guard compares its log-probs with its own."""
+        engine, sampling = self._config.engine, self._config.sampling
+        if engine.is_torch:
+            dtype = engine.torch.dtype
+        elif getattr(find_engine(engine.name), "serves_weights", True):
+            dtype = getattr(engine_options(self._config), "dtype", "")
+        else:
+            return {}
+        described: dict[str, Json] = {
+            "dtype": "float32" if dtype == "float32" else "bfloat16",
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+        }
+        return {"engine": described}
 
     def renderer(self, model: Path) -> ChatRenderer:
         """Return what writes messages with the model's tokenizer and chat template."""

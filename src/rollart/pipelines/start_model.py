@@ -26,8 +26,8 @@ from rollart.envs.trial import (
 )
 from rollart.errors import ConfigError, EnvError, UserError, describe_error
 from rollart.inference.renderer import ChatRenderer
-from rollart.inference.torch.parameters import read_architecture
-from rollart.models.files import load_config, reported_as, weight_files
+from rollart.models.architecture import check_weights, read_architecture, resolve_config
+from rollart.models.files import reported_as
 from rollart.models.loader import find_device, resolve
 from rollart.models.options import ModelOptions
 from rollart.models.tiny import build_tiny
@@ -35,6 +35,7 @@ from rollart.models.tokenizer import build_tokenizer, load_tokenizer
 from rollart.models.warm_start import Demonstration, demonstrate, warm_start
 from rollart.ports import Env
 from rollart.seeds import derive_seed
+from rollart.training.options import LoraOptions
 from rollart.types import Json, open_chat
 
 _RECIPE = 1
@@ -78,12 +79,14 @@ def tiny_directory(config: Config) -> Path:
     return config.model.cache_directory / f"warm-{config.model.tiny_size}-{key}"
 
 
-def check_model(directory: Path, *, named: str) -> None:
+def check_model(directory: Path, *, named: str, lora: LoraOptions | None = None) -> None:
     """Refuse a model that the engine or the trainer would refuse later, by what it was named."""
     with reported_as(named, directory):
-        read_architecture(load_config(directory))
-        weight_files(directory)
+        architecture = read_architecture(resolve_config(directory))
+        check_weights(directory, architecture)
         load_tokenizer(directory)
+    if lora is not None and architecture.tied:
+        lora.check_tied_head("lm_head")
 
 
 def check_devices(config: Config) -> None:

@@ -46,6 +46,11 @@ class Adapters:
     def prepare(self, model: Model, *, seed: int) -> None:
         """Freeze a model and put adapters into it; the same seed gives the same adapters."""
         targets = list(self._options.targets)
+        head = model.get_output_embeddings()
+        if head is not None and head.weight is model.get_input_embeddings().weight:
+            self._options.check_tied_head(
+                next(name for name, module in model.named_modules() if module is head)
+            )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             try:
@@ -58,7 +63,10 @@ class Adapters:
                 fix = f"names a {type(layer.base_layer).__name__}: only linear layers can have one"
                 raise ConfigError("training.lora.targets", targets, fix)
         for name, value in model.named_parameters():
-            value.requires_grad_(_is_adapter(name))
+            is_adapter = _is_adapter(name)
+            value.requires_grad_(is_adapter)
+            if is_adapter:  # beside bfloat16 weights too: small steps would be lost in it
+                value.data = value.data.float()
         model.eval()
 
     def weights(self, model: Model) -> Iterator[tuple[str, Tensor]]:

@@ -115,6 +115,8 @@ class StepRecord:
     forward_s: float = 0.0
     backward_s: float = 0.0
     optimizer_s: float = 0.0
+    moved: dict[str, float] = field(default_factory=dict[str, float])
+    """What the guard says of the first update, if it looked."""
 
     def metrics(self) -> dict[str, float]:
         """Return the metrics of the optimization itself, means over the updates made."""

@@ -10,23 +10,29 @@ min-p is not reproduced: engines that renormalise over the kept tokens report la
 log-probs, and the correction of stale tokens sees that as a difference between policies.
 
 Packed rows get a block-diagonal causal mask. Models that mix attention kinds build their own masks
-from the restarting positions; models with recurrent layers are never packed. A row with one
-sequence needs no mask: padding is at its end, where no causal model looks.
+from the restarting positions; models with recurrent layers are never packed. Each model is tried
+once: unless two sequences in one row compute what they compute apart, it is not packed. A row with
+one sequence needs no mask: padding is at its end, where no causal model looks.
 """
 
 import inspect
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from rollart.errors import ModelError, first_line
+from rollart.models.architecture import check_tied, describe_unannounced
+from rollart.models.files import check_extras, is_checked
 from rollart.models.loader import find_device
 from rollart.training.packing import MicroBatch
 
@@ -53,6 +59,8 @@ class TokenScores:
 def load_model(path: str, *, dtype: str, device: str) -> Model:
     """Load a checkpoint directory (or hub name) for training."""
     transformers_logging.disable_progress_bar()
+    if Path(path).is_dir():
+        check_extras(Path(path))
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             path, dtype=getattr(torch, dtype), output_loading_info=True
@@ -67,15 +75,66 @@ def load_model(path: str, *, dtype: str, device: str) -> Model:
                 f"the checkpoint {path} does not fill its model ({problem}: {names}); "
                 "it is damaged or of another architecture"
             )
-    if model.get_output_embeddings() is None:
+    unknown = sorted(map(str, report.get("unexpected_keys") or ()))
+    if unknown and is_checked("tensors"):
+        raise ModelError(f"the checkpoint {path}: {describe_unannounced(unknown)}")
+    head = model.get_output_embeddings()
+    if head is None:
         raise ModelError(f"the model {path} has no output layer that can be trained")
+    if model.config.get_text_config().tie_word_embeddings:
+        check_tied(model.get_input_embeddings().weight, head.weight)
     return model.to(find_device(device, field="training.device")).eval()
 
 
 def is_packable(model: Model) -> bool:
-    """Say whether attention alone mixes positions, so that masks can keep sequences apart."""
+    """Say whether sequences that share a row compute what they would alone.
+
+    Attention alone must mix positions. Models that build their own masks may still let a sequence
+    see the one before it, so the model is tried.
+    """
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    return takes_positions and _layer_kinds(model) <= {"full_attention", "sliding_attention"}
+    kinds = _layer_kinds(model) <= {"full_attention", "sliding_attention"}
+    return takes_positions and kinds and (not is_checked("packing") or _keeps_apart(model))
+
+
+_TRIED_TOKENS = (7, 5)
+"""Lengths of the two sequences that a model is tried with."""
+_LEAK = 0.05
+"""Share of what seeing the other sequence would change, from which on it counts as seen."""
+_ROUNDING = {torch.float32: 1e-5, torch.float64: 1e-9}
+_COARSE_ROUNDING = 0.02
+
+
+@torch.no_grad()
+def _keeps_apart(model: Model) -> bool:
+    """Say whether two sequences packed into a row get the log-probs they get apart."""
+    first, second = _TRIED_TOKENS
+    vocabulary = model.get_input_embeddings().num_embeddings
+    drawn = np.random.default_rng(0).integers(0, vocabulary, (1, first + second))
+    seen = _logits(model, _try_row(drawn, [first + second])).float().log_softmax(-1)
+    packed = _logits(model, _try_row(drawn, [first, second])).float().log_softmax(-1)
+    apart = torch.cat(
+        [
+            _logits(model, _try_row(piece, [piece.shape[1]])).float().log_softmax(-1)
+            for piece in (drawn[:, :first], drawn[:, first:])
+        ]
+    )
+    rounding = _ROUNDING.get(model.dtype, _COARSE_ROUNDING)
+    limit = max(_LEAK * float((seen - apart).abs().max()), rounding)
+    return float((packed - apart).abs().max()) <= limit
+
+
+def _try_row(tokens: NDArray[np.int64], lengths: list[int]) -> MicroBatch:
+    """Return one row of sequences of these lengths, all positions scored."""
+    count = tokens.shape[1]
+    return MicroBatch(
+        tokens=tokens,
+        positions=np.concatenate([np.arange(size) for size in lengths])[None],
+        segments=np.repeat(np.arange(len(lengths)), lengths)[None],
+        is_packed=len(lengths) > 1,
+        predictors=np.arange(count),
+        places=np.arange(count),
+    )
 
 
 def attention_cost(model: Model) -> float:
@@ -95,6 +154,37 @@ def score(
         entropies = -(logprobs.exp() * logprobs).sum(-1)
     chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     return TokenScores(logprobs=chosen, entropies=entropies)
+
+
+def truncated_logprobs(
+    model: Model,
+    micro: MicroBatch,
+    *,
+    targets: Tensor,
+    temperatures: Tensor,
+    limits: tuple[float, int, float],
+) -> Tensor:
+    """Return log-probs as an engine draws: renormalised over what top-p, top-k and min-p keep."""
+    logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
+    chances = logits.softmax(-1)
+    chosen = chances.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return chosen.log() - _kept_mass(chances, targets, limits).log()
+
+
+def _kept_mass(chances: Tensor, targets: Tensor, limits: tuple[float, int, float]) -> Tensor:
+    """Return the probability of what is kept; a drawn token was kept, whatever rounding says."""
+    top_p, top_k, min_p = limits
+    ranked, ids = chances.sort(dim=-1, descending=True, stable=True)
+    is_kept = torch.ones_like(ranked, dtype=torch.bool)
+    if top_k:
+        is_kept[:, top_k:] = False
+    if top_p < 1:
+        masses = (ranked * is_kept).cumsum(-1, dtype=torch.float64)
+        before = masses - ranked * is_kept
+        is_kept &= before < masses[:, -1:] * top_p
+    is_kept &= ranked >= ranked[:, :1] * min_p
+    is_kept |= ids == targets.unsqueeze(-1)
+    return (ranked * is_kept).sum(-1)
 
 
 def _logits(model: Model, micro: MicroBatch) -> Tensor:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from rollart.constraints import AtLeast, Between, Finite, Fixed, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
+from rollart.models.files import is_checked
 from rollart.plugins import add_paths, find, name_of
 from rollart.training_ports import Algorithm
 from rollart.types import Json
@@ -53,6 +54,21 @@ class LoraOptions:
         object.__setattr__(self, "targets", tuple(self.targets))
         check_fields(self, "training.lora")
 
+    def check_tied_head(self, head: str) -> None:
+        """Refuse an adapter on an output layer that shares the embedding's weights.
+
+        Merged, the two would differ, while the config of engines and exports says they are one.
+
+        Example:
+            >>> LoraOptions(rank=8).check_tied_head("lm_head")
+
+        """
+        is_target = any(f".{head}".endswith(f".{name}") for name in self.targets)
+        if self.rank and is_target and is_checked("adapters"):
+            fix = f"{head} shares its weights with the embedding (tie_word_embeddings), so its "
+            fix += "adapter could be neither served nor exported: leave it out, or untie the model"
+            raise ConfigError("training.lora.targets", list(self.targets), fix)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingOptions:
@@ -88,7 +104,7 @@ class TrainingOptions:
     threads: Annotated[int, AtLeast(1)] = 1
     """CPU threads of the trainer; one per busy role is best when cores are few."""
     dtype: DType = "float32"
-    """Number format of the weights; bfloat16 only where the hardware multiplies it fast."""
+    """Number format of computing, bfloat16 where the hardware is fast; float32 is what learns."""
     device: Annotated[str, NonEmpty("must name a torch device: cpu, cuda")] = "cpu"
     """Where torch computes: cpu, cuda, cuda:1 …"""
     seed: Annotated[int, AtLeast(0)] = 0
@@ -103,6 +119,10 @@ class TrainingOptions:
     """Recompute activations in the backward pass instead of keeping them."""
     timeout_s: Annotated[float, Finite(), MoreThan(0)] = 600.0
     """Longest a rank waits for the others before it gives up."""
+    guard: Literal["stop", "warn", "off"] = "stop"
+    """What to do when the engine's log-probs of a step's tokens are not the trainer's."""
+    guard_tolerance: Annotated[float, Finite(), AtLeast(0, "0: by the dtype")] = 0.0
+    """Mean gap in nats that is accepted; 0: 0.001, or 0.05 where bfloat16 computes."""
     lora: LoraOptions = field(default_factory=LoraOptions)
     """Adapters trained instead of the weights."""
 
@@ -125,7 +145,22 @@ class TrainingOptions:
     @property
     def is_sharded(self) -> bool:
         """Whether weights live as shares of ranks, if only of one."""
-        return self.ranks > 1 or self.offload or self.mixed_precision
+        return self.ranks > 1 or self.offload or self.computes_copies
+
+    @property
+    def computes_copies(self) -> bool:
+        """Whether bfloat16 copies of the weights compute while the weights themselves learn.
+
+        A step of 1e-6 is less than bfloat16 can add to most weights, so what learns is float32.
+        Frozen weights need no second copy: beside adapters they are bfloat16 themselves.
+        """
+        is_rounded = self.dtype == "bfloat16" and not self.lora.rank
+        return self.mixed_precision or (is_rounded and is_checked("master_weights"))
+
+    @property
+    def weights_dtype(self) -> DType:
+        """Number format in which the policy's own weights are held."""
+        return "float32" if self.computes_copies and not self.lora.rank else self.dtype
 
 
 def trainer_arguments(

@@ -4,13 +4,17 @@ A rank loads a policy before it joins the others: whatever is wrong with a model
 on every rank by itself, before anyone waits for anyone.
 """
 
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import torch
+from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 
 from rollart.seeds import derive_seed
 from rollart.training.distributed.process_group import ProcessGroup
-from rollart.training.distributed.sharding import recompute_layers, shard
+from rollart.training.distributed.sharding import local, recompute_layers, shard
 from rollart.training.model import Model, load_model
 from rollart.training.options import TrainingOptions
 from rollart.training.trainable import Trainable, open_trainable
@@ -47,12 +51,12 @@ def load_policy(source: str, options: TrainingOptions, *, is_compared: bool) -> 
     `is_compared`: the loss compares with the initial weights, so they are kept.
     """
     tuning = open_trainable(options.lora)
-    model = _load(source, options)
+    model = _load(source, options, dtype=options.weights_dtype)
     tuning.prepare(model, seed=derive_seed(options.seed))
     if options.recompute:
         recompute_layers(model)
     keeps_reference = is_compared and not tuning.has_adapters
-    reference = _load(source, options) if keeps_reference else None
+    reference = _load(source, options, dtype=options.dtype) if keeps_reference else None
     return Policy(
         model=model, reference=reference, tuning=tuning, world=ProcessGroup(), source=source
     )
@@ -66,6 +70,37 @@ def divide(policy: Policy, world: ProcessGroup, options: TrainingOptions) -> Pol
     return replace(policy, world=world)
 
 
-def _load(source: str, options: TrainingOptions) -> Model:
+def _load(source: str, options: TrainingOptions, *, dtype: str) -> Model:
     device = "cpu" if options.is_sharded else options.device
-    return load_model(source, dtype=options.dtype, device=device)
+    return load_model(source, dtype=dtype, device=device)
+
+
+class KeptWeights:
+    """A copy, in host memory, of what learns in a policy: this rank's share of one version."""
+
+    def __init__(self, policy: Policy, version: int) -> None:
+        self.version = version
+        self._copies = [each.detach().to("cpu", copy=True) for each in _learning(policy)]
+
+    @contextmanager
+    @torch.no_grad()
+    def put_back(self, policy: Policy) -> Generator[None]:
+        """Let the policy compute with this version until the block ends."""
+        present = [each.detach().clone() for each in _learning(policy)]
+        try:
+            self._write(policy, self._copies)
+            yield
+        finally:
+            self._write(policy, present)
+
+    def _write(self, policy: Policy, values: Sequence[Tensor]) -> None:
+        with torch.no_grad():
+            for parameter, value in zip(_learning(policy), values, strict=True):
+                parameter.copy_(value)
+
+
+def _learning(policy: Policy) -> Iterator[Tensor]:
+    """Yield this rank's share of each parameter that learns."""
+    for parameter in policy.model.parameters():
+        if parameter.requires_grad:
+            yield local(parameter)

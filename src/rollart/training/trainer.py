@@ -44,14 +44,15 @@ from rollart.training.distributed.rendezvous import (
     open_meeting,
     use_interface_of,
 )
-from rollart.training.distributed.sharding import settle, whole
+from rollart.training.distributed.sharding import local, settle, whole
 from rollart.training.export import arrays_of, export_model, open_store, publish_weights
+from rollart.training.guard import EngineSampling, Gap, Guard, comparable
 from rollart.training.losses import Columns, compute_advantages, evaluate, logprobs_of
 from rollart.training.metrics import Measures, StepRecord, batch_metrics
-from rollart.training.model import Model, attention_cost, is_packable
+from rollart.training.model import Model, attention_cost, is_packable, truncated_logprobs
 from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
-from rollart.training.policy import Policy, divide, load_policy
+from rollart.training.policy import KeptWeights, Policy, divide, load_policy
 from rollart.training_ports import Algorithm
 from rollart.types import Json, StepReport, Version
 from rollart.types.tokens import Floats
@@ -89,6 +90,32 @@ def apply_gradients(
     return norm if is_sound else None
 
 
+_PROBED = 32
+"""Weights of each parameter that are looked at before and after an update."""
+
+
+class WeightProbe:
+    """A few weights of each parameter that have a gradient, as they are before an update."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        self._parameters = [p for p in parameters if p.grad is not None]
+        self._has_gradient = [_few(p.grad) != 0 for p in self._parameters]
+        self._before = [_few(p).clone() for p in self._parameters]
+
+    def moved(self) -> list[float]:
+        """Return how many of them moved, and how many have a gradient."""
+        pairs = zip(self._parameters, self._before, self._has_gradient, strict=True)
+        moved = sum(int(((_few(p) != old) & has).sum()) for p, old, has in pairs)
+        return [float(moved), float(sum(int(has.sum()) for has in self._has_gradient))]
+
+
+def _few(tensor: torch.Tensor) -> torch.Tensor:
+    """Return evenly spread elements of this rank's share of a tensor."""
+    flat = local(tensor.detach()).flatten()
+    return flat[:: max(1, flat.numel() // _PROBED)]
+
+
 class TorchTrainer:
     """Makes optimizer steps with PyTorch, alone or as one rank of several.
 
@@ -101,20 +128,26 @@ class TorchTrainer:
 
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 plain values, because it is made in another process
         self,
         *,
         model: str,
         options: TrainingOptions | Mapping[str, Any] | None = None,
         algorithm: Algorithm | Mapping[str, Any] | None = None,
         store: WeightStore | Mapping[str, Json] | None = None,
+        engine: Mapping[str, Any] | None = None,
         version: int = 0,
         rank: int = 0,
         world_size: int = 1,
         address: str = LOOPBACK,
     ) -> None:
-        """Load the model; one of several ranks then waits for `join`."""
+        """Load the model; one of several ranks then waits for `join`.
+
+        `engine` says how the engine that serves these weights samples; the guard compares with it.
+        """
         self._options = options = _read_options(options)
+        self._guard = Guard(options, None if engine is None else EngineSampling(**engine))
+        self._kept: KeptWeights | None = None
         if algorithm is None or isinstance(algorithm, Mapping):
             algorithm = read_algorithm(algorithm or {})
         self._algorithm = algorithm
@@ -165,6 +198,7 @@ class TorchTrainer:
         options, version = self._options, self._version
         checked, record = self._decode(batch), StepRecord()
         columns = Columns.of(checked, version=version, device=options.device)
+        guarded = self._compare(checked, columns) if self._guard.is_on else {}
         advantages = self._advantages(checked, columns, record)
         moving = find_moving(
             checked,
@@ -184,7 +218,9 @@ class TorchTrainer:
         metrics = record.metrics() | batch_metrics(checked, advantages, version=version)
         metrics["learning_rate"] = self._learning_rate()
         metrics["no_signal"] = float(not shares)
+        metrics |= guarded | record.moved
         self._version, self._steps = version + 1, self._steps + 1
+        self._keep(checked)
         metrics["step_s"] = self._clock.now() - started_s
         return StepReport(version=self.version, metrics=metrics)
 
@@ -215,6 +251,7 @@ class TorchTrainer:
         """Restore what `save` wrote, at any number of ranks; return the version."""
         progress = load_checkpoint(Path(directory), policy=self._policy, optimizer=self._optimizer)
         self._version, self._steps = progress.version, progress.steps
+        self._kept = None
         return self.version
 
     def export(self, directory: str) -> None:
@@ -304,6 +341,62 @@ class TorchTrainer:
         settle(model)
         return result
 
+    def _compare(self, batch: Batch, columns: Columns) -> dict[str, float]:
+        """Compare the engine's log-probs of a sample of the batch with the model's own."""
+        guard, kept = self._guard, self._kept
+        sequences = guard.choose(batch, version=self._version)
+        if len(sequences):
+            return guard.judge(self._gap(batch, columns, sequences, self._version))
+        if kept is None:
+            return {}
+        sequences = guard.choose(batch, version=kept.version)
+        if len(sequences):
+            self._kept = None
+            with kept.put_back(self._policy):
+                gap = self._gap(batch, columns, sequences, kept.version)
+            return guard.judge(gap)
+        if int(batch.versions.max(initial=-1)) > kept.version:
+            self._kept = None
+        return {}
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep the new weights for the guard if batches hold no tokens of the present version."""
+        is_stale = not comparable(batch, self._version - 1).any()
+        if self._guard.is_on and self._kept is None and is_stale:
+            self._kept = KeptWeights(self._policy, self._version)
+
+    @torch.no_grad()
+    def _gap(
+        self, batch: Batch, columns: Columns, sequences: NDArray[np.int64], version: int
+    ) -> Gap:
+        """Score sequences in rows as long as the batch's own, so that they share them as there."""
+        engine, options = self._guard.engine, self._options
+        row_tokens = self._row_tokens or int(np.diff(batch.offsets).max()) - 1
+        micros = lay_out(
+            batch,
+            sequences.tolist(),
+            row_tokens=row_tokens,
+            micro_batch_tokens=options.micro_batch_tokens,
+            share=self._share,
+        )
+        if engine.is_truncated:
+            found = torch.zeros_like(columns.behaviour)
+            limits = (engine.top_p, engine.top_k, engine.min_p)
+            for micro in micros:
+                places = torch.from_numpy(micro.places).to(found.device)
+                found[places] = truncated_logprobs(
+                    self._model,
+                    micro,
+                    targets=columns.targets[places],
+                    temperatures=columns.temperatures[places],
+                    limits=limits,
+                )
+            found = self._world.add_up(found)
+            settle(self._model)
+        else:
+            found = self._logprobs(self._model, micros, columns)
+        return self._guard.compare(batch, found.cpu().numpy(), sequences=sequences, version=version)
+
     @torch.no_grad()
     def _observe(self, batch: Batch, columns: Columns, record: StepRecord) -> None:
         """Measure a batch without signal: nothing moves."""
@@ -342,6 +435,7 @@ class TorchTrainer:
             record.backward_s += self._clock.now() - scored_s
         measures.gather(self._world)
         begun_s = self._clock.now()
+        probe = WeightProbe(self._optimizer) if self._guard.is_on and not record.moved else None
         norm = apply_gradients(
             self._optimizer,
             learning_rate=self._learning_rate(),
@@ -353,6 +447,11 @@ class TorchTrainer:
         else:
             record.updates += 1
             record.grad_norm += norm
+            if probe is not None:
+                moved, counted = self._world.total(probe.moved())
+                record.moved = self._guard.judge_update(
+                    moved / max(counted, 1.0), learning_rate=self._learning_rate()
+                )
             record.measures.merge(measures)
         record.optimizer_s += self._clock.now() - begun_s
 

@@ -12,7 +12,7 @@ by length; those of equal length attend together if they are neighbours or short
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import torch
@@ -97,6 +97,8 @@ class ForwardBatch:
     positions: torch.Tensor
     slots: torch.Tensor
     runs: list[RowBlock]
+    windowed_runs: list[RowBlock]
+    """The same, with the masks of windowed layers."""
     copies: list[Copy]
     samples: torch.Tensor | None
     """Indices of tokens whose logits are needed; None: all."""
@@ -108,8 +110,13 @@ def order(pieces: list[Piece]) -> list[int]:
     return sorted(range(len(pieces)), key=keys.__getitem__)
 
 
-def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> ForwardBatch:
-    """Build the tensors for pieces that are already in packing order."""
+def pack(
+    pieces: list[Piece], *, copies: list[Copy], cache: KVCache, window: int = 0
+) -> ForwardBatch:
+    """Build the tensors for pieces that are already in packing order.
+
+    `window`: the positions that windowed layers attend to, 0 if there are no such layers.
+    """
     device, dtype = cache.keys[0].device, cache.keys[0].dtype
     singles = 0
     while singles < len(pieces) and len(pieces[singles].tokens) == 1:
@@ -133,6 +140,7 @@ def pack(pieces: list[Piece], *, copies: list[Copy], cache: KVCache) -> ForwardB
         positions=index[2],
         slots=cache.slots(index[1], index[2]),
         runs=runs,
+        windowed_runs=[_narrow(run, index[2], window=window, dtype=dtype) for run in runs],
         copies=copies,
         samples=_samples(pieces, count=len(tokens), device=device),
     )
@@ -231,6 +239,17 @@ def _long_mask(
     return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, -torch.inf)
 
 
+def _narrow(run: RowBlock, positions: torch.Tensor, *, window: int, dtype: torch.dtype) -> RowBlock:
+    """Return a run whose mask also hides what is too far back for a window."""
+    if not window or run.length <= window:
+        return run
+    ends = positions[run.first : run.stop].view(run.rows, 1, run.count, 1)
+    places = torch.arange(run.length, device=positions.device)
+    hidden = (places > ends) | (places <= ends - window)
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=positions.device)
+    return replace(run, mask=mask.masked_fill_(hidden, -torch.inf))
+
+
 def _samples(pieces: list[Piece], *, count: int, device: torch.device) -> torch.Tensor | None:
     """Return the packed indices of the last tokens of pieces that sample."""
     places: list[int] = []
@@ -309,7 +328,8 @@ class StepPlanner:
         if count > 1:
             count = min(count, plan.budget)
             plan.budget -= count
-            self._sessions.index.extend(session.row, session.tokens, length=start + count)
+            if not session.is_mixed:
+                self._sessions.index.extend(session.row, session.tokens, length=start + count)
         session.planned = stop = start + count
         self._count(session, plan, start=start, stop=stop)
         plan.sessions.append(session)

@@ -190,6 +190,8 @@ class Session:
     running: RunningRequest | None = None
     forgotten: bool = False
     """Whether to free the row when the request ends."""
+    is_mixed: bool = False
+    """Whether the row also holds keys and values of older weights."""
 
 
 class Sessions:
@@ -240,9 +242,10 @@ class Sessions:
         completion = session.running.complete(session.tokens, reason)
         session.running = None
         self._idle[session.id] = session
-        self.index.extend(session.row, session.tokens, length=session.held)
-        if session.forgotten:
+        if session.forgotten or session.is_mixed:
             self.close(session)
+        else:
+            self.index.extend(session.row, session.tokens, length=session.held)
         return completion
 
     def close(self, session: Session) -> None:
@@ -259,8 +262,27 @@ class Sessions:
             self.close(session)
         for session in self._by_id.values():
             self.index.drop(session.row)
-            session.stale = max(session.stale, session.held)
-            session.held = session.planned = 0
+            self._mark_stale(session)
+
+    def keep_running(self) -> None:
+        """Close idle sessions; requests that have sampled keep what they hold until they end.
+
+        Nothing else may use it: a later turn, or another session that copied its prefix, would
+        sample tokens of the new version from keys and values of ever older ones.
+        """
+        for session in list(self._idle.values()):
+            self.close(session)
+        for session in self._by_id.values():
+            self.index.drop(session.row)
+            if session.running is not None and session.running.logprobs:
+                session.is_mixed = True
+            else:
+                self._mark_stale(session)
+
+    def _mark_stale(self, session: Session) -> None:
+        session.stale = max(session.stale, session.held)
+        session.held = session.planned = 0
+        session.is_mixed = False
 
     def _open(self, id: TrajectoryId) -> Session:  # noqa: A002
         if not self._free:

@@ -17,15 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedConfig
 
 from rollart.errors import ConfigError, InvariantError, ModelError
 from rollart.inference.torch.batch import StepPlan, StepPlanner, Waiting, order, pack
 from rollart.inference.torch.cache import KVCache, Session, Sessions
 from rollart.inference.torch.model import Model
 from rollart.inference.torch.options import TorchEngineOptions
-from rollart.inference.torch.parameters import read_architecture
 from rollart.inference.torch.sampler import read_filters, sample
-from rollart.models.files import load_config
+from rollart.models.architecture import read_architecture, resolve_config
+from rollart.models.files import is_checked
 from rollart.models.loader import find_device, load_weights
 from rollart.types import Completion, FinishReason, Request, TrajectoryId, Version
 
@@ -55,7 +56,7 @@ class TorchEngine:
         if not options.threads and options.device == "cpu":
             options = replace(options, threads=threads)
         return cls(
-            model_config=load_config(model),
+            model_config=resolve_config(model),
             weights=load_weights(model),
             options=options,
             version=version,
@@ -64,7 +65,7 @@ class TorchEngine:
     def __init__(
         self,
         *,
-        model_config: Mapping[str, Any],
+        model_config: PreTrainedConfig | Mapping[str, Any],
         weights: Mapping[str, Any],
         options: TorchEngineOptions,
         version: Version,
@@ -170,7 +171,9 @@ class TorchEngine:
             plan = self._planner.plan(self._running, self._waiting)
             packed = order(plan.pieces)
             pieces = [plan.pieces[index] for index in packed]
-            batch = pack(pieces, copies=plan.copies, cache=self._cache)
+            batch = pack(
+                pieces, copies=plan.copies, cache=self._cache, window=self._architecture.window
+            )
             logits = self._model.forward(batch, self._cache)
             for session in plan.sessions:
                 session.held = session.planned
@@ -185,6 +188,8 @@ class TorchEngine:
         self._version = version
         if not keep_kv:
             self._sessions.invalidate()
+        elif is_checked("prefixes"):
+            self._sessions.keep_running()
 
     def stats(self) -> Mapping[str, float]:
         """Return the counters since the engine was created.

@@ -13,7 +13,8 @@ from torch.nn import functional
 
 from rollart.inference.torch.batch import ForwardBatch, RowBlock
 from rollart.inference.torch.cache import KVCache
-from rollart.inference.torch.parameters import Architecture, Layer, Parameters, read_parameters
+from rollart.inference.torch.parameters import Layer, Parameters, read_parameters
+from rollart.models.architecture import Architecture
 
 _LAYER_PRODUCTS = 1 << 26
 """Multiplications in a layer's linear maps (about 2 ms) above which several threads are used."""
@@ -68,7 +69,8 @@ class Model:
         angles = torch.outer(
             torch.arange(max_length).float(), architecture.inverse_frequencies()
         ).unsqueeze(1)
-        self._rotations = torch.polar(torch.ones_like(angles), angles).to(device)
+        scales = torch.full_like(angles, architecture.rotary_scale)
+        self._rotations = torch.polar(scales, angles).to(device)
 
     def load(self, weights: Mapping[str, Any]) -> None:
         """Replace the weights; if the new ones are refused, keep the old ones."""
@@ -92,7 +94,8 @@ class Model:
             cache.write(index, batch.slots, keys, values)
             for copy in batch.copies:
                 cache.copy_layer(index, copy.source, copy.target, length=copy.length)
-            attended = self._attend(queries, cache.keys[index], cache.values[index], batch.runs)
+            runs = batch.windowed_runs if shape.windowed[index] else batch.runs
+            attended = self._attend(queries, cache.keys[index], cache.values[index], runs)
             threads.share_linear(tokens=tokens, layer_size=layer_size)
             stream = _add_linear(stream, attended, layer.output, layer.output_bias)
             normal = _normalise(stream, shape.norm_eps).mul_(layer.mlp_norm)

@@ -1,7 +1,4 @@
-"""Architecture and parameters of a model, in the form the forward pass needs.
-
-`read_architecture` accepts Llama, Qwen2 and Qwen3 with full attention. Anything else is refused,
-because running it would give wrong log-probs without any error.
+"""Parameters of a model, in the form the forward pass needs.
 
 Query, key and value projections are fused into one matrix, gate and up into another. The rows of a
 query or key head are reordered so that the two numbers that rotary embedding rotates together are
@@ -10,146 +7,21 @@ are reordered alike, so their dot products and the log-probs equal those of the 
 A load copies into existing tensors and checks first, so a failed one changes nothing.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy
 import torch
 
 from rollart.errors import ModelError
-
-_MODEL_TYPES = ("llama", "qwen2", "qwen3")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Architecture:
-    """The shape of a decoder-only transformer.
-
-    Example:
-        >>> read_architecture(load_config(Path("models/tiny"))).model_type
-        'qwen3'
-
-    """
-
-    model_type: str
-    vocab: int
-    hidden: int
-    intermediate: int
-    layers: int
-    query_heads: int
-    key_heads: int
-    head_dim: int
-    norm_eps: float
-    tied: bool
-    """Whether the output projection shares the embedding's weights."""
-    max_positions: int
-    rope: Mapping[str, float | str]
-
-    @property
-    def has_head_norm(self) -> bool:
-        """Whether queries and keys are normalised per head."""
-        return self.model_type == "qwen3"
-
-    def inverse_frequencies(self) -> torch.Tensor:
-        """Return the rotary frequencies, one per pair of head dimensions."""
-        theta = float(self.rope["rope_theta"])
-        exponents = torch.arange(0, self.head_dim, 2, dtype=torch.int64).float() / self.head_dim
-        frequencies = 1.0 / (theta**exponents)
-        match self.rope["rope_type"]:
-            case "default":
-                return frequencies
-            case "linear":
-                return frequencies / float(self.rope["factor"])
-            case _:
-                return self._llama3(frequencies)
-
-    def _llama3(self, frequencies: torch.Tensor) -> torch.Tensor:
-        """Divide low frequencies by `factor`, keep high ones and blend those between."""
-        factor, low, high, original = (
-            float(self.rope[name])
-            for name in (
-                "factor",
-                "low_freq_factor",
-                "high_freq_factor",
-                "original_max_position_embeddings",
-            )
-        )
-        turns = original * frequencies / (2 * math.pi)
-        blend = ((turns - low) / (high - low)).clamp(0, 1)
-        return frequencies * (blend + (1 - blend) / factor)
-
-
-def read_architecture(config: Mapping[str, Any]) -> Architecture:
-    """Read a Hugging Face config; raise a ModelError if the engine cannot run the model."""
-    model_type = config.get("model_type")
-    if model_type not in _MODEL_TYPES:
-        raise ModelError(
-            f"model_type = {model_type!r}: the torch engine runs {', '.join(_MODEL_TYPES)}"
-        )
-    _refuse_unsupported(config)
-    hidden, heads = _number(config, "hidden_size"), _number(config, "num_attention_heads")
-    return Architecture(
-        model_type=cast(str, model_type),
-        vocab=_number(config, "vocab_size"),
-        hidden=hidden,
-        intermediate=_number(config, "intermediate_size"),
-        layers=_number(config, "num_hidden_layers"),
-        query_heads=heads,
-        key_heads=int(config.get("num_key_value_heads") or heads),
-        head_dim=int(config.get("head_dim") or hidden // heads),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
-        tied=bool(config.get("tie_word_embeddings", False)),
-        max_positions=_number(config, "max_position_embeddings"),
-        rope=_read_rope(config),
-    )
-
-
-def _number(config: Mapping[str, Any], name: str) -> int:
-    value = config.get(name)
-    if not isinstance(value, int):
-        raise ModelError(f"{name} = {value!r}: the model's config must give a whole number")
-    return value
-
-
-def _refuse_unsupported(config: Mapping[str, Any]) -> None:
-    sliding = [kind for kind in config.get("layer_types") or () if kind != "full_attention"]
-    if config.get("use_sliding_window") or sliding:
-        raise ModelError(
-            "use_sliding_window or layer_types asks for windowed attention: the torch engine runs "
-            "full attention only"
-        )
-    if config.get("hidden_act", "silu") != "silu":
-        raise ModelError(f"hidden_act = {config['hidden_act']!r}: the torch engine runs silu")
-
-
-def _read_rope(config: Mapping[str, Any]) -> dict[str, float | str]:
-    """Return rope_type, rope_theta and the type's parameters, from either config format."""
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    rope: dict[str, float | str] = dict(given)
-    rope.setdefault("rope_type", rope.get("type", "default"))
-    rope.setdefault("rope_theta", float(config.get("rope_theta") or 10000.0))
-    rope.setdefault("original_max_position_embeddings", config.get("max_position_embeddings") or 0)
-    needed = {
-        "default": (),
-        "linear": ("factor",),
-        "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
-    }.get(str(rope["rope_type"]))
-    if needed is None:
-        raise ModelError(
-            f"rope_type = {rope['rope_type']!r}: the torch engine runs default, linear and llama3"
-        )
-    for name in needed:
-        if name not in rope:
-            raise ModelError(f"rope_parameters.{name} is missing for rope_type {rope['rope_type']}")
-    if float(rope.get("partial_rotary_factor") or 1.0) != 1.0:
-        raise ModelError("partial_rotary_factor: the torch engine rotates whole heads only")
-    return rope
-
-
-_ROTARY = ".rotary_emb.inv_freq"
-"""A tensor in older exports; ignored, because it follows from the config."""
+from rollart.models.architecture import (
+    EMBEDDING,
+    HEAD,
+    Architecture,
+    check_tensors,
+    check_tied,
+)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -219,87 +91,81 @@ def read_parameters(
     dtype: torch.dtype,
 ) -> Parameters:
     """Fuse weights with Hugging Face names (numpy arrays or torch tensors) into parameters."""
-    reader = _Reader(weights, device=device, dtype=dtype)
-    vocab, hidden = architecture.vocab, architecture.hidden
-    embedding = reader.take("model.embed_tokens.weight", (vocab, hidden))
-    if architecture.tied:
-        reader.skip("lm_head.weight")
-    parameters = Parameters(
+    _check(weights, architecture)
+    reader = _Reader(weights, architecture, device=device, dtype=dtype)
+    embedding = reader.take(EMBEDDING)
+    return Parameters(
         embedding=embedding,
         layers=[_read_layer(reader, index, architecture) for index in range(architecture.layers)],
-        norm=reader.take("model.norm.weight", (hidden,)),
-        head=embedding if architecture.tied else reader.take("lm_head.weight", (vocab, hidden)),
+        norm=reader.take("model.norm.weight"),
+        head=embedding if architecture.tied else reader.take(HEAD),
     )
-    reader.finish()
-    return parameters
+
+
+def _check(weights: Mapping[str, Any], architecture: Architecture) -> None:
+    """Raise a ModelError unless the weights are those that the config announces."""
+    check_tensors({name: tuple(value.shape) for name, value in weights.items()}, architecture)
+    if architecture.tied and HEAD in weights:
+        check_tied(_readable(weights[EMBEDDING]), _readable(weights[HEAD]))
+
+
+def _readable(value: Any) -> Any:
+    """Return an array that torch may share; it warns of read-only memory, such as a store's."""
+    is_locked = isinstance(value, numpy.ndarray) and not value.flags.writeable
+    return value.copy() if is_locked else value
 
 
 class _Reader:
-    """Reads named tensors, checks their shapes and tracks which were never read."""
+    """Reads the tensors that an architecture announces, by name."""
 
     def __init__(
-        self, weights: Mapping[str, Any], *, device: torch.device, dtype: torch.dtype
+        self,
+        weights: Mapping[str, Any],
+        architecture: Architecture,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
     ) -> None:
         self._weights = weights
-        self._unread = {name for name in weights if not name.endswith(_ROTARY)}
+        self._announced = architecture.shapes()
         self._device = device
         self._dtype = dtype
 
-    def take(self, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    def take(self, name: str) -> torch.Tensor:
         """Return a tensor of the model's dtype on its device."""
-        if name not in self._weights:
-            raise ModelError(f"{name} is missing from the weights")
-        value = self._weights[name]
-        if isinstance(value, numpy.ndarray) and not value.flags.writeable:
-            value = value.copy()  # torch warns of read-only memory, such as a weight store's
-        tensor = torch.as_tensor(value).detach()
-        if tuple(tensor.shape) != shape:
-            raise ModelError(f"{name} has shape {tuple(tensor.shape)}: the config needs {shape}")
-        self._unread.discard(name)
+        tensor = torch.as_tensor(_readable(self._weights[name])).detach()
         return tensor.to(device=self._device, dtype=self._dtype, copy=True)
 
-    def take_all(self, names: list[str], shapes: list[tuple[int, ...]]) -> torch.Tensor | None:
-        """Return the tensors stacked along their first axis, or None if all are absent."""
-        if not any(name in self._weights for name in names):
-            return None
-        return torch.cat([self.take(*pair) for pair in zip(names, shapes, strict=True)])
+    def find(self, name: str) -> torch.Tensor | None:
+        """Return a tensor, or None if the architecture has none of this name."""
+        return self.take(name) if name in self._announced else None
 
-    def skip(self, name: str) -> None:
-        """Count a tensor as read."""
-        self._unread.discard(name)
+    def stack(self, names: list[str]) -> torch.Tensor:
+        """Return tensors stacked along their first axis."""
+        return torch.cat([self.take(name) for name in names])
 
-    def finish(self) -> None:
-        """Raise a ModelError if a weight does not belong to the architecture."""
-        if self._unread:
-            raise ModelError(
-                f"{min(self._unread)} is not a parameter of this model "
-                f"({len(self._unread)} such names): use the weights of the config's own model"
-            )
+    def find_stack(self, names: list[str]) -> torch.Tensor | None:
+        """Return tensors stacked along their first axis, or None if there are none."""
+        return self.stack(names) if names[0] in self._announced else None
 
 
 def _read_layer(reader: _Reader, index: int, architecture: Architecture) -> Layer:
-    hidden, wide = architecture.hidden, architecture.intermediate
-    dim, heads, keys = architecture.head_dim, architecture.query_heads, architecture.key_heads
     at, mlp = f"model.layers.{index}.self_attn", f"model.layers.{index}.mlp"
-    names, rows = [f"{at}.{part}_proj" for part in "qkv"], [heads * dim, keys * dim, keys * dim]
-    qkv = reader.take_all([f"{n}.weight" for n in names], [(count, hidden) for count in rows])
-    qkv_bias = reader.take_all([f"{n}.bias" for n in names], [(count,) for count in rows])
+    names = [f"{at}.{part}_proj" for part in "qkv"]
     gates = [f"{mlp}.gate_proj", f"{mlp}.up_proj"]
-    gate_up = reader.take_all([f"{n}.weight" for n in gates], [(wide, hidden)] * 2)
-    if qkv is None or gate_up is None:
-        raise ModelError(f"layer {index} of the model is missing from the weights")
+    qkv_bias = reader.find_stack([f"{name}.bias" for name in names])
     return Layer(
-        input_norm=reader.take(f"model.layers.{index}.input_layernorm.weight", (hidden,)),
-        qkv=_interleave(qkv, architecture),
+        input_norm=reader.take(f"model.layers.{index}.input_layernorm.weight"),
+        qkv=_interleave(reader.stack([f"{name}.weight" for name in names]), architecture),
         qkv_bias=None if qkv_bias is None else _interleave(qkv_bias, architecture),
         head_norm=_read_head_norm(reader, at, architecture),
-        output=reader.take(f"{at}.o_proj.weight", (hidden, heads * dim)),
-        output_bias=reader.take_all([f"{at}.o_proj.bias"], [(hidden,)]),
-        mlp_norm=reader.take(f"model.layers.{index}.post_attention_layernorm.weight", (hidden,)),
-        gate_up=gate_up,
-        gate_up_bias=reader.take_all([f"{n}.bias" for n in gates], [(wide,)] * 2),
-        down=reader.take(f"{mlp}.down_proj.weight", (hidden, wide)),
-        down_bias=reader.take_all([f"{mlp}.down_proj.bias"], [(hidden,)]),
+        output=reader.take(f"{at}.o_proj.weight"),
+        output_bias=reader.find(f"{at}.o_proj.bias"),
+        mlp_norm=reader.take(f"model.layers.{index}.post_attention_layernorm.weight"),
+        gate_up=reader.stack([f"{name}.weight" for name in gates]),
+        gate_up_bias=reader.find_stack([f"{name}.bias" for name in gates]),
+        down=reader.take(f"{mlp}.down_proj.weight"),
+        down_bias=reader.find(f"{mlp}.down_proj.bias"),
     )
 
 
@@ -307,8 +173,8 @@ def _read_head_norm(reader: _Reader, at: str, architecture: Architecture) -> tor
     if not architecture.has_head_norm:
         return None
     dim = architecture.head_dim
-    query = _pair(reader.take(f"{at}.q_norm.weight", (dim,)).view(1, dim))
-    key = _pair(reader.take(f"{at}.k_norm.weight", (dim,)).view(1, dim))
+    query = _pair(reader.take(f"{at}.q_norm.weight").view(1, dim))
+    key = _pair(reader.take(f"{at}.k_norm.weight").view(1, dim))
     return torch.cat(
         [query.expand(architecture.query_heads, dim), key.expand(architecture.key_heads, dim)]
     )

@@ -45,7 +45,7 @@ def recompute_layers(model: Model) -> None:
 def shard(model: Model, world: ProcessGroup, options: TrainingOptions) -> None:
     """Divide a model over the ranks, in place."""
     precision = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16 if options.mixed_precision else None,
+        param_dtype=torch.bfloat16 if options.computes_copies else None,
         reduce_dtype=torch.float32,
     )
     is_cuda = torch.device(options.device).type == "cuda"
