@@ -10,9 +10,10 @@ from rollart.config.simulation import ScoringOptions
 from rollart.sim.from_config import SWE, lognormal
 from rollart.sim.workload import Latency, TaskProfile
 from studies.paper.rows import Kind, PaperRow, Runs
-from studies.paper.setup import GROUP_SIZE, SIZES, TP, Setup, testbed
+from studies.paper.setup import GROUP_SIZE, GROUPS, SIZES, TP, Setup, testbed
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
+_FITTED_LOCKSTEP = {1, 10}
 _TURN_S = 10.0
 _REDUNDANCY = {
     (34, 8): 1.16,
@@ -38,9 +39,9 @@ _DISAGGREGATION = {
 _UNITS = ((1, 3), (2, 2), (3, 1))
 _AGENT = replace(SWE, reset=Latency(), score=None, samples=300, samples_spread=0.1, reads=100)
 """A task for lock-step: many turns, an environment of given latency."""
-_SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.28), reset_spread=0.35, score=None)
+_SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.18), reset_spread=0.30, score=None)
 """A task for redundancy: resets of hundreds of seconds, alike within a group."""
-_JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.8))
+_JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.6))
 """A task for rewards: its rollout is bound by its GPUs, and a judge scores it."""
 _DEDICATED = ScoringOptions(kind="dedicated", max_instances=4)
 _ELASTIC = ScoringOptions(kind="elastic", max_instances=64, cold_start_s=0.1, idle_s=0.15)
@@ -50,14 +51,14 @@ def lockstep_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare rollout in lock-step with rollout per trajectory, by the environment's spread."""
     for sigma, paper in _LOCKSTEP.items():
         step = Latency(kind="normal", mean_s=_TURN_S, spread=sigma / _TURN_S)
-        setup = _rollout(_AGENT, groups=24, compute=36)
+        setup = _rollout(_AGENT, groups=20, compute=30)
         setup = replace(setup, tasks=(replace(_AGENT, step=step),), reuse_prefixes=True)
         yield PaperRow(
             name=f"rollout, lock-step over per trajectory, sigma {sigma} s",
             paper_low=paper,
             paper_high=paper,
             simulated=runs.rollout_s(replace(setup, lockstep=True)) / runs.rollout_s(setup),
-            kind="fitted" if sigma == 1 else "predicted",
+            kind="fitted" if sigma in _FITTED_LOCKSTEP else "predicted",
         )
 
 
@@ -90,7 +91,7 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
 
 def reward_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
-    setup = _rollout(_JUDGED, groups=16, compute=4)
+    setup = _rollout(_JUDGED, groups=GROUPS, compute=4)
     before = replace(setup, rewards=_DEDICATED)
     after = replace(setup, compute=8, rewards=_ELASTIC)
     yield PaperRow(
@@ -146,7 +147,7 @@ def disaggregation_gains(runs: Runs) -> dict[str, dict[tuple[int, int], float]]:
     """Return the rollout time of four colocated engines over that of each split, by model."""
     gains: dict[str, dict[tuple[int, int], float]] = {}
     for size in _DISAGGREGATION:
-        setup = _rollout(SWE, groups=8, compute=4 * TP[size])
+        setup = _rollout(SWE, groups=4, compute=4 * TP[size])
         setup = replace(setup, size=size, reuse_prefixes=True)
         together_s = runs.rollout_s(setup)
         gains[size] = {
