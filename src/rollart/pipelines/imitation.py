@@ -29,7 +29,7 @@ from rollart.config.checks import open_policy
 from rollart.errors import ConfigError, StorageError, UserError
 from rollart.observe.metrics import Row
 from rollart.observe.plots import plot_loss_curve
-from rollart.observe.recorder import CURVE
+from rollart.observe.recorder import CURVE, describe_evaluation
 from rollart.observe.run_directory import (
     CONFIG,
     METRICS,
@@ -127,10 +127,10 @@ class ImitationRun:
             played = play_held_out(
                 config, Path(name), config.sampling, config.run.evaluate_episodes
             )
-            figures = run_to_end(played)
+            measured = run_to_end(played)
+        figures = measured.figures
         self._track({f"eval/{key}": value for key, value in figures.items()})
-        words = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
-        say(f"evaluation at step {self.step}: {words}")
+        say(f"evaluation at step {self.step}: {describe_evaluation(figures)}")
         return dict(figures)
 
     def _save_or_warn(self) -> None:
