@@ -17,7 +17,7 @@ from rollart.envs.frozen_lake import FrozenLake
 from rollart.rollout.evaluation import (
     Evaluation,
     Evaluator,
-    Problem,
+    PosedProblem,
     greedy_figures,
     success_interval,
 )
@@ -170,7 +170,7 @@ def test_an_evaluation_says_how_many_different_problems_it_had_and_which_are_tra
         "countdown: its environment does not say which problems it keeps for evaluation "
         "(info['split'] of reset), so some may also be trained on",
     )
-    assert set(result.problems.values()) == {Problem(name="2 left", is_named=False)}
+    assert set(result.problems.values()) == {PosedProblem(name="2 left", is_named=False)}
 
 
 @pytest.mark.parametrize(("holes", "problems", "held_out"), [(0, 1.0, 0.0), (3, 20.0, 20.0)])

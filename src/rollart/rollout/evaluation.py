@@ -28,11 +28,11 @@ HELD_OUT = "test"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
+class PosedProblem:
     """What an environment posed, as far as it says.
 
     Example:
-        Problem(name="b2 c3", split="test")
+        PosedProblem(name="b2 c3", split="test")
 
     """
 
@@ -64,13 +64,15 @@ class Evaluation:
     """What an evaluation measured.
 
     Example:
-        Evaluation(trajectories=(trajectory,), problems={-1: Problem(name="b2", split="test")},
+        Evaluation(trajectories=(trajectory,), problems={-1: PosedProblem(name="b2", split="test")},
                    failed=0).figures["problems"]  # 1.0
 
     """
 
     trajectories: tuple[Trajectory, ...]
-    problems: Mapping[TrajectoryId, Problem] = field(default_factory=dict[TrajectoryId, Problem])
+    problems: Mapping[TrajectoryId, PosedProblem] = field(
+        default_factory=dict[TrajectoryId, PosedProblem]
+    )
     """What each of them was posed."""
     failed: int
     """Episodes that infrastructure cut short; they count for nothing."""
@@ -118,7 +120,7 @@ class Evaluation:
     def _of(self, name: str) -> list[Trajectory]:
         return [each for each in self.trajectories if each.task.env == name]
 
-    def _problems(self, trajectories: Sequence[Trajectory]) -> set[Problem]:
+    def _problems(self, trajectories: Sequence[Trajectory]) -> set[PosedProblem]:
         own = (self.problems.get(each.id) for each in trajectories)
         return {each for each in own if each is not None}
 
@@ -190,7 +192,7 @@ class Evaluator:
         free = list(self._slots)
         waiting = asyncio.Semaphore(len(free))
         results: list[Trajectory | Failure] = []
-        problems: dict[TrajectoryId, Problem] = {}
+        problems: dict[TrajectoryId, PosedProblem] = {}
 
         async def play(index: int) -> None:
             async with waiting:
@@ -215,7 +217,7 @@ class Evaluator:
 
     async def _play(
         self, index: int, slot: EnvSlot, *, is_greedy: bool
-    ) -> tuple[Trajectory | Failure, Problem | None]:
+    ) -> tuple[Trajectory | Failure, PosedProblem | None]:
         task = self._tasks(index)
         setup = self._setups[task.env]
         if is_greedy:
@@ -237,12 +239,12 @@ class Evaluator:
             return error.failure, None
 
 
-def _problem_of(manager: EnvManager) -> Problem:
+def _problem_of(manager: EnvManager) -> PosedProblem:
     """Return what an environment posed, by its own account or by what the policy saw first."""
     observation, info = manager.opening
     named, split = info.get("problem"), info.get("split")
     seen = observation if isinstance(observation, str) else f"seed {manager.spec.task.seed}"
-    return Problem(
+    return PosedProblem(
         name=named if isinstance(named, str) else seen,
         is_named=isinstance(named, str),
         split=split if isinstance(split, str) else None,

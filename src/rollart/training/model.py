@@ -42,7 +42,7 @@ class TokenFilters:
 
     Which tokens are kept is decided by the present weights: the kept ones are those this policy
     could draw. The token that was drawn is always among them, so that one which older weights drew
-    has a small probability instead of none.
+    keeps a small probability.
 
     Example:
         >>> filters = TokenFilters(
