@@ -14,7 +14,8 @@ from rollart.config import load_config
 from rollart.observe.trackers import read_rows
 
 PARTS = {"model": "model and warm start", "start": "starting trainer and engine"}
-RESULTS = {"success before": "success_before", "success after": "success_after"}
+RESULTS = {"greedy": "greedy_success_", "sampled": "success_"}
+"""Kinds of success, and what their figures in an evaluation begin with."""
 
 
 def main(config: str, install_s: str, train_s: str) -> None:
@@ -34,10 +35,18 @@ def main(config: str, install_s: str, train_s: str) -> None:
 
 
 def results(summary: dict[str, Any]) -> Iterator[str]:
-    """Yield the success of the first and the last evaluation."""
-    for name, key in RESULTS.items():
-        value = summary[key]
-        yield f"{name:<16}{'not measured' if value is None else f'{value:.3f}'}"
+    """Yield the success of the first and the last evaluation, with 95 % intervals."""
+    for when in ("before", "after"):
+        figures: dict[str, float] = summary.get(when) or {}
+        for kind, begin in RESULTS.items():
+            rate = figures.get(f"{begin}rate")
+            if rate is not None:
+                low, high = figures[f"{begin}low"], figures[f"{begin}high"]
+                problems = f"{figures['problems']:.0f} held-out problems"
+                interval = f"95 % interval {low:.3f} to {high:.3f}"
+                yield f"{f'{kind} {when}':<16}{rate:.3f}   {interval}, {problems}"
+        if not figures:
+            yield f"{f'success {when}':<16}not measured"
 
 
 def curve(metrics: Path) -> Iterator[str]:

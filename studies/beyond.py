@@ -34,6 +34,7 @@ from rollart.sim.outcome import SimOutcome, simulate
 from rollart.sim.workload import TaskProfile
 from rollart.sim.world import World
 from rollart.types import Json
+from studies.paper.rows import student_t
 from studies.paper.setup import ENVIRONMENTS, REDUNDANT_GROUPS, TP, Setup, testbed
 from studies.parallel import run_all
 
@@ -159,10 +160,6 @@ def _beyond(rules: Rules, chosen: frozenset[str]) -> Rules:
     return rules
 
 
-T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-"""Student's t of a two-sided 95 % interval, by degrees of freedom from 1 on."""
-
-
 FULL = BeyondExtent(steps=10, skip=4, seeds=(1, 2, 3, 4, 5))
 QUICK = BeyondExtent(
     steps=6,
@@ -203,9 +200,17 @@ Outcomes = Mapping[Case, Sequence[SimOutcome]]
 """For each case, one outcome per seed."""
 
 
-def run(*, quick: bool, jobs: int, progress: Callable[[str], None]) -> dict[str, Json]:
-    """Compare the rules with RollArt's on the mix and on each task alone."""
-    return study(QUICK if quick else FULL, jobs=jobs, progress=progress)
+def run(
+    *, quick: bool, jobs: int, progress: Callable[[str], None], seed: int | None = None
+) -> dict[str, Json]:
+    """Compare the rules with RollArt's on the mix and on each task alone.
+
+    `seed` is the first of all seeds.
+    """
+    extent = QUICK if quick else FULL
+    if seed is not None:
+        extent = replace(extent, seeds=tuple(seed + n for n in range(len(extent.seeds))))
+    return study(extent, jobs=jobs, progress=progress)
 
 
 def study(
@@ -255,7 +260,7 @@ def study(
 
 def low(values: Sequence[float]) -> float:
     """Return the lower end of the mean's two-sided 95 % interval."""
-    return fmean(values) - T_95[len(values) - 2] * stdev(values) / sqrt(len(values))
+    return fmean(values) - student_t(len(values) - 1) * stdev(values) / sqrt(len(values))
 
 
 def _simulate(

@@ -99,9 +99,18 @@ QUICK = Effort(
 )
 
 
-def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
-    """Compare plans with the splits they should beat; return the figures."""
+def run(
+    *, quick: bool, progress: Callable[[str], None], seed: int | None = None
+) -> dict[str, Json]:
+    """Compare plans with the splits they should beat; return the figures.
+
+    `seed` is the first of those in which plans are compared; one more probes.
+    """
     effort = QUICK if quick else FULL
+    if seed is not None:
+        comparing = tuple(replace(each, seed=seed + n) for n, each in enumerate(effort.comparing))
+        probing = replace(effort.probing, seed=seed + len(comparing))
+        effort = replace(effort, comparing=comparing, probing=probing)
     return study(effort, sizes=SIZES, shape=production_problem(), progress=progress)
 
 

@@ -93,6 +93,7 @@ class ScaleTrial:
     gpus: int
     steps: int
     seeds: int = 1
+    first_seed: int = 0
 
     @property
     def groups(self) -> int:
@@ -232,8 +233,10 @@ class ScaleResult:
         }
 
 
-def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
-    """Simulate every size; return the figures."""
+def run(
+    *, quick: bool, progress: Callable[[str], None], seed: int | None = None
+) -> dict[str, Json]:
+    """Simulate every size; return the figures. `seed` is the first of all seeds."""
     if quick:
         sizes, steps, seeds = (64, 256, BOUNDED), 3, dict[int, int]()
     else:
@@ -246,7 +249,7 @@ def run(*, quick: bool, progress: Callable[[str], None]) -> dict[str, Json]:
         ScaleTrial(shape="long", gpus=gpus, steps=1, seeds=max(1, seeds.get(gpus, 1) // 8))
         for gpus in sizes
     ]
-    return study(trials, progress=progress)
+    return study([replace(each, first_seed=seed or 0) for each in trials], progress=progress)
 
 
 def study(
@@ -279,7 +282,7 @@ def measure(trial: ScaleTrial) -> ScaleResult:
     """Simulate a trial with each of its seeds."""
     outcomes: list[SimOutcome] = []
     seconds = cpu_s = 0.0
-    for seed in range(trial.seeds):
+    for seed in range(trial.first_seed, trial.first_seed + trial.seeds):
         gc.collect()
         clock, cpu_before = SystemClock(), _cpu_s()
         outcomes.append(simulate(trial.world(seed), skip=WARMING))

@@ -10,7 +10,7 @@ from rollart.config.simulation import ScoringOptions
 from rollart.sim.from_config import SWE, lognormal
 from rollart.sim.workload import Latency, TaskProfile
 from studies.paper.rows import Kind, PaperRow, Runs
-from studies.paper.setup import GROUP_SIZE, SIZES, TP, Setup, testbed
+from studies.paper.setup import GROUP_SIZE, GROUPS, SIZES, TP, Setup, testbed
 
 _LOCKSTEP = {1: 1.23, 3: 1.51, 5: 1.69, 7: 2.18, 10: 2.27}
 _TURN_S = 10.0
@@ -26,6 +26,8 @@ _REDUNDANCY = {
 }
 _FITTED_REDUNDANCY = {(36, 8), (32, 12)}
 _BATCH_GROUPS = 32
+_SWE_GROUPS = 16
+"""The paper's batch of SWE alone: 128 attempts."""
 _WEIGHTS: dict[str, tuple[float, float, float]] = {
     "8B": (32.4, 6.2, 1.4),
     "14B": (67.8, 16.3, 5.1),
@@ -38,9 +40,9 @@ _DISAGGREGATION = {
 _UNITS = ((1, 3), (2, 2), (3, 1))
 _AGENT = replace(SWE, reset=Latency(), score=None, samples=300, samples_spread=0.1, reads=100)
 """A task for lock-step: many turns, an environment of given latency."""
-_SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.28), reset_spread=0.35, score=None)
+_SLOW_RESETS = replace(SWE, reset=lognormal(400.0, 0.17), reset_spread=0.31, score=None)
 """A task for redundancy: resets of hundreds of seconds, alike within a group."""
-_JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.8))
+_JUDGED = replace(SWE, reset=lognormal(2.0), step=lognormal(0.1), score=lognormal(1.6))
 """A task for rewards: its rollout is bound by its GPUs, and a judge scores it."""
 _DEDICATED = ScoringOptions(kind="dedicated", max_instances=4)
 _ELASTIC = ScoringOptions(kind="elastic", max_instances=64, cold_start_s=0.1, idle_s=0.15)
@@ -50,7 +52,7 @@ def lockstep_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare rollout in lock-step with rollout per trajectory, by the environment's spread."""
     for sigma, paper in _LOCKSTEP.items():
         step = Latency(kind="normal", mean_s=_TURN_S, spread=sigma / _TURN_S)
-        setup = _rollout(_AGENT, groups=24, compute=36)
+        setup = _rollout(_AGENT, groups=_SWE_GROUPS, compute=24)
         setup = replace(setup, tasks=(replace(_AGENT, step=step),), reuse_prefixes=True)
         yield PaperRow(
             name=f"rollout, lock-step over per trajectory, sigma {sigma} s",
@@ -90,7 +92,7 @@ def redundancy_gains(runs: Runs) -> dict[tuple[int, int], float]:
 
 def reward_rows(runs: Runs) -> Iterator[PaperRow]:
     """Compare four dedicated reward GPUs with functions, their GPUs given to the rollout."""
-    setup = _rollout(_JUDGED, groups=16, compute=4)
+    setup = _rollout(_JUDGED, groups=GROUPS, compute=4)
     before = replace(setup, rewards=_DEDICATED)
     after = replace(setup, compute=8, rewards=_ELASTIC)
     yield PaperRow(
@@ -146,7 +148,7 @@ def disaggregation_gains(runs: Runs) -> dict[str, dict[tuple[int, int], float]]:
     """Return the rollout time of four colocated engines over that of each split, by model."""
     gains: dict[str, dict[tuple[int, int], float]] = {}
     for size in _DISAGGREGATION:
-        setup = _rollout(SWE, groups=8, compute=4 * TP[size])
+        setup = _rollout(SWE, groups=6, compute=4 * TP[size])
         setup = replace(setup, size=size, reuse_prefixes=True)
         together_s = runs.rollout_s(setup)
         gains[size] = {

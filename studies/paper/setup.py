@@ -113,6 +113,11 @@ class Setup:
         return mode if self.lockstep is None else replace(mode, lockstep=self.lockstep)
 
     @property
+    def is_rollout(self) -> bool:
+        """Whether it rolls out a single batch."""
+        return self.steps == 1
+
+    @property
     def gpus(self) -> int:
         """All its GPUs."""
         return self.train + self.compute + self.bandwidth

@@ -194,6 +194,7 @@ def test_what_cannot_be_simulated_is_one_message(config, tmp_path, lines, argv, 
         (["xyz"], "xyz: no such config file or study. The studies are paper, scale, plan"),
         (["no.toml"], "no.toml: no such config file"),
         (["paper", "--steps", "3"], "--steps: the study 'paper' sets its own"),
+        (["paper", "--seed", "-1"], "--seed -1: must be at least 0"),
         (["beyond", "run.steps=3"], "run.steps=3: the study 'beyond' sets its own"),
         (["--from", ".", "--steps", "3"], "--steps: --from simulates the run as its log has it"),
         (["--from", ".", "--quick"], "--quick: --from simulates the run as its log has it"),
@@ -337,11 +338,11 @@ def test_what_a_log_cannot_answer_is_one_message(config, tmp_path, lines, overri
 
 
 def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_path, lines):
-    seen: list[tuple[bool, int]] = []
+    seen: list[tuple[bool, int, int | None]] = []
 
-    def run(*, quick: bool, jobs: int, progress) -> dict:
+    def run(*, quick: bool, jobs: int, progress, seed: int | None) -> dict:
         progress("working")
-        seen.append((quick, jobs))
+        seen.append((quick, jobs, seed))
         return {
             "rows": [
                 {"name": "one", "paper_low": 1.3, "simulated": 1.4, "kind": "fitted"},
@@ -356,7 +357,7 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
     monkeypatch.setitem(STUDIES, "paper", "studies.a_study")
     out = tmp_path / "out"
     code, text, _ = lines("simulate", "paper", "--quick", "--jobs", "2", "--out", str(out))
-    assert (code, seen) == (0, [(True, 2)])
+    assert (code, seen) == (0, [(True, 2, None)])
     assert text.splitlines() == [
         "name  paper_low  simulated  kind",
         "one         1.3        1.4  fitted",
@@ -370,6 +371,8 @@ def test_a_study_is_called_by_name_and_its_rows_are_a_table(monkeypatch, tmp_pat
     assert json.loads(text) == json.loads((out / "summary.json").read_text())
     assert errors == f"note: the earlier run there was moved to {out}.1\n"
     assert (tmp_path / "out.1" / "summary.json").exists()
+    assert lines("simulate", "paper", "--seed", "100", "--out", str(out))[0] == 0
+    assert seen[-1][2] == 100
 
 
 def test_a_world_is_the_configs_hardware_rules_and_tasks(config):

@@ -8,7 +8,12 @@ def test_a_problem_is_computed_then_answered():
     env = Calculator()
     observation, info = env.reset(0, {"expression": "12*7"})
     assert observation == "12*7 = ?"
-    assert info == {"actions": ["calc: 12*7", "answer: 85"], "success": False}
+    assert info == {
+        "actions": ["calc: 12*7", "answer: 85"],
+        "success": False,
+        "problem": "12*7",
+        "split": "train",
+    }
     assert env.suggest() == "calc: 12*7"
     assert env.step("calc: 12*7") == (
         "84",

@@ -77,9 +77,11 @@ def test_info_can_be_written_as_json_and_names_actions_and_success(name, options
     *_, later = check_step(env.step(env.suggest()))
     for each in (info, later):
         assert json.loads(json.dumps(each)) == each
-        assert set(each) == {"actions", "success"}
+        assert set(each) - {"problem", "split"} == {"actions", "success"}
         assert isinstance(each["actions"], list)
         assert isinstance(each["success"], bool)
+    assert isinstance(info["problem"], str)
+    assert info["split"] in ("train", "test", "none")
 
 
 @pytest.mark.parametrize("name", BUILT_IN["env"])

@@ -17,7 +17,12 @@ def test_the_opening_names_holes_goal_and_place_and_later_turns_only_the_place()
     opening, info = env.reset(6, {})
     assert opening == "holes c1 c3 b4 goal d4\na1"
     assert env.drawing() == "@.#.\n....\n..#.\n.#.*"
-    assert info == {"actions": ["down", "right"], "success": False}
+    assert info == {
+        "actions": ["down", "right"],
+        "success": False,
+        "problem": "4: c1 c3 b4",
+        "split": "train",
+    }
     assert env.step("down") == (
         "a2",
         0.0,
@@ -158,3 +163,21 @@ def test_without_a_number_of_holes_lakes_differ_in_how_many_they_have():
     env = FrozenLake()
     counts = {env.reset(seed, {})[0].count(" ") for seed in range(200)}
     assert len(counts) > 4
+
+
+@pytest.mark.parametrize(("size", "holes"), [(4, 0), (2, 0), (9, 0), (3, 4)])
+def test_lakes_too_few_to_divide_are_called_so_in_every_split(size, holes):
+    env = FrozenLake(size=size, holes=holes)
+    for split in ("train", "test"):
+        infos = [env.reset(i, {"split": split, "index": i})[1] for i in range(30)]
+        splits = {info["split"] for info in infos}
+        problems = {info["problem"] for info in infos}
+        assert (splits == {"none"}) == (len(problems) == 1 and holes == 0)
+        assert splits in ({"none"}, {split})
+
+
+def test_a_lake_says_which_split_it_is_of():
+    env = FrozenLake()
+    for split in ("train", "test"):
+        infos = [env.reset(i, {"split": split, "index": i})[1] for i in range(50)]
+        assert {info["split"] for info in infos} == {split}

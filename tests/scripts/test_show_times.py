@@ -7,6 +7,17 @@ from checkout import ROOT
 SCRIPT = ROOT / "scripts" / "show_times.py"
 SECONDS = {"model": 4.2, "start": 1.1, "evaluation": 2.5, "training": 10.0}
 
+BEFORE = {"success_rate": 0.3, "success_low": 0.24, "success_high": 0.37, "problems": 200.0}
+AFTER = {
+    "success_rate": 0.9,
+    "success_low": 0.85,
+    "success_high": 0.93,
+    "greedy_success_rate": 0.95,
+    "greedy_success_low": 0.91,
+    "greedy_success_high": 0.97,
+    "problems": 200.0,
+}
+
 
 @pytest.fixture
 def shown(tmp_path, capsys):
@@ -17,8 +28,8 @@ def shown(tmp_path, capsys):
     config.write_text(f"[run]\ndirectory = {str(directory)!r}\n[tasks.lake]\nenv = 'frozen_lake'\n")
     main = runpy.run_path(str(SCRIPT))["main"]
 
-    def show(rows, *, before=0.3, after=0.9, train_s="20"):
-        summary = {"success_before": before, "success_after": after, "seconds": SECONDS}
+    def show(rows, *, before=BEFORE, after=AFTER, train_s="20"):
+        summary = {"before": before, "after": after, "seconds": SECONDS}
         (directory / "summary.json").write_text(json.dumps(summary))
         lines = [json.dumps(row) + "\n" for row in rows]
         (directory / "metrics.jsonl").write_text("".join(lines))
@@ -45,8 +56,9 @@ def test_the_times_add_up_and_the_curve_is_shown(shown):
         "  everything else                  2.2 s",
         "  in all                          50.0 s",
         "",
-        "success before  0.300",
-        "success after   0.900",
+        "sampled before  0.300   95 % interval 0.240 to 0.370, 200 held-out problems",
+        "greedy after    0.950   95 % interval 0.910 to 0.970, 200 held-out problems",
+        "sampled after   0.900   95 % interval 0.850 to 0.930, 200 held-out problems",
         "by step         0: 0.300  50: 0.950  100: 0.900",
         "files           DIRECTORY/",
     ]

@@ -159,7 +159,7 @@ STUDIES = {
     "plan": "studies.planner",
     "beyond": "studies.beyond",
 }
-"""Studies by name: modules with `run(*, quick, progress) -> dict`."""
+"""Studies by name: modules with `run(*, quick, progress, seed) -> dict`."""
 PARALLEL = ("paper", "beyond")
 """Studies whose runs may be made in several processes: `run` takes `jobs` too."""
 SUMMARY = "summary.json"
@@ -185,7 +185,9 @@ def add_simulate(parser: ArgumentParser) -> None:
     )
     parser.add_argument("--out", metavar="DIR", help="write to DIR (default: runs/simulate-NAME)")
     parser.add_argument("--steps", type=int, metavar="N", help="simulate N optimizer steps")
-    parser.add_argument("--seed", type=int, metavar="N", help="seed the run with N")
+    parser.add_argument(
+        "--seed", type=int, metavar="N", help="seed the run with N; a study with N, N + 1 …"
+    )
     mtbf = "let each engine fail for a minute, on average every S seconds"
     parser.add_argument("--engine-mtbf", type=float, metavar="S", help=mtbf)
     parser.add_argument(
@@ -237,15 +239,18 @@ def _given(arguments: Namespace, *names: str) -> str | None:
 
 def _study(arguments: Namespace) -> int:
     name = arguments.what
-    given = _given(arguments, "--steps", "--seed", "--engine-mtbf")
+    given = _given(arguments, "--steps", "--engine-mtbf")
     given = given or " ".join(arguments.overrides) or None
     if given is not None:
-        raise UserError(f"{given}: the study {name!r} sets its own; it takes --quick")
+        fix = f"the study {name!r} sets its own; it takes --quick and --seed"
+        raise UserError(f"{given}: {fix}")
+    if arguments.seed is not None and arguments.seed < 0:
+        raise UserError(f"--seed {arguments.seed}: must be at least 0")
     jobs = _jobs(arguments)
     out = _out(arguments, name)
     with Ticker(f"simulating {name}") as ticker:
         study: Callable[..., Mapping[str, Any]] = load_checkout(STUDIES[name]).run
-        result = study(quick=arguments.quick, progress=ticker.say, **jobs)
+        result = study(quick=arguments.quick, progress=ticker.say, seed=arguments.seed, **jobs)
     _write(out / SUMMARY, result)
     if arguments.json:
         say(json.dumps(result))

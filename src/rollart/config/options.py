@@ -175,6 +175,8 @@ class RunOptions:
     Where training continues beside it, weights may change during its episodes."""
     evaluate_episodes: Annotated[int, AtLeast(0)] = 200
     """Episodes of one evaluation, held out where the environment divides its problems; 0: never."""
+    evaluate_greedy: bool = False
+    """Whether evaluations also play each episode with the likeliest token every time."""
     samples: Annotated[int, AtLeast(0)] = 2
     """Trajectories of each step written as readable text: `samples/step-STEP-TRAJECTORY.txt`."""
     import_paths: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from random import Random
 
-from rollart.envs.registry import draw_of_split
+from rollart.envs.registry import draw_of_split, split_of
 from rollart.errors import ConfigError
 from rollart.types import Json
 
@@ -132,7 +132,8 @@ class Calculator:
         self._turns = 0
         self._result = None
         in_words = self._words and given is None and random.random() < 0.5
-        return self._pose(in_words=in_words), self._info(success=False)
+        posed: dict[str, Json] = {"problem": self._expression, "split": split_of(self._expression)}
+        return self._pose(in_words=in_words), self._info(success=False) | posed
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
         """Compute, or judge an answer; anything else returns a hint and uses up the turn."""

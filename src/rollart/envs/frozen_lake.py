@@ -8,7 +8,8 @@ turn and returns a message; it never raises.
 
 A task may name its `split`: lakes are divided by their holes and one in five is kept for "test", so
 no lake of an evaluation occurs in training. The task's `index` chooses a test lake: an evaluation
-uses different lakes as long as there are any, and every evaluation uses the same ones.
+uses different lakes as long as there are any, and every evaluation uses the same ones. Where there
+are too few lakes to divide (without holes there is one), the info of `reset` says `split` "none".
 """
 
 from collections import deque
@@ -17,7 +18,7 @@ from functools import cache
 from random import Random
 from typing import Literal, get_args
 
-from rollart.envs.registry import draw_of_split, split_of
+from rollart.envs.registry import UNDIVIDED, draw_of_split, split_of
 from rollart.errors import ConfigError, EnvError
 from rollart.types import Json
 
@@ -77,7 +78,10 @@ class FrozenLake:
         self._player = (0, 0)
         self._goal = (self._size - 1, self._size - 1)
         self._holes = _choose_lake(self._random, self._size, holes, task)
-        return self._opening(), self._info(success=False)
+        name = _names(self._holes)
+        split = split_of(name) if can_divide(self._size, holes) else UNDIVIDED
+        info: dict[str, Json] = {"problem": f"{self._size}: {name}", "split": split}
+        return self._opening(), self._info(success=False) | info
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
         """Move the player; a slippery lake turns two moves of three sideways."""
@@ -161,6 +165,17 @@ def _choose_lake(
     return draw_of_split(
         lambda: _draw_holes(random, size, count), _names, split=split, redraws=_ATTEMPTS
     )
+
+
+@cache
+def can_divide(size: int, count: int | None) -> bool:
+    """Say whether there are lakes of both splits."""
+    random, found = Random(0), set[str]()
+    for _ in range(_PATIENCE):
+        found.add(split_of(_names(_draw_holes(random, size, count))))
+        if len(found) > 1:
+            return True
+    return False
 
 
 @cache

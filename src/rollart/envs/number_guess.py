@@ -7,6 +7,7 @@ uses up a guess and returns a message; it never raises.
 from collections.abc import Mapping
 from random import Random
 
+from rollart.envs.registry import UNDIVIDED
 from rollart.errors import ConfigError
 from rollart.types import Json
 
@@ -35,7 +36,9 @@ class NumberGuess:
         self._secret = Random(seed).randint(1, self._largest)
         self._left = self._guesses
         self._range = (1, self._largest)
-        return f"1 to {self._largest}", self._info(success=False)
+        # Every number is trained on: there are too few to keep some for evaluation.
+        posed: dict[str, Json] = {"problem": str(self._secret), "split": UNDIVIDED}
+        return f"1 to {self._largest}", self._info(success=False) | posed
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Json]]:
         """Compare a guess with the number."""

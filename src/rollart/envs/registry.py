@@ -126,6 +126,10 @@ _TEST_SHARE = 5
 """One problem in this many is kept for evaluations."""
 
 
+UNDIVIDED = "none"
+"""The split of a problem where there are too few to keep some for evaluation."""
+
+
 def split_of(problem: str) -> str:
     """Return the split of a problem, given as the text that determines it."""
     return "test" if crc32(problem.encode()) % _TEST_SHARE == 0 else "train"
@@ -137,7 +141,8 @@ def draw_of_split(
     """Draw a problem of a split, or of any split if it is None.
 
     `name` returns the text that determines a problem. After `redraws` draws without a match, the
-    last problem is returned, so that an environment with few problems does not fail.
+    last problem is returned, so that an environment with few problems does not fail; its reset then
+    says so, with `split_of` of what it poses or `UNDIVIDED`.
     """
     problem = draw()
     for _ in range(redraws):

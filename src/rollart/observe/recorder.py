@@ -191,7 +191,7 @@ class Recorder:
         except StorageError as error:  # a full disk must not cost the run its summary
             self.progress.warn(f"the evaluation at step {step} was not saved: {error}")
         shown = {name: value for name, value in figures.items() if name != "failed"}
-        words = "  ".join(f"{name} {value:.3f}" for name, value in shown.items())
+        words = describe_evaluation(shown)
         self.progress.message(f"evaluation at step {step}: {words}", style="bold")
 
     def has_evaluation(self, step: int) -> bool:
@@ -276,3 +276,30 @@ class Recorder:
     def _track(self, row: Row) -> None:
         for tracker in self._trackers:
             tracker.add(row)
+
+
+_COUNTS = ("problems", "held_out", "failed")
+
+
+def describe_evaluation(figures: Mapping[str, float]) -> str:
+    """Return an evaluation's figures as one line, success with its 95 % interval.
+
+    Example:
+        >>> describe_evaluation(
+        ...     {"success_rate": 0.5, "success_low": 0.4, "success_high": 0.6, "problems": 100.0}
+        ... )
+        'success_rate 0.500 (0.400 to 0.600)  problems 100'
+
+    """
+    words: list[str] = []
+    for name, value in figures.items():
+        if name.endswith("success_rate"):
+            stem = name.removesuffix("rate")
+            low, high = figures.get(f"{stem}low"), figures.get(f"{stem}high")
+            interval = "" if low is None or high is None else f" ({low:.3f} to {high:.3f})"
+            words.append(f"{name} {value:.3f}{interval}")
+        elif name.endswith(_COUNTS):
+            words.append(f"{name} {value:.0f}")
+        elif not name.endswith(("success_low", "success_high")):
+            words.append(f"{name} {value:.3f}")
+    return "  ".join(words)

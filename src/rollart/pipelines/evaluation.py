@@ -27,7 +27,7 @@ from rollart.observe.recorder import Recorder
 from rollart.pipelines.task_setups import make_setups
 from rollart.plugins import distrusting
 from rollart.ports import Generator
-from rollart.rollout.evaluation import Evaluator
+from rollart.rollout.evaluation import Evaluation, Evaluator, greedy_figures
 from rollart.rollout.tasks import end_tasks
 from rollart.rollout.tasks import run as run_to_end
 from rollart.types import EngineId, EngineInfo, Json, Sampling, Version
@@ -48,6 +48,8 @@ class Evaluations:
     ) -> None:
         self._episodes = config.run.evaluate_episodes
         self._every = config.run.evaluate_every if self._episodes else 0
+        self._plays_greedily = config.run.evaluate_greedy
+        self._doubted: set[str] = set()
         self._evaluator = evaluator
         self._recorder = recorder
         self._spending = spending
@@ -64,6 +66,7 @@ class Evaluations:
             return {}
         with self._spending.evaluating():
             measured = await self._evaluator.run(self._episodes)
+            greedy = await self._play_greedily()
         warn = self._recorder.progress.warn
         if not measured.trajectories:
             warn(
@@ -71,13 +74,25 @@ class Evaluations:
                 f"last: {measured.last_failure}"
             )
             return {"failed": float(measured.failed)}
-        self._recorder.evaluation(version, measured.figures)
+        figures = {**measured.figures, **greedy}
+        self._recorder.evaluation(version, figures)
+        for doubt in measured.doubts:
+            if doubt not in self._doubted:
+                self._doubted.add(doubt)
+                warn(doubt)
         if measured.failed:
             warn(
                 f"{measured.failed} of {self._episodes} episodes of that evaluation failed and are "
                 f"not in its figures; the last: {measured.last_failure}"
             )
-        return dict(measured.figures)
+        return dict(figures)
+
+    async def _play_greedily(self) -> dict[str, float]:
+        """Return the figures of the same episodes without chance in the policy, if asked for."""
+        if not self._plays_greedily:
+            return {}
+        measured = await self._evaluator.run(self._episodes, is_greedy=True)
+        return greedy_figures(measured) if measured.trajectories else {}
 
     async def go_on(self, version: Version) -> None:
         """Take the schedule up at a step, and make the evaluation of that step if it was not."""
@@ -158,8 +173,9 @@ def evaluate(
         if temperature is not None:
             sampling = replace(sampling, temperature=temperature)
         count = config.run.evaluate_episodes if episodes is None else episodes
-        figures = run_to_end(play_held_out(config, checkpoint, sampling, count))
-    return {"checkpoint": str(checkpoint), "episodes": count, **figures}
+        measured = run_to_end(play_held_out(config, checkpoint, sampling, count))
+    result = {"checkpoint": str(checkpoint), "episodes": count, **measured.figures}
+    return {**result, "doubts": list(measured.doubts)} if measured.doubts else result
 
 
 def _config_of(path: Path, checkpoint: Path) -> Path:
@@ -171,8 +187,8 @@ def _config_of(path: Path, checkpoint: Path) -> Path:
 
 async def play_held_out(
     config: Config, checkpoint: Path, sampling: Sampling, episodes: int
-) -> dict[str, float]:
-    """Play held-out episodes with the weights in a directory; return the figures."""
+) -> Evaluation:
+    """Play held-out episodes with the weights in a directory."""
     setups = make_setups(config, sampling)
     async with open_engines(config, model=checkpoint, version=Version(0), store=None) as engines:
         evaluator = make_evaluator(config, setups, engines)
@@ -183,4 +199,4 @@ async def play_held_out(
     if not measured.trajectories:
         reason = measured.last_failure
         raise UserError(f"all {episodes} episodes failed, nothing was measured; the last: {reason}")
-    return measured.figures
+    return measured

@@ -30,7 +30,7 @@ from rollart.config.checks import open_policy
 from rollart.errors import ConfigError, StorageError, UserError, printable
 from rollart.observe.metrics import Row
 from rollart.observe.plots import plot_loss_curve
-from rollart.observe.recorder import CURVE
+from rollart.observe.recorder import CURVE, describe_evaluation
 from rollart.observe.run_directory import (
     CONFIG,
     METRICS,
@@ -135,8 +135,7 @@ class ImitationRun:
             self.learner.save(name)
             figures = run_to_end(self._play_held_out(Path(name)))
         self._track({f"eval/{key}": value for key, value in figures.items()})
-        words = "  ".join(f"{key} {value:.3f}" for key, value in figures.items())
-        say(f"evaluation at step {self.step}: {words}")
+        say(f"evaluation at step {self.step}: {describe_evaluation(figures)}")
         return dict(figures)
 
     async def _play_held_out(self, model: Path) -> dict[str, float]:
@@ -145,7 +144,8 @@ class ImitationRun:
         self._end_evaluation = lambda: loop.call_soon_threadsafe(task.cancel)
         try:
             count = config.run.evaluate_episodes
-            return await play_held_out(config, model, config.sampling, count)
+            measured = await play_held_out(config, model, config.sampling, count)
+            return dict(measured.figures)
         finally:
             self._end_evaluation = None
 

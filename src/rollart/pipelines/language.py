@@ -65,21 +65,15 @@ class LanguageRuntime:
         check_model(model, named=config.model.path, lora=config.training.lora)
 
     def trainer_options(self) -> dict[str, Json]:
-        """Say how the engine samples: the trainer's guard compares its log-probs with its own."""
-        engine, sampling = self._config.engine, self._config.sampling
+        """Say how the engine computes: the trainer's guard compares its log-probs with its own."""
+        engine = self._config.engine
         if engine.is_torch:
             dtype = engine.torch.dtype
         elif getattr(find_engine(engine.name), "serves_weights", True):
             dtype = getattr(engine_options(self._config), "dtype", "")
         else:
             return {}
-        described: dict[str, Json] = {
-            "dtype": "float32" if dtype == "float32" else "bfloat16",
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-        }
-        return {"engine": described}
+        return {"engine": {"dtype": "float32" if dtype == "float32" else "bfloat16"}}
 
     def renderer(self, model: Path) -> ChatRenderer:
         """Return what writes messages with the model's tokenizer and chat template."""
@@ -89,7 +83,14 @@ class LanguageRuntime:
         """Return trajectories as arrays over all their tokens."""
         from rollart.training.batch import encode  # noqa: PLC0415 loads numpy
 
-        return encode(groups, temperature=self._config.sampling.temperature)
+        drawn = self._config.sampling
+        return encode(
+            groups,
+            temperature=drawn.temperature,
+            top_p=drawn.top_p,
+            top_k=drawn.top_k,
+            min_p=drawn.min_p,
+        )
 
     def load(self, model: Path, weights: Mapping[str, Array] | None) -> Any:
         """Refuse: engines sample for a language model."""

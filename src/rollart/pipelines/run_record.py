@@ -11,7 +11,6 @@ from typing import cast
 from rollart.atomic_files import write_file
 from rollart.checkpoints.save import Saved, set_aside_later
 from rollart.config import Config, dump_toml
-from rollart.config.checks import describe_truncation
 from rollart.config.loader import parse_config
 from rollart.config.places import unused_units
 from rollart.config.writer import changed_values
@@ -48,8 +47,6 @@ def make_recorder(
     )
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)
-    if truncation := describe_truncation(config):
-        recorder.progress.warn(truncation)
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
     for text in () if saved is None else _describe_resumed(config, saved, before):

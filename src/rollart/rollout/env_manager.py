@@ -140,6 +140,8 @@ class EnvManager:
         """What the policy has produced so far."""
         self.served: Counter[EngineId] = Counter()
         """Turns by the engine that completed them."""
+        self.opening: tuple[Any, dict[str, Json]] = (None, {})
+        """What the environment's reset returned."""
 
     @property
     def spec(self) -> AttemptSpec:
@@ -320,6 +322,7 @@ class EnvManager:
         observation, info = await self._slot.reset(
             task.seed, task.payload, timeout_s=timeouts.reset_s
         )
+        self.opening = observation, info
         payload = None if self._setup.scoring == "env" else info.get("payload")
         if payload is not None and not isinstance(payload, dict):
             message = f"info['payload'] must be a dict; it is {payload!r}"

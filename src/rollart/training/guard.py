@@ -47,22 +47,14 @@ _CAUSES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSampling:
-    """How the engine that samples the batches computes and truncates.
+    """How the engine that samples the batches computes.
 
     Example:
-        >>> EngineSampling(dtype="bfloat16", top_p=0.95)
+        >>> EngineSampling(dtype="bfloat16")
 
     """
 
     dtype: str = "float32"
-    top_p: float = 1.0
-    top_k: int = 0
-    min_p: float = 0.0
-
-    @property
-    def is_truncated(self) -> bool:
-        """Whether some tokens are never drawn."""
-        return self.top_p < 1 or self.top_k > 0 or self.min_p > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ scaling or capping is kept; hooks leave out what no sampled token depends on: th
 the last layer's feed-forward where it is a plain gated one, compute only the positions that predict
 a sampled token. Dropout is off: behaviour and training log-probs must be those of one function.
 
-Log-probs are of the whole distribution at the sampling temperature. Truncation by top-p, top-k or
-min-p is not reproduced: engines that renormalise over the kept tokens report larger behaviour
-log-probs, and the correction of stale tokens sees that as a difference between policies.
+Log-probs are of the distribution that tokens are drawn from: at the sampling temperature, cut down
+by top-p, top-k and min-p and scaled up to 1 again (`TokenFilters`). So the policy that is trained
+is the policy that plays.
 
 Packed rows get a block-diagonal causal mask. Models that mix attention kinds build their own masks
 from the restarting positions; models with recurrent layers are never packed. Each model is tried
@@ -16,6 +16,7 @@ one sequence needs no mask: padding is at its end, where no causal model looks.
 """
 
 import inspect
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -38,6 +39,53 @@ from rollart.training.packing import MicroBatch
 
 Model = Any
 """A Hugging Face causal language model; transformers has no usable types."""
+_LEAST = torch.finfo(torch.float32).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFilters:
+    """What is cut off the distributions that N tokens are drawn from, as the engine's sampler does.
+
+    Which tokens are kept is decided by the present weights: the kept ones are those this policy
+    could draw. The token that was drawn is always among them, so that one which older weights drew
+    keeps a small probability.
+
+    Example:
+        >>> filters = TokenFilters(
+        ...     top_p=torch.tensor([0.7]), top_k=torch.tensor([0]), min_p=torch.tensor([0.0])
+        ... )
+        >>> filters.apply(torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([0])).exp()
+        tensor([[0.6250, 0.3750, 0.0000]])
+
+    """
+
+    top_p: Tensor
+    top_k: Tensor
+    min_p: Tensor
+
+    def __getitem__(self, places: Tensor) -> "TokenFilters":
+        """Return the filters of some tokens."""
+        return TokenFilters(
+            top_p=self.top_p[places], top_k=self.top_k[places], min_p=self.min_p[places]
+        )
+
+    def apply(self, logprobs: Tensor, targets: Tensor) -> Tensor:
+        """Return [N, vocabulary] log-probs of what is left: -inf where a token was cut off."""
+        kept = self._kept(logprobs.detach()).scatter(1, targets.unsqueeze(-1), True)
+        return torch.log_softmax(logprobs.masked_fill(~kept, -math.inf), dim=-1)
+
+    def _kept(self, logprobs: Tensor) -> Tensor:
+        top_p, top_k, min_p = (each.unsqueeze(-1) for each in (self.top_p, self.top_k, self.min_p))
+        ranked, ids = logprobs.exp().sort(dim=-1, descending=True, stable=True)
+        ranks = torch.arange(ranked.shape[-1], device=ranked.device)
+        is_cut = (top_k > 0) & (ranks >= top_k)
+        ranked = ranked.masked_fill(is_cut, 0)
+        sums = ranked.cumsum(-1, dtype=torch.float64)
+        before = sums.roll(1, -1)
+        before[:, 0] = 0
+        is_cut = is_cut | ((top_p < 1) & (before >= sums[:, -1:] * top_p))
+        is_cut = is_cut | (ranked < ranked[:, :1] * min_p)
+        return torch.empty_like(is_cut).scatter_(1, ids, ~is_cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,46 +193,25 @@ def attention_cost(model: Model) -> float:
 
 
 def score(
-    model: Model, micro: MicroBatch, *, targets: Tensor, temperatures: Tensor, entropy_grad: bool
-) -> TokenScores:
-    """Return log-probs and entropies of the micro-batch's sampled tokens, in fp32."""
-    logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
-    logprobs = torch.log_softmax(logits, dim=-1)
-    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropies = -(logprobs.exp() * logprobs).sum(-1)
-    chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return TokenScores(logprobs=chosen, entropies=entropies)
-
-
-def truncated_logprobs(
     model: Model,
     micro: MicroBatch,
     *,
     targets: Tensor,
     temperatures: Tensor,
-    limits: tuple[float, int, float],
-) -> Tensor:
-    """Return log-probs as an engine draws: renormalised over what top-p, top-k and min-p keep."""
+    entropy_grad: bool,
+    filters: TokenFilters | None = None,
+) -> TokenScores:
+    """Return log-probs and entropies of the micro-batch's sampled tokens, in fp32."""
     logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
-    chances = logits.softmax(-1)
-    chosen = chances.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
-    return chosen.log() - _kept_mass(chances, targets, limits).log()
-
-
-def _kept_mass(chances: Tensor, targets: Tensor, limits: tuple[float, int, float]) -> Tensor:
-    """Return the probability of what is kept; a drawn token was kept, whatever rounding says."""
-    top_p, top_k, min_p = limits
-    ranked, ids = chances.sort(dim=-1, descending=True, stable=True)
-    is_kept = torch.ones_like(ranked, dtype=torch.bool)
-    if top_k:
-        is_kept[:, top_k:] = False
-    if top_p < 1:
-        masses = (ranked * is_kept).cumsum(-1, dtype=torch.float64)
-        before = masses - ranked * is_kept
-        is_kept &= before < masses[:, -1:] * top_p
-    is_kept &= ranked >= ranked[:, :1] * min_p
-    is_kept |= ids == targets.unsqueeze(-1)
-    return (ranked * is_kept).sum(-1)
+    logprobs = torch.log_softmax(logits, dim=-1)
+    if filters is not None:
+        logprobs = filters.apply(logprobs, targets)
+    with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
+        # What was cut off has log-prob -inf and adds nothing, and 0 · -inf would be no number.
+        finite = logprobs if filters is None else logprobs.clamp(min=_LEAST)
+        entropies = -(logprobs.exp() * finite).sum(-1)
+    chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
+    return TokenScores(logprobs=chosen, entropies=entropies)
 
 
 def _logits(model: Model, micro: MicroBatch) -> Tensor:

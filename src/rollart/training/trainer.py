@@ -48,8 +48,8 @@ from rollart.training.distributed.sharding import local, settle, whole
 from rollart.training.export import arrays_of, export_model, open_store, publish_weights
 from rollart.training.guard import EngineSampling, Gap, Guard, comparable
 from rollart.training.losses import Columns, compute_advantages, evaluate, logprobs_of
-from rollart.training.metrics import Measures, StepRecord, batch_metrics
-from rollart.training.model import Model, attention_cost, is_packable, truncated_logprobs
+from rollart.training.metrics import Measures, StepRecord, advantage_deviation, batch_metrics
+from rollart.training.model import Model, attention_cost, is_packable
 from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
 from rollart.training.policy import KeptWeights, Policy, divide, load_policy
@@ -196,7 +196,8 @@ class TorchTrainer:
         """Make one optimizer step."""
         started_s = self._clock.now()
         options, version = self._options, self._version
-        checked, record = self._decode(batch), StepRecord()
+        given, record = self._decode(batch), StepRecord()
+        checked = given.without_cuts() if self._algorithm.needs.whole_attempts else given
         columns = Columns.of(checked, version=version, device=options.device)
         guarded = self._compare(checked, columns) if self._guard.is_on else {}
         advantages = self._advantages(checked, columns, record)
@@ -215,7 +216,9 @@ class TorchTrainer:
         with self._policy.tuning.learning(self._model, seed=seed):
             for share in shares:
                 self._update(checked, columns, share, moving, record)
-        metrics = record.metrics() | batch_metrics(checked, advantages, version=version)
+        metrics = record.metrics() | batch_metrics(given, version=version)
+        metrics["advantage_std"] = advantage_deviation(checked, advantages)
+        metrics["masked_trajectories"] = float(len(given.rewards) - len(checked.rewards))
         metrics["learning_rate"] = self._learning_rate()
         metrics["no_signal"] = float(not shares)
         metrics |= guarded | record.moved
@@ -284,8 +287,7 @@ class TorchTrainer:
         return checked
 
     def _learning_rate(self) -> float:
-        rise = (self._steps + 1) / max(self._options.warmup_steps, 1)
-        return self._options.learning_rate * min(1.0, rise)
+        return self._options.learning_rate_at(self._steps + 1)
 
     def _lay_out(self, batch: Batch, sequences: NDArray[np.int64]) -> list[MicroBatch]:
         return lay_out(
@@ -329,15 +331,18 @@ class TorchTrainer:
             columns.proximal = self._logprobs(self._model, micros, columns)
         if self._algorithm.needs.reference and columns.reference is None:
             if self._policy.reference is not None:
-                columns.reference = self._logprobs(self._policy.reference, micros, columns)
+                reference = self._policy.reference
+                columns.reference = self._logprobs(reference, micros, columns, is_whole=True)
             else:
                 with self._policy.tuning.as_base(self._model):
-                    columns.reference = self._logprobs(self._model, micros, columns)
+                    columns.reference = self._logprobs(self._model, micros, columns, is_whole=True)
         record.forward_s += self._clock.now() - started_s
 
-    def _logprobs(self, model: Model, micros: list[MicroBatch], columns: Columns) -> torch.Tensor:
+    def _logprobs(
+        self, model: Model, micros: list[MicroBatch], columns: Columns, *, is_whole: bool = False
+    ) -> torch.Tensor:
         """Return the log-probs of all ranks' tokens: who needs one may not be who computed it."""
-        result = self._world.add_up(logprobs_of(model, micros, columns))
+        result = self._world.add_up(logprobs_of(model, micros, columns, is_whole=is_whole))
         settle(model)
         return result
 
@@ -370,7 +375,7 @@ class TorchTrainer:
         self, batch: Batch, columns: Columns, sequences: NDArray[np.int64], version: int
     ) -> Gap:
         """Score sequences in rows as long as the batch's own, so that they share them as there."""
-        engine, options = self._guard.engine, self._options
+        options = self._options
         row_tokens = self._row_tokens or int(np.diff(batch.offsets).max()) - 1
         micros = lay_out(
             batch,
@@ -379,22 +384,7 @@ class TorchTrainer:
             micro_batch_tokens=options.micro_batch_tokens,
             share=self._share,
         )
-        if engine.is_truncated:
-            found = torch.zeros_like(columns.behaviour)
-            limits = (engine.top_p, engine.top_k, engine.min_p)
-            for micro in micros:
-                places = torch.from_numpy(micro.places).to(found.device)
-                found[places] = truncated_logprobs(
-                    self._model,
-                    micro,
-                    targets=columns.targets[places],
-                    temperatures=columns.temperatures[places],
-                    limits=limits,
-                )
-            found = self._world.add_up(found)
-            settle(self._model)
-        else:
-            found = self._logprobs(self._model, micros, columns)
+        found = self._logprobs(self._model, micros, columns)
         return self._guard.compare(batch, found.cpu().numpy(), sequences=sequences, version=version)
 
     @torch.no_grad()
