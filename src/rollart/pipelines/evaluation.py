@@ -174,7 +174,11 @@ def evaluate(
             sampling = replace(sampling, temperature=temperature)
         count = config.run.evaluate_episodes if episodes is None else episodes
         measured = run_to_end(play_held_out(config, checkpoint, sampling, count))
-    result = {"checkpoint": str(checkpoint), "episodes": count, **measured.figures}
+    result: dict[str, Json] = {
+        "checkpoint": str(checkpoint),
+        "episodes": count,
+        **measured.figures,
+    }
     return {**result, "doubts": list(measured.doubts)} if measured.doubts else result
 
 
