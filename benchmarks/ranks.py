@@ -50,7 +50,11 @@ def make_batch() -> dict[str, Any]:
         "ids": np.arange(TRAJECTORIES, dtype=np.int64),
         "rewards": draw.random(TRAJECTORIES),
         "successes": np.zeros(TRAJECTORIES, np.bool_),
+        "cuts": np.zeros(TRAJECTORIES, np.bool_),
         "temperatures": np.ones(TRAJECTORIES),
+        "top_ps": np.ones(TRAJECTORIES),
+        "top_ks": np.zeros(TRAJECTORIES, np.int64),
+        "min_ps": np.zeros(TRAJECTORIES),
     }
 
 

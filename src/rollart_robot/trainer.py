@@ -88,6 +88,9 @@ class RobotTrainer:
         if world_size > 1:
             raise ConfigError("training.ranks", world_size, ONE_RANK)
         self._algorithm = rollart.read_algorithm(algorithm or {})
+        if self._algorithm.needs.whole_attempts:
+            fix = "a robot's attempts end by their time limit unless they succeed: leave it out"
+            raise ConfigError("algorithm.mask_truncated_completions", True, fix)
         settings = {"spread": 0.1, "anchor": 0.05, **(policy or {})}
         self._spread, self._anchor = float(settings["spread"]), float(settings["anchor"])
         torch.set_num_threads(self._options.threads)
@@ -296,8 +299,7 @@ class RobotTrainer:
         return float(torch.nn.utils.clip_grad_norm_(parameters, limit))
 
     def _learning_rate(self) -> float:
-        rise = (self._steps + 1) / max(self._options.warmup_steps, 1)
-        return self._options.learning_rate * min(1.0, rise)
+        return self._options.learning_rate_at(self._steps + 1)
 
     def _means(self, batch: Arrays, policy: Any) -> Tensor:
         means: Tensor = policy.mean(_tensor(batch["states"]), _tensor(batch["noise"]))

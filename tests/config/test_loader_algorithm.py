@@ -154,6 +154,10 @@ def test_a_class_of_one_s_own_has_its_own_keys(load, toy, by_path):
             "training.advantage = 'rloo': unknown key; did you mean algorithm.type?",
         ),
         ("[training]\nkl_coefficient = 0.1\n", "did you mean algorithm.kl_coefficient?"),
+        ("[algorithm]\nclip_ratio_c = 3.0\n", "did you mean algorithm.dual_clip?"),
+        ("[algorithm]\ndelta = 3.0\n", "did you mean algorithm.dual_clip?"),
+        ("[training]\noverlong_filter = true\n", "algorithm.mask_truncated_completions?"),
+        ("[training]\nlr_scheduler = 'linear'\n", "did you mean training.lr_scheduler_type?"),
         ("[batching]\ngroup_size = 1\n", 'algorithm "grpo" compares attempts: use at least 2'),
     ],
 )
@@ -190,7 +194,10 @@ def test_every_key_of_an_algorithm_is_explained():
     )
     section = explain("algorithm")
     assert "A = (R - mean) / (std + 1e-6)" in section
-    assert "type                 One of grpo, dr_grpo, rloo, reinforce; or your own as" in section
+    assert (
+        "type                        One of grpo, dr_grpo, rloo, reinforce; or your own as"
+        in section
+    )
     assert section.endswith(
         '  In Python            rollart.train(…, algorithm={"type": "reinforce"})'
     )

@@ -158,8 +158,8 @@ class WrittenOut:
         correction = min(raw, options.correction_cap)
         low, high = 1 - options.clip_low, 1 + options.clip_high
         policy = -correction * min(ratio * advantage, min(max(ratio, low), high) * advantage)
-        gap = token.reference - logp
-        kl = math.exp(gap) - gap - 1
+        gap, share = token.reference - logp, correction * ratio
+        kl = share * (math.exp(gap) - gap - 1)
         above, below = advantage > 0 and ratio > high, advantage < 0 and ratio < low
         seen.clipped_above += above
         seen.clipped_below += below
@@ -180,7 +180,7 @@ class WrittenOut:
             }
         )
         by_logp = 0.0 if above or below else -correction * advantage * ratio
-        by_logp += options.kl_coefficient * (1 - math.exp(gap))
+        by_logp -= options.kl_coefficient * share * gap
         return [
             weight
             / temperature

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from training_samples import make_trajectory, make_turn
@@ -24,7 +26,9 @@ def two_groups():
 
 
 def test_turns_are_concatenated_as_they_were_read_and_sampled():
-    batch = encode(two_groups(), temperature=0.5)
+    (first,), _, (second,) = two_groups()
+    second = replace(second, stop="max_tokens")
+    batch = encode([[first], [], [second]], temperature=0.5, top_p=0.9, top_k=7, min_p=0.1)
     expected = {
         "tokens": np.array([5, 6, 7, 8, 9, 10, 11, 12, 13], np.int32),
         "sampled": np.array([0, 0, 1, 0, 1, 1, 0, 0, 1], bool),
@@ -38,7 +42,11 @@ def test_turns_are_concatenated_as_they_were_read_and_sampled():
         "ids": np.array([7, 9], np.int64),
         "rewards": np.array([1.0, 0.0]),
         "successes": np.array([True, False]),
+        "cuts": np.array([False, True]),
         "temperatures": np.array([0.5, 0.5]),
+        "top_ps": np.array([0.9, 0.9]),
+        "top_ks": np.array([7, 7], np.int64),
+        "min_ps": np.array([0.1, 0.1]),
     }
     assert batch.keys() == expected.keys()
     for name, array in expected.items():
@@ -66,6 +74,26 @@ def test_an_algorithm_sees_trajectories_turns_and_tokens():
     assert view.turn_rewards[view.turns].tolist() == [0.25] * 3 + [0.75] * 3 + [0.0] * 3
     assert [view.sampled_counts.tolist(), view.groups.tolist()] == [[3, 1], [0, 1]]
     assert (view.proximal, view.reference) == (None, None)
+
+
+def test_attempts_that_a_limit_cut_short_can_be_left_out():
+    def member(id_: int, group: int, *, stop="terminated", is_cut=False):
+        turns = [make_turn([1], [id_], [-1.0], [0], reward=id_), make_turn([2], [3], [-2.0], [0])]
+        turns[-1] = replace(turns[-1], is_cut=is_cut)
+        made = make_trajectory(id=id_, group=group, reward=float(id_), turns=turns)
+        return replace(made, stop=stop)
+
+    kept = [[member(5, 0)], [member(8, 2), member(9, 2)]]
+    cut = [member(4, 0, stop="max_turns"), member(6, 1, stop="max_tokens")]
+    cut += [member(7, 1, stop="truncated"), member(10, 2, is_cut=True)]
+    whole = decode(encode([[cut[0], *kept[0]], cut[1:3], [*kept[1], cut[3]]]))
+    assert whole.cuts.tolist() == [True, False, True, True, False, False, True]
+    expected = encode(kept)
+    left = whole.without_cuts()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(getattr(left, name), array, err_msg=name)
+    assert decode(expected).without_cuts().ids.tolist() == [5, 8, 9]
+    assert decode(encode([cut])).without_cuts().rewards.tolist() == []
 
 
 def test_a_batch_without_trajectories_is_valid():
@@ -104,6 +132,9 @@ def test_a_turn_of_unequal_lengths_is_refused():
         ("turn_offsets", lambda a: a + 1, "batch.turn_offsets must rise from 0"),
         ("turn_offsets", lambda a: a[:-1], "batch.turn_offsets must rise from 0"),
         ("temperatures", lambda a: a * 0, "temperatures must be finite and above 0"),
+        ("top_ps", lambda a: a * 0, "top_ps must be above 0 and at most 1"),
+        ("top_ks", lambda a: a - 1, "top_ks must be at least 0"),
+        ("min_ps", lambda a: a + 2, "min_ps must lie between 0 and 1"),
     ],
 )
 def test_a_malformed_array_is_refused_by_name(name, change, message):

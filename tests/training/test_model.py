@@ -19,8 +19,9 @@ from transformers import (
 )
 
 from rollart.errors import ConfigError, ModelError
+from rollart.inference.torch.sampler import sample
 from rollart.training.batch import Batch, decode, encode
-from rollart.training.model import block_mask, is_packable, load_model, score
+from rollart.training.model import TokenFilters, block_mask, is_packable, load_model, score
 from rollart.training.packing import lay_out
 
 SHAPE = {
@@ -102,6 +103,86 @@ def test_packed_scores_are_those_of_each_sequence_alone(name):
             )
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
             assert any(micro.is_packed for micro in micros) == (row_tokens in (45, 200, 0))
+
+
+FILTERS = [
+    (0.7, 0.5, 0, 0.0),
+    (1.0, 0.95, 0, 0.0),
+    (1.3, 1.0, 7, 0.0),
+    (1.0, 1.0, 0, 0.2),
+    (0.9, 0.8, 12, 0.05),
+    (1.0, 1.0, 0, 0.0),
+]
+"""Temperature, top_p, top_k, min_p."""
+
+
+def as_tensors(rows: list[tuple[float, float, int, float]]) -> TokenFilters:
+    _, top_p, top_k, min_p = (torch.tensor(each) for each in zip(*rows, strict=True))
+    return TokenFilters(top_p=top_p.double(), top_k=top_k, min_p=min_p)
+
+
+@pytest.mark.parametrize("number", range(len(FILTERS)))
+def test_what_is_cut_off_is_what_the_sampler_cuts_off(number):
+    generator = torch.Generator().manual_seed(number)
+    logits = torch.randn(400, VOCABULARY, generator=generator) * 2
+    rows = [FILTERS[number]] * 200 + [FILTERS[index % len(FILTERS)] for index in range(200)]
+    places = torch.rand(400, generator=generator).tolist()
+    tokens, drawn = sample(logits, rows, places)
+    temperatures = torch.tensor([row[0] for row in rows]).unsqueeze(-1)
+    logprobs = torch.log_softmax(logits / temperatures, -1)
+    found = as_tensors(rows).apply(logprobs, torch.tensor(tokens))
+    np.testing.assert_allclose(
+        found.gather(1, torch.tensor(tokens)[:, None])[:, 0], drawn, atol=1e-5
+    )
+    np.testing.assert_allclose(found.exp().sum(-1), 1, atol=1e-5)
+
+
+def test_a_token_that_the_present_policy_cuts_off_keeps_a_small_probability():
+    logprobs = torch.tensor([[0.6, 0.3, 0.1]]).log()
+    filters = as_tensors([(1.0, 0.7, 0, 0.0)])
+    found = filters.apply(logprobs, torch.tensor([2])).exp()
+    np.testing.assert_allclose(found, [[0.6, 0.3, 0.1]], atol=1e-6)
+    found = filters.apply(logprobs, torch.tensor([1])).exp()
+    np.testing.assert_allclose(found, [[2 / 3, 1 / 3, 0.0]], atol=1e-6)
+
+
+def test_scores_of_a_truncated_policy_have_its_gradients_and_entropy():
+    batch, model = decode(encode(random_groups(4))), make_model("qwen3")
+    (micro,) = lay_out(batch, range(12), row_tokens=0, micro_batch_tokens=10_000)
+    targets = torch.from_numpy(batch.tokens[micro.places].astype(np.int64))
+    count = len(targets)
+    scores = score(
+        model,
+        micro,
+        targets=targets,
+        temperatures=torch.ones(count),
+        entropy_grad=True,
+        filters=as_tensors([(1.0, 0.6, 0, 0.0)] * count),
+    )
+    (scores.logprobs.sum() + 0.5 * scores.entropies.sum()).backward()
+    found = {name: value.grad.clone() for name, value in model.named_parameters()}
+    model.zero_grad()
+    total, entropies = torch.zeros(()), []
+    for start, end in zip(batch.offsets[:-1], batch.offsets[1:], strict=True):
+        ids = torch.from_numpy(batch.tokens[start:end].astype(np.int64))
+        chances = model(input_ids=ids[None]).logits[0].softmax(-1)
+        for at in np.flatnonzero(batch.sampled[start:end]):
+            row = chances[at - 1]
+            ranked = row.sort(descending=True).indices.tolist()
+            kept, mass = [], 0.0
+            for token in ranked:
+                if mass < 0.6:
+                    kept.append(token)
+                    mass += float(row[token].detach())
+            left = row[sorted({*kept, int(ids[at])})]
+            left = left / left.sum()
+            total = total + (row[ids[at]] / row[sorted({*kept, int(ids[at])})].sum()).log()
+            total = total - 0.5 * (left * left.log()).sum()
+            entropies.append(-float((left * left.log()).sum().detach()))
+    total.backward()
+    np.testing.assert_allclose(sorted(scores.entropies.tolist()), sorted(entropies), atol=1e-4)
+    for name, value in model.named_parameters():
+        np.testing.assert_allclose(found[name], value.grad, rtol=0, atol=2e-4)
 
 
 def test_gradients_are_those_of_the_plain_forward():

@@ -33,6 +33,9 @@ def test_the_defaults_are_valid_and_betas_from_json_become_a_tuple():
         ("ranks", 0, "must be at least 1"),
         ("timeout_s", 0.0, "must be more than 0"),
         ("warmup_steps", -1, "must be at least 0"),
+        ("decay_steps", -1, "must be at least 0 (0: until run.steps)"),
+        ("min_lr_ratio", 1.5, "must lie between 0 and 1"),
+        ("lr_scheduler_type", "step", "must be one of constant, linear, cosine"),
         ("row_tokens", -1, "must be at least 0"),
         ("seed", -1, "must be at least 0"),
         ("betas", (0.9, 1.0), "must be two numbers in [0, 1)"),
@@ -42,6 +45,42 @@ def test_a_wrong_value_is_refused_with_its_field_and_fix(field: str, value: obje
     with pytest.raises(ConfigError) as caught:
         TrainingOptions(**{field: value})  # type: ignore[arg-type]
     assert str(caught.value) == f"training.{field} = {value!r}: {fix}"
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, [1.0] * 7),
+        ({"warmup_steps": 4}, [0.25, 0.5, 0.75, 1.0, 1.0, 1.0, 1.0]),
+        (
+            {"lr_scheduler_type": "linear", "warmup_steps": 2, "decay_steps": 6},
+            [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0],
+        ),
+        (
+            {"lr_scheduler_type": "linear", "decay_steps": 4, "min_lr_ratio": 0.2},
+            [1.0, 0.8, 0.6, 0.4, 0.2, 0.2, 0.2],
+        ),
+        (
+            {"lr_scheduler_type": "cosine", "decay_steps": 4, "min_lr_ratio": 0.5},
+            [1.0, 0.9268, 0.75, 0.5732, 0.5, 0.5, 0.5],
+        ),
+        ({"lr_scheduler_type": "cosine", "warmup_steps": 9, "decay_steps": 5}, [1 / 9, 2 / 9]),
+    ],
+)
+def test_the_learning_rate_rises_and_then_falls_as_the_schedule_says(values, expected):
+    options = TrainingOptions(learning_rate=1.0, **values)
+    found = [options.learning_rate_at(step + 1) for step in range(len(expected))]
+    assert found == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_run_says_by_which_step_the_learning_rate_has_fallen():
+    options = TrainingOptions(lr_scheduler_type="linear")
+    with pytest.raises(ConfigError, match=r"training\.decay_steps = 0: outside a run, say by"):
+        options.learning_rate_at(1)
+    arguments = trainer_arguments(options, Grpo(), run_steps=40)
+    assert TrainingOptions.read(arguments["options"]).decay_steps == 40
+    given = trainer_arguments(TrainingOptions(decay_steps=7), Grpo(), run_steps=40)
+    assert TrainingOptions.read(given["options"]).decay_steps == 7
 
 
 @pytest.mark.parametrize(

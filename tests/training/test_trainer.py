@@ -8,6 +8,7 @@ from training_samples import make_trajectory, make_turn, random_groups, trainer_
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import ConfigError, InvariantError
+from rollart.inference.torch.sampler import sample
 from rollart.training.algorithms.grpo import Grpo
 from rollart.training.algorithms.reinforce import Reinforce
 from rollart.training.batch import Batch, decode, encode
@@ -170,6 +171,62 @@ def test_a_step_in_bfloat16_is_near_that_in_float32(checkpoint):
     for name in ("loss", "policy_loss", "kl", "entropy", "correction_mean"):
         assert rough[name] == pytest.approx(exact[name], rel=0.08, abs=4e-3)
     assert moved["bfloat16"] == pytest.approx(moved["float32"], rel=0.05)
+
+
+@pytest.mark.parametrize("correction", ["decoupled", "none"])
+def test_truncated_sampling_is_trained_as_it_was_sampled(checkpoint, correction):
+    """At top-p 0.5 all ratios to the whole distribution would be below 1 - clip_low."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint)
+    members = []
+    for index in range(8):
+        prompt = [2 + index, 3, 4]
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([prompt])).logits[0, -1:]
+        filters = (0.9, 0.5, 0, 0.0)
+        (token,), (logprob,) = sample(logits, [filters], [index / 8])
+        turns = [make_turn(prompt, [token], [logprob], [0])]
+        members.append(make_trajectory(id=index, group=0, reward=float(index % 2), turns=turns))
+    trainer = make_trainer(checkpoint, correction=correction)
+    found = trainer.step(encode([members], temperature=0.9, top_p=0.5)).metrics
+    assert found["logprob_difference"] < 1e-5
+    assert found["ratio_max"] == pytest.approx(1, abs=1e-5)
+    assert (found["clip_fraction"], found["updates"]) == (0.0, 1.0)
+    assert found["correction_mean"] == pytest.approx(1, abs=1e-5)
+    whole = make_trainer(checkpoint, correction=correction).step(encode([members], temperature=0.9))
+    assert whole.metrics["logprob_difference"] > 0.3
+
+
+def test_attempts_cut_short_are_masked_if_asked_for(checkpoint):
+    groups = random_groups(8)
+    groups = [
+        [replace(each, stop="max_tokens") for each in group[:1]] + group[1:] for group in groups
+    ]
+    kept = [group[1:] for group in groups]
+    masking = make_trainer(checkpoint, mask_truncated_completions=True)
+    without, plain = make_trainer(checkpoint), make_trainer(checkpoint)
+    reports = [
+        masking.step(encode(groups)).metrics,
+        without.step(encode(kept)).metrics,
+        plain.step(encode(groups)).metrics,
+    ]
+    assert [each["masked_trajectories"] for each in reports] == [len(groups), 0.0, 0.0]
+    assert reports[0]["reward_mean"] == reports[2]["reward_mean"]
+    for name in ("loss", "grad_norm", "trained_tokens", "advantage_std"):
+        assert reports[0][name] == reports[1][name] != reports[2][name]
+    left, right = weights_of(masking), weights_of(without)
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+    nothing = [[replace(each, stop="max_turns") for each in group] for group in groups]
+    found = masking.step(encode(nothing)).metrics
+    assert (found["no_signal"], found["updates"], found["advantage_std"]) == (1.0, 0.0, 0.0)
+    assert all(math.isfinite(value) for value in found.values())
+
+
+def test_the_learning_rate_falls_as_the_schedule_says(checkpoint):
+    schedule = {"lr_scheduler_type": "linear", "decay_steps": 4}
+    trainer = make_trainer(checkpoint, learning_rate=0.01, **schedule)
+    found = [trainer.step(encode(random_groups(seed))).metrics for seed in range(5)]
+    rates = [each["learning_rate"] for each in found]
+    assert rates == pytest.approx([0.01, 0.0075, 0.005, 0.0025, 0.0])
 
 
 def test_several_updates_keep_the_first_weights_as_the_proximal_policy(checkpoint):

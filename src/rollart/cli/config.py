@@ -9,7 +9,7 @@ from pathlib import Path
 from rollart.cli.output import GREEN, counted, paint, say
 from rollart.cli.parser import Parser, add_overrides
 from rollart.config import Config, add_import_paths, check_names, dump_toml, explain, load_config
-from rollart.config.checks import check_places, describe_truncation
+from rollart.config.checks import check_places
 from rollart.config.places import idle_units, refusal, refused_split
 from rollart.control.rules import Mode
 from rollart.control.staleness import Staleness
@@ -102,7 +102,6 @@ def describe_run(config: Config, *, resume: Path | None) -> str:
         f"mode {config.mode.name}",
         *_rows(_describe_mode(config)),
         *_describe_idle(config),
-        *_describe_truncation(config),
         *_describe_refusal(config),
     ]
     return "\n".join(lines)
@@ -219,11 +218,6 @@ def _describe_idle(config: Config) -> list[str]:
         f"{name} train nothing; raise it to use them."
         for name, count in idle_units(config).items()
     ]
-
-
-def _describe_truncation(config: Config) -> list[str]:
-    note = describe_truncation(config)
-    return ["", f"note: {note}"] if note else []
 
 
 def _describe_refusal(config: Config) -> list[str]:

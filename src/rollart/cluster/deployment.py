@@ -172,7 +172,10 @@ async def open_trainer(
         "store": store,
         **policy.trainer_options(),
         **trainer_arguments(
-            config.training, config.algorithm, import_paths=config.run.import_paths
+            config.training,
+            config.algorithm,
+            import_paths=config.run.import_paths,
+            run_steps=config.run.steps,
         ),
     }
     try:

@@ -264,6 +264,7 @@ class Spawner:
                 self.config.training,
                 self.config.algorithm,
                 import_paths=self.config.run.import_paths,
+                run_steps=self.config.run.steps,
             ),
         }
         plan = RankPlan(

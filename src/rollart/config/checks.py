@@ -23,7 +23,6 @@ from rollart.plugins import find, load_object, name_of, split_name
 from rollart.ports import Player
 from rollart.rollout.env_contract import refuse_call
 from rollart.training_ports import PolicyRuntime
-from rollart.types import Sampling
 
 
 def check_names(config: Config, *, is_trained: bool = True) -> None:
@@ -159,20 +158,3 @@ def _no_room_to_train(config: Config, bindings: Bindings) -> ConfigError:
     units = ", ".join(f"pools.{row.name} has {row.units}" for row in full)
     fix = f"each takes a unit of a pool that may train, and {units}: lower it, or raise the count"
     return ConfigError("training.ranks", config.training.ranks, fix)
-
-
-_FIELDS = ("top_p", "top_k", "min_p")
-
-
-def describe_truncation(config: Config) -> str:
-    """Say that the trainer's log-probs are not those of the draws; empty if they are."""
-    whole = Sampling()
-    values = {name: getattr(config.sampling, name) for name in _FIELDS}
-    cut = [f"sampling.{name} = {it}" for name, it in values.items() if it != getattr(whole, name)]
-    if not cut:
-        return ""
-    return (
-        f"{', '.join(cut)}: the trainer's log-probs are of all tokens, not only of those that may "
-        "be drawn, so it trains a slightly different policy from the one that played; leave "
-        f"{'it' if len(cut) == 1 else 'them'} out to train what is sampled"
-    )

@@ -55,7 +55,14 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
     },
     SandboxOptions: {"store": "cache"},
     ScoringOptions: {"most": "max_instances", "keep_s": "idle_s"},
-    TrainingOptions: {"lr": "learning_rate"},
+    TrainingOptions: {
+        "lr": "learning_rate",
+        "lr_warmup_steps": "warmup_steps",
+        "lr_schedule": "lr_scheduler_type",
+        "lr_scheduler": "lr_scheduler_type",
+        "min_lr": "min_lr_ratio",
+        "total_training_steps": "decay_steps",
+    },
 }
 """Keys that had another name, or that people take for another: the word, and the key it means."""
 _REMOVED: Mapping[type, Mapping[str, str]] = {

@@ -40,12 +40,38 @@ _OF_THE_LOSS = (
     "correction",
     "correction_cap",
     "kl_coefficient",
+    "kl_estimator",
     "entropy_coefficient",
+    "dual_clip",
+    "mask_truncated_completions",
 )
+_OF_OTHERS = {
+    "clip_ratio_c": "dual_clip",
+    "delta": "dual_clip",
+    "dual_clip_loss": "dual_clip",
+    "clip_ratio_low": "clip_low",
+    "clip_ratio_high": "clip_high",
+    "epsilon": "clip_low",
+    "epsilon_high": "clip_high",
+    "beta": "kl_coefficient",
+    "kl_loss_coef": "kl_coefficient",
+    "kl_loss_type": "kl_estimator",
+    "entropy_coeff": "entropy_coefficient",
+    "loss_agg_mode": "aggregation",
+    "loss_type": "aggregation",
+    "overlong_filter": "mask_truncated_completions",
+    "overlong_filtering": "mask_truncated_completions",
+}
+"""Keys of `[algorithm]` as verl, TRL and ROLL call them."""
 MOVED: Mapping[str, str] = {
     "training.advantage": "algorithm.type",
     "training.loss": "algorithm.type",
     **{f"training.{name}": f"algorithm.{name}" for name in _OF_THE_LOSS},
+    **{
+        f"{section}.{name}": f"algorithm.{key}"
+        for section in ("algorithm", "training")
+        for name, key in _OF_OTHERS.items()
+    },
 }
 """Keys of earlier versions, or that people expect in another section, and the key they mean."""
 

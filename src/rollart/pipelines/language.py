@@ -72,7 +72,14 @@ class LanguageRuntime:
         """Return trajectories as arrays over all their tokens."""
         from rollart.training.batch import encode  # noqa: PLC0415 loads numpy
 
-        return encode(groups, temperature=self._config.sampling.temperature)
+        drawn = self._config.sampling
+        return encode(
+            groups,
+            temperature=drawn.temperature,
+            top_p=drawn.top_p,
+            top_k=drawn.top_k,
+            min_p=drawn.min_p,
+        )
 
     def load(self, model: Path, weights: Mapping[str, Array] | None) -> Any:
         """Refuse: engines sample for a language model."""

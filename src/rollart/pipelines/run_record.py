@@ -10,7 +10,6 @@ from typing import cast
 
 from rollart.checkpoints.save import Saved, set_aside_later
 from rollart.config import Config, dump_toml
-from rollart.config.checks import describe_truncation
 from rollart.config.loader import parse_config
 from rollart.config.places import unused_units
 from rollart.config.writer import changed_values
@@ -44,8 +43,6 @@ def make_recorder(config: Config, saved: Saved | None, *, lock: DirectoryLock) -
     )
     for unused in unused_units(config) if config.ray.address else ():
         recorder.progress.warn(unused)
-    if truncation := describe_truncation(config):
-        recorder.progress.warn(truncation)
     if moved is not None:
         recorder.progress.message(f"the earlier run there was moved to {moved}")
     for text in () if saved is None else _describe_resumed(config, saved, before):

@@ -18,7 +18,11 @@ Arrays (T tokens, K turns, n trajectories):
     ids           int64   [n]    trajectory ids
     rewards       float64 [n]
     successes     bool    [n]
+    cuts          bool    [n]    whether a limit of tokens or turns ended it
     temperatures  float64 [n]    what the logits were divided by when sampling
+    top_ps        float64 [n]    what was left of the distribution (`Sampling`): 1 all of it,
+    top_ks        int64   [n]    0 all of it,
+    min_ps        float64 [n]    0 all of it
 
 Which sequences can move the weights, and which update each belongs to, is a function of the batch,
 the options and the version alone, so every rank and every resumed run deals alike.
@@ -56,10 +60,16 @@ _DTYPES: dict[str, type] = {
     "ids": np.int64,
     "rewards": np.float64,
     "successes": np.bool_,
+    "cuts": np.bool_,
     "temperatures": np.float64,
+    "top_ps": np.float64,
+    "top_ks": np.int64,
+    "min_ps": np.float64,
 }
 _PER_TOKEN = ("tokens", "sampled", "logprobs", "versions", "turns")
-_PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "temperatures")
+_PER_TURN = ("turn_rewards",)
+_SAMPLING = ("temperatures", "top_ps", "top_ks", "min_ps")
+_PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "cuts", *_SAMPLING)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +95,11 @@ class Batch:
     ids: NDArray[np.int64]
     rewards: NDArray[np.float64]
     successes: NDArray[np.bool_]
+    cuts: NDArray[np.bool_]
     temperatures: NDArray[np.float64]
+    top_ps: NDArray[np.float64]
+    top_ks: NDArray[np.int64]
+    min_ps: NDArray[np.float64]
 
     @property
     def owners(self) -> NDArray[np.int64]:
@@ -96,6 +110,27 @@ class Batch:
     def sampled_counts(self) -> NDArray[np.int64]:
         """How many sampled tokens each trajectory has."""
         return np.bincount(self.owners[self.sampled], minlength=len(self.rewards))
+
+    @property
+    def is_truncated(self) -> bool:
+        """Whether any token was drawn from less than the whole distribution."""
+        return bool(((self.top_ps < 1) | (self.top_ks > 0) | (self.min_ps > 0)).any())
+
+    def without_cuts(self) -> "Batch":
+        """Return the batch of the attempts that no limit cut short."""
+        if not self.cuts.any():
+            return self
+        kept = ~self.cuts
+        turn_counts = np.diff(self.turn_offsets)
+        of_turns, of_tokens = np.repeat(kept, turn_counts), kept[self.owners]
+        values = {name: getattr(self, name)[kept] for name in _PER_TRAJECTORY}
+        values |= {name: getattr(self, name)[of_turns] for name in _PER_TURN}
+        values |= {name: getattr(self, name)[of_tokens] for name in _PER_TOKEN}
+        values["turns"] = (np.cumsum(of_turns) - 1)[values["turns"]].astype(np.int32)
+        values["groups"] = np.unique(values["groups"], return_inverse=True)[1].astype(np.int64)
+        for name, counts in (("offsets", np.diff(self.offsets)), ("turn_offsets", turn_counts)):
+            values[name] = np.concatenate(([0], np.cumsum(counts[kept])))
+        return decode(values)
 
     def view(
         self,
@@ -125,9 +160,15 @@ class Batch:
 
 
 def encode(
-    groups: Sequence[Sequence[Trajectory]], *, temperature: float = 1.0
+    groups: Sequence[Sequence[Trajectory]],
+    *,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    min_p: float = 0.0,
 ) -> dict[str, NDArray[Any]]:
     """Lay groups of trajectories out as flat arrays; groups without members leave no trace."""
+    sampling = dict(zip(_SAMPLING, (temperature, top_p, top_k, min_p), strict=True))
     columns: dict[str, list[Any]] = {name: [] for name in _DTYPES}
     columns["offsets"].append(0)
     columns["turn_offsets"].append(0)
@@ -141,7 +182,10 @@ def encode(
             columns["ids"].append(member.id)
             columns["rewards"].append(member.reward)
             columns["successes"].append(member.success)
-            columns["temperatures"].append(temperature)
+            is_cut = any(turn.is_cut for turn in member.turns[-1:])
+            columns["cuts"].append(is_cut or member.stop != "terminated")
+            for name, value in sampling.items():
+                columns[name].append(value)
     batch = {name: np.array(columns[name], dtype=dtype) for name, dtype in _DTYPES.items()}
     decode(batch)
     return batch
@@ -225,6 +269,11 @@ def _check_values(batch: Batch) -> None:
         "temperatures must be finite and above 0 (greedy sampling cannot be trained on)": bool(
             (np.isfinite(batch.temperatures) & (batch.temperatures > 0)).all()
         ),
+        "top_ps must be above 0 and at most 1": bool(
+            ((batch.top_ps > 0) & (batch.top_ps <= 1)).all()
+        ),
+        "top_ks must be at least 0": not (batch.top_ks < 0).any(),
+        "min_ps must lie between 0 and 1": bool(((batch.min_ps >= 0) & (batch.min_ps <= 1)).all()),
     }
     for claim, holds in checks.items():
         if not holds:

@@ -16,7 +16,7 @@ from torch import Tensor
 from rollart.errors import InvariantError
 from rollart.training.batch import Batch
 from rollart.training.metrics import Measures
-from rollart.training.model import Model, score
+from rollart.training.model import Model, TokenFilters, score
 from rollart.training.packing import MicroBatch
 from rollart.training_ports import Algorithm, TokenColumns
 from rollart.types.tokens import Floats, LossTerms, TokenBatch
@@ -44,6 +44,8 @@ class Columns:
     """Share of each token in the loss of the present minibatch."""
     extra: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     """What the algorithm adds to each token."""
+    filters: TokenFilters | None = None
+    """What was cut off the distributions; None: nothing."""
     proximal: Tensor | None = None
     """Log-probs under the weights at the start of the step; None: those of the forward itself."""
     reference: Tensor | None = None
@@ -62,6 +64,13 @@ class Columns:
             turns=torch.from_numpy(batch.turns.astype(np.int64)).to(device),
             advantages=torch.zeros(len(owners), device=device),
             weights=torch.zeros(len(owners), device=device),
+            filters=TokenFilters(
+                top_p=torch.from_numpy(batch.top_ps[owners]).to(device),
+                top_k=torch.from_numpy(batch.top_ks[owners]).to(device),
+                min_p=torch.from_numpy(batch.min_ps[owners].astype(np.float32)).to(device),
+            )
+            if batch.is_truncated
+            else None,
         )
 
     def set_advantages(self, advantages: Floats, extra: Mapping[str, Floats]) -> None:
@@ -118,6 +127,7 @@ def evaluate(
         targets=columns.targets[places],
         temperatures=columns.temperatures[places],
         entropy_grad=algorithm.needs.entropy,
+        filters=None if columns.filters is None else columns.filters[places],
     )
     if not len(places):
         return scores.logprobs.sum()
@@ -154,8 +164,13 @@ def evaluate(
 
 
 @torch.no_grad()
-def logprobs_of(model: Model, micros: list[MicroBatch], columns: Columns) -> Tensor:
-    """Return the log-probs of all laid-out sampled tokens, at their places; 0 elsewhere."""
+def logprobs_of(
+    model: Model, micros: list[MicroBatch], columns: Columns, *, is_whole: bool = False
+) -> Tensor:
+    """Return the log-probs of all laid-out sampled tokens, at their places; 0 elsewhere.
+
+    `is_whole`: of the whole distribution, whatever was cut off when they were drawn.
+    """
     result = torch.zeros_like(columns.behaviour)
     for micro in micros:
         places = torch.from_numpy(micro.places).to(result.device)
@@ -165,5 +180,6 @@ def logprobs_of(model: Model, micros: list[MicroBatch], columns: Columns) -> Ten
             targets=columns.targets[places],
             temperatures=columns.temperatures[places],
             entropy_grad=False,
+            filters=None if is_whole or columns.filters is None else columns.filters[places],
         ).logprobs
     return result

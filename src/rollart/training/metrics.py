@@ -135,7 +135,7 @@ class StepRecord:
         }
 
 
-def batch_metrics(batch: Batch, advantages: Floats, *, version: int) -> dict[str, float]:
+def batch_metrics(batch: Batch, *, version: int) -> dict[str, float]:
     """Return the metrics that depend on the batch alone; staleness is per sampled token."""
     trajectories = len(batch.rewards)
     ages = version - batch.versions[batch.sampled].astype(np.int64)
@@ -146,14 +146,15 @@ def batch_metrics(batch: Batch, advantages: Floats, *, version: int) -> dict[str
         "groups": float(batch.groups.max(initial=-1) + 1),
         "reward_mean": float(batch.rewards.mean()) if trajectories else 0.0,
         "success_mean": float(batch.successes.mean()) if trajectories else 0.0,
-        "advantage_std": _deviation(batch, advantages) if trajectories else 0.0,
         "staleness_mean": float(ages.mean()) if len(ages) else 0.0,
         "staleness_max": float(ages.max(initial=0)),
     }
 
 
-def _deviation(batch: Batch, advantages: Floats) -> float:
+def advantage_deviation(batch: Batch, advantages: Floats) -> float:
     """Return the standard deviation of the trajectories' mean advantages."""
+    if not len(batch.rewards):
+        return 0.0
     # A trajectory that sampled nothing still has the advantage its algorithm gave it.
     counted = batch.sampled | (batch.sampled_counts == 0)[batch.owners]
     owners = batch.owners[counted]

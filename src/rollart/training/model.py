@@ -5,9 +5,9 @@ scaling or capping is kept; hooks leave out what no sampled token depends on: th
 the last layer's feed-forward where it is a plain gated one, compute only the positions that predict
 a sampled token. Dropout is off: behaviour and training log-probs must be those of one function.
 
-Log-probs are of the whole distribution at the sampling temperature. Truncation by top-p, top-k or
-min-p is not reproduced: engines that renormalise over the kept tokens report larger behaviour
-log-probs, and the correction of stale tokens sees that as a difference between policies.
+Log-probs are of the distribution that tokens are drawn from: at the sampling temperature, cut down
+by top-p, top-k and min-p and scaled up to 1 again (`TokenFilters`). So the policy that is trained
+is the policy that plays.
 
 Packed rows get a block-diagonal causal mask. Models that mix attention kinds build their own masks
 from the restarting positions; models with recurrent layers are never packed. A row with one
@@ -15,6 +15,7 @@ sequence needs no mask: padding is at its end, where no causal model looks.
 """
 
 import inspect
+import math
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -32,6 +33,53 @@ from rollart.training.packing import MicroBatch
 
 Model = Any
 """A Hugging Face causal language model; transformers has no usable types."""
+_LEAST = torch.finfo(torch.float32).min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFilters:
+    """What is cut off the distributions that N tokens are drawn from, as the engine's sampler does.
+
+    Which tokens are kept is decided by the present weights: the kept ones are those this policy
+    could draw. The token that was drawn is always among them, so that one which older weights drew
+    has a small probability instead of none.
+
+    Example:
+        >>> filters = TokenFilters(
+        ...     top_p=torch.tensor([0.7]), top_k=torch.tensor([0]), min_p=torch.tensor([0.0])
+        ... )
+        >>> filters.apply(torch.tensor([[0.5, 0.3, 0.2]]).log(), torch.tensor([0])).exp()
+        tensor([[0.6250, 0.3750, 0.0000]])
+
+    """
+
+    top_p: Tensor
+    top_k: Tensor
+    min_p: Tensor
+
+    def __getitem__(self, places: Tensor) -> "TokenFilters":
+        """Return the filters of some tokens."""
+        return TokenFilters(
+            top_p=self.top_p[places], top_k=self.top_k[places], min_p=self.min_p[places]
+        )
+
+    def apply(self, logprobs: Tensor, targets: Tensor) -> Tensor:
+        """Return [N, vocabulary] log-probs of what is left: -inf where a token was cut off."""
+        kept = self._kept(logprobs.detach()).scatter(1, targets.unsqueeze(-1), True)
+        return torch.log_softmax(logprobs.masked_fill(~kept, -math.inf), dim=-1)
+
+    def _kept(self, logprobs: Tensor) -> Tensor:
+        top_p, top_k, min_p = (each.unsqueeze(-1) for each in (self.top_p, self.top_k, self.min_p))
+        ranked, ids = logprobs.exp().sort(dim=-1, descending=True, stable=True)
+        ranks = torch.arange(ranked.shape[-1], device=ranked.device)
+        is_cut = (top_k > 0) & (ranks >= top_k)
+        ranked = ranked.masked_fill(is_cut, 0)
+        sums = ranked.cumsum(-1, dtype=torch.float64)
+        before = sums.roll(1, -1)
+        before[:, 0] = 0
+        is_cut = is_cut | ((top_p < 1) & (before >= sums[:, -1:] * top_p))
+        is_cut = is_cut | (ranked < ranked[:, :1] * min_p)
+        return torch.empty_like(is_cut).scatter_(1, ids, ~is_cut)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,13 +134,23 @@ def attention_cost(model: Model) -> float:
 
 
 def score(
-    model: Model, micro: MicroBatch, *, targets: Tensor, temperatures: Tensor, entropy_grad: bool
+    model: Model,
+    micro: MicroBatch,
+    *,
+    targets: Tensor,
+    temperatures: Tensor,
+    entropy_grad: bool,
+    filters: TokenFilters | None = None,
 ) -> TokenScores:
     """Return log-probs and entropies of the micro-batch's sampled tokens, in fp32."""
     logits = _logits(model, micro).float() / temperatures.unsqueeze(-1)
     logprobs = torch.log_softmax(logits, dim=-1)
+    if filters is not None:
+        logprobs = filters.apply(logprobs, targets)
     with torch.set_grad_enabled(entropy_grad and torch.is_grad_enabled()):
-        entropies = -(logprobs.exp() * logprobs).sum(-1)
+        # What was cut off has log-prob -inf and adds nothing, and 0 · -inf would be no number.
+        finite = logprobs if filters is None else logprobs.clamp(min=_LEAST)
+        entropies = -(logprobs.exp() * finite).sum(-1)
     chosen = logprobs.gather(-1, targets.unsqueeze(-1)).squeeze(-1)
     return TokenScores(logprobs=chosen, entropies=entropies)
 

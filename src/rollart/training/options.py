@@ -6,8 +6,9 @@ with crosses to its process as JSON (`trainer_arguments`) and is read there (`Tr
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Annotated, Any, Literal
 
 from pydantic import TypeAdapter
@@ -21,6 +22,7 @@ from rollart.types import Json
 DEFAULT_ALGORITHM = "grpo"
 _PATHS = "import_paths"
 DType = Literal["float32", "bfloat16"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,12 @@ class TrainingOptions:
     """AdamW's step size after the warm-up."""
     warmup_steps: Annotated[int, AtLeast(0)] = 0
     """Steps over which the learning rate rises linearly from near 0."""
+    lr_scheduler_type: Schedule = "constant"
+    """How the learning rate falls after the warm-up."""
+    min_lr_ratio: Annotated[float, Between(0, 1)] = 0.0
+    """Share of `learning_rate` that it falls to."""
+    decay_steps: Annotated[int, AtLeast(0, "0: until run.steps")] = 0
+    """The step, counted from the first, by which it has fallen; 0: the last of the run."""
     weight_decay: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """AdamW's decoupled decay, on matrices only (not on norms and biases)."""
     betas: tuple[float, float] = (0.9, 0.95)
@@ -122,6 +130,33 @@ class TrainingOptions:
             values = {**values, "lora": LoraOptions(**lora)}
         return cls(**values)
 
+    def learning_rate_at(self, step: int) -> float:
+        """Return the learning rate of a step, counted from 1.
+
+        Example:
+            >>> options = TrainingOptions(
+            ...     learning_rate=1.0, warmup_steps=2, lr_scheduler_type="linear", decay_steps=6
+            ... )
+            >>> [options.learning_rate_at(step) for step in range(1, 8)]
+            [0.5, 1.0, 1.0, 0.75, 0.5, 0.25, 0.0]
+
+        """
+        if self.lr_scheduler_type != "constant" and not self.decay_steps:
+            fix = "outside a run, say by which step the learning rate has fallen"
+            raise ConfigError("training.decay_steps", 0, fix)
+        if step <= self.warmup_steps:
+            return self.learning_rate * step / self.warmup_steps
+        length = self.decay_steps - self.warmup_steps
+        passed = min(1.0, (step - 1 - self.warmup_steps) / length) if length > 0 else 1.0
+        match self.lr_scheduler_type:
+            case "constant":
+                share = 1.0
+            case "linear":
+                share = 1 - passed
+            case "cosine":
+                share = (1 + math.cos(math.pi * passed)) / 2
+        return self.learning_rate * (self.min_lr_ratio + (1 - self.min_lr_ratio) * share)
+
     @property
     def is_sharded(self) -> bool:
         """Whether weights live as shares of ranks, if only of one."""
@@ -129,9 +164,15 @@ class TrainingOptions:
 
 
 def trainer_arguments(
-    options: TrainingOptions, algorithm: Algorithm, *, import_paths: Sequence[str] = ()
+    options: TrainingOptions,
+    algorithm: Algorithm,
+    *,
+    import_paths: Sequence[str] = (),
+    run_steps: int = 0,
 ) -> dict[str, Json]:
     """Return what a trainer is made with as JSON values, for a process of its own.
+
+    `run_steps` is where the learning rate has fallen if the options do not say.
 
     Example:
         >>> trainer_arguments(TrainingOptions(), Rloo())["algorithm"]["type"]
@@ -143,6 +184,7 @@ def trainer_arguments(
         _PATHS: list(import_paths),
         **_plain(algorithm),
     }
+    options = replace(options, decay_steps=options.decay_steps or run_steps)
     return {"options": _plain(options), "algorithm": described}
 
 

@@ -47,7 +47,7 @@ from rollart.training.distributed.rendezvous import (
 from rollart.training.distributed.sharding import settle, whole
 from rollart.training.export import arrays_of, export_model, open_store, publish_weights
 from rollart.training.losses import Columns, compute_advantages, evaluate, logprobs_of
-from rollart.training.metrics import Measures, StepRecord, batch_metrics
+from rollart.training.metrics import Measures, StepRecord, advantage_deviation, batch_metrics
 from rollart.training.model import Model, attention_cost, is_packable
 from rollart.training.options import TrainingOptions, read_algorithm
 from rollart.training.packing import MicroBatch, lay_out
@@ -163,7 +163,8 @@ class TorchTrainer:
         """Make one optimizer step."""
         started_s = self._clock.now()
         options, version = self._options, self._version
-        checked, record = self._decode(batch), StepRecord()
+        given, record = self._decode(batch), StepRecord()
+        checked = given.without_cuts() if self._algorithm.needs.whole_attempts else given
         columns = Columns.of(checked, version=version, device=options.device)
         advantages = self._advantages(checked, columns, record)
         moving = find_moving(
@@ -181,7 +182,9 @@ class TorchTrainer:
         with self._policy.tuning.learning(self._model, seed=seed):
             for share in shares:
                 self._update(checked, columns, share, moving, record)
-        metrics = record.metrics() | batch_metrics(checked, advantages, version=version)
+        metrics = record.metrics() | batch_metrics(given, version=version)
+        metrics["advantage_std"] = advantage_deviation(checked, advantages)
+        metrics["masked_trajectories"] = float(len(given.rewards) - len(checked.rewards))
         metrics["learning_rate"] = self._learning_rate()
         metrics["no_signal"] = float(not shares)
         self._version, self._steps = version + 1, self._steps + 1
@@ -247,8 +250,7 @@ class TorchTrainer:
         return checked
 
     def _learning_rate(self) -> float:
-        rise = (self._steps + 1) / max(self._options.warmup_steps, 1)
-        return self._options.learning_rate * min(1.0, rise)
+        return self._options.learning_rate_at(self._steps + 1)
 
     def _lay_out(self, batch: Batch, sequences: NDArray[np.int64]) -> list[MicroBatch]:
         return lay_out(
@@ -292,15 +294,18 @@ class TorchTrainer:
             columns.proximal = self._logprobs(self._model, micros, columns)
         if self._algorithm.needs.reference and columns.reference is None:
             if self._policy.reference is not None:
-                columns.reference = self._logprobs(self._policy.reference, micros, columns)
+                reference = self._policy.reference
+                columns.reference = self._logprobs(reference, micros, columns, is_whole=True)
             else:
                 with self._policy.tuning.as_base(self._model):
-                    columns.reference = self._logprobs(self._model, micros, columns)
+                    columns.reference = self._logprobs(self._model, micros, columns, is_whole=True)
         record.forward_s += self._clock.now() - started_s
 
-    def _logprobs(self, model: Model, micros: list[MicroBatch], columns: Columns) -> torch.Tensor:
+    def _logprobs(
+        self, model: Model, micros: list[MicroBatch], columns: Columns, *, is_whole: bool = False
+    ) -> torch.Tensor:
         """Return the log-probs of all ranks' tokens: who needs one may not be who computed it."""
-        result = self._world.add_up(logprobs_of(model, micros, columns))
+        result = self._world.add_up(logprobs_of(model, micros, columns, is_whole=is_whole))
         settle(model)
         return result
 

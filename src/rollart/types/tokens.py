@@ -112,6 +112,8 @@ class Turn:
     """What the agent saw before it acted."""
     action: str
     reward: float
+    is_cut: bool = False
+    """Whether the completion ended because its tokens ran out, not with a stop token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,6 +183,8 @@ class AlgorithmNeeds:
     """A token of advantage 0 can still have a gradient; False: the trainer may leave it out."""
     scores: bool = False
     """`advantages` reads `TokenBatch.proximal` (and `.reference`): one more pass of the model."""
+    whole_attempts: bool = False
+    """Attempts that a limit cut short are left out of the batch, as if they had failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

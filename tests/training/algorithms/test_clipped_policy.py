@@ -10,7 +10,7 @@ from rollart.errors import ConfigError
 from rollart.training.algorithms.clipped_policy import (
     ClippedPolicy,
     importance_weights,
-    k3_divergence,
+    kl_divergence,
     weigh_tokens,
 )
 from rollart.types.tokens import AlgorithmNeeds, LossTerms
@@ -93,7 +93,8 @@ def test_divergence_and_entropy_are_added_to_the_policy_loss():
         LOGPROBS, PROXIMAL, BEHAVIOUR, ADVANTAGES, reference, ENTROPIES, strict=True
     ):
         loss = policy_loss_of_a_token(p, q, b, a, cap=2.0, low=0.2, high=0.28)
-        expected.append(loss + 0.3 * (math.exp(r - p) - (r - p) - 1) - 0.05 * h)
+        share = min(math.exp(q - b), 2.0) * math.exp(p - q)
+        expected.append(loss + 0.3 * share * (math.exp(r - p) - (r - p) - 1) - 0.05 * h)
     np.testing.assert_allclose(found.losses, expected, rtol=0, atol=1e-9)
     assert found.parts.keys() == {"policy_loss", "kl"}
 
@@ -120,6 +121,13 @@ def test_only_a_divergence_needs_a_reference_and_only_a_bonus_gradients_of_entro
         ("entropy_coefficient", -1.0, "must be at least 0"),
         ("clip_low", 1.5, "must lie between 0 and 1"),
         ("constant_tokens", 0, "must be at least 1"),
+        ("dual_clip", -1.0, "must be at least 0"),
+        ("kl_estimator", "k4", "must be one of k1, k2, k3"),
+        (
+            "dual_clip",
+            0.9,
+            "must be more than 1, or 0 for no bound: at 1 it would stop tokens on policy",
+        ),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_field_and_fix(field: str, value: object, fix: str):
@@ -144,12 +152,108 @@ def test_importance_weights_carry_no_gradient():
     assert not importance_weights(logprobs, tensor(BEHAVIOUR)).requires_grad
 
 
-def test_k3_is_its_formula_and_never_negative():
-    found = k3_divergence(tensor(LOGPROBS), tensor(BEHAVIOUR))
-    expected = [math.exp(r - p) - (r - p) - 1 for p, r in zip(LOGPROBS, BEHAVIOUR, strict=True)]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-9)
-    assert (found >= 0).all()
-    assert k3_divergence(tensor(LOGPROBS), tensor(LOGPROBS)).tolist() == [0.0] * COUNT
+@pytest.mark.parametrize(
+    ("estimator", "formula"),
+    [
+        ("k1", lambda d: d),
+        ("k2", lambda d: d * d / 2),
+        ("k3", lambda d: math.exp(-d) + d - 1),
+    ],
+)
+def test_an_estimator_is_its_formula_and_its_gradient_that_of_k2(estimator, formula):
+    logprobs, ones = tensor(LOGPROBS, requires_grad=True), torch.ones(COUNT, dtype=torch.float64)
+    found = kl_divergence(logprobs, tensor(BEHAVIOUR), weights=2 * ones, estimator=estimator)
+    gaps = [p - r for p, r in zip(LOGPROBS, BEHAVIOUR, strict=True)]
+    np.testing.assert_allclose(found.detach(), [2 * formula(d) for d in gaps], rtol=0, atol=1e-9)
+    found.sum().backward()
+    np.testing.assert_allclose(logprobs.grad, [2 * d for d in gaps], rtol=0, atol=1e-12)
+
+
+LOGITS = tensor([0.4, -0.3, 1.1, -1.2, 0.0])
+REFERENCE = torch.log_softmax(tensor([-0.6, 0.2, 0.5, 0.9, -0.1]), -1)
+OLDER = torch.log_softmax(LOGITS + tensor([0.3, -0.2, -0.15, 0.25, 0.1]), -1)
+FIRST = torch.log_softmax(LOGITS + tensor([0.05, 0.1, -0.1, 0.0, 0.02]), -1)
+
+
+def expected_divergence(policy: ClippedPolicy, proximal: torch.Tensor, behaviour: torch.Tensor):
+    """The mean of the loss over all five tokens as the behaviour draws them, and its gradient."""
+    logits = LOGITS.clone().requires_grad_()
+    five = torch.zeros(5, dtype=torch.float64)
+    found = policy.loss(
+        terms_of(
+            torch.log_softmax(logits, -1),
+            proximal=proximal,
+            behaviour=behaviour,
+            reference=REFERENCE,
+            advantages=five,
+            entropies=five,
+            owners=torch.zeros(5, dtype=torch.int64),
+            turns=torch.zeros(5, dtype=torch.int64),
+        )
+    )
+    mean = (behaviour.exp() * found.losses).sum()
+    mean.backward()
+    return mean.item(), logits.grad
+
+
+@pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
+@pytest.mark.parametrize(
+    ("correction", "proximal", "behaviour"),
+    [
+        ("decoupled", LOGITS.log_softmax(-1), LOGITS.log_softmax(-1)),
+        ("decoupled", LOGITS.log_softmax(-1), OLDER),
+        ("decoupled", FIRST, OLDER),
+        ("none", FIRST, LOGITS.log_softmax(-1)),
+        ("none", FIRST, OLDER),
+    ],
+    ids=["on policy", "stale", "stale, second update", "plain, on policy", "plain, stale"],
+)
+def test_the_divergence_is_kl_of_policy_to_reference_in_value_and_gradient(
+    estimator, correction, proximal, behaviour
+):
+    """Enumerated: every token of a softmax, weighed by how often the behaviour draws it."""
+    policy = ClippedPolicy(kl_coefficient=1.0, kl_estimator=estimator, correction=correction)
+    value, gradient = expected_divergence(policy, proximal, behaviour)
+    logits = LOGITS.clone().requires_grad_()
+    logprobs = torch.log_softmax(logits, -1)
+    exact = (logprobs.exp() * (logprobs - REFERENCE)).sum()
+    exact.backward()
+    np.testing.assert_allclose(gradient, logits.grad, rtol=0, atol=1e-12)
+    if estimator == "k2":  # its value is not the KL, only near it
+        exact = (logprobs.exp() * (logprobs - REFERENCE) ** 2 / 2).sum()
+    assert value == pytest.approx(exact.item(), abs=1e-12)
+
+
+def test_by_itself_k3_would_pull_the_reference_to_the_policy():
+    """The mistake that the straight gradient of k3 makes, as the fields' own example has it."""
+    logits = tensor([0.5, 0.3, 0.2]).log().requires_grad_()
+    reference = tensor([0.2, 0.3, 0.5]).log()
+    logprobs = torch.log_softmax(logits, -1)
+    gap = reference - logprobs
+    (logprobs.exp().detach() * (gap.exp() - gap - 1)).sum().backward()
+    np.testing.assert_allclose(logits.grad, [0.3, 0.0, -0.3], atol=1e-12)
+    policy = torch.log_softmax(logits.detach(), -1)
+    logits.grad = None
+    ones = torch.ones(3, dtype=torch.float64)
+    found = kl_divergence(torch.log_softmax(logits, -1), reference, weights=ones, estimator="k3")
+    (policy.exp() * found).sum().backward()
+    np.testing.assert_allclose(logits.grad, [0.3207, -0.0825, -0.2382], atol=1e-4)
+
+
+def test_dual_clip_bounds_what_a_bad_token_costs_and_stops_its_gradient():
+    logprobs = tensor([4.0, 4.0, 2.0, 0.5]).log().requires_grad_()
+    zeros = torch.zeros(4, dtype=torch.float64)
+    changed = {"proximal": zeros, "behaviour": zeros - math.log(1.5), "entropies": zeros}
+    advantages = tensor([-1.0, 1.0, -2.0, -1.0])
+    found = ClippedPolicy(dual_clip=3.0).loss(terms_of(logprobs, advantages=advantages, **changed))
+    np.testing.assert_allclose(found.losses.detach(), [4.5, -1.92, 6.0, 1.2], atol=1e-12)
+    assert found.means["dual_clip_fraction"].tolist() == [True, False, False, False]
+    assert found.means["clip_fraction"].tolist() == [False, True, False, True]
+    found.losses.sum().backward()
+    np.testing.assert_allclose(logprobs.grad, [0.0, 0.0, 6.0, 0.0], atol=1e-12)
+    plain = ClippedPolicy().loss(terms_of(logprobs, advantages=advantages, **changed))
+    np.testing.assert_allclose(plain.losses.detach(), [6.0, -1.92, 6.0, 1.2], atol=1e-12)
+    assert "dual_clip_fraction" not in plain.means
 
 
 @pytest.mark.parametrize(

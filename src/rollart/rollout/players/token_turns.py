@@ -100,6 +100,7 @@ class Episode:
                 observation=self._observation,
                 action=self._action,
                 reward=outcome.reward,
+                is_cut=completion.finish == "length",
             )
         )
         self._completion = None

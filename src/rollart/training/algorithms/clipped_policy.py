@@ -4,14 +4,20 @@ For each sampled token of advantage A, under the weights θ being trained:
 
     ratio       q = exp(logp_θ - logp_proximal)
     policy      -w · min(q·A, clip(q, 1 - clip_low, 1 + clip_high)·A)
-    divergence  k3 = exp(logp_reference - logp_θ) - (logp_reference - logp_θ) - 1   (never < 0)
-    loss        policy + kl_coefficient·k3 - entropy_coefficient·H
+                with dual_clip, and only where A < 0: at most -w · dual_clip·A
+    divergence  w·q · k(d), d = logp_θ - logp_reference; k1 = d, k2 = d²/2, k3 = exp(-d) + d - 1
+    loss        policy + kl_coefficient·divergence - entropy_coefficient·H
 
 `correction = "decoupled"`: the proximal policy is the trainer's own weights at the start of the
 step, so the trust region is around the present policy however old the sample is. The weight
 w = min(exp(logp_proximal - logp_behaviour), correction_cap), without gradient, accounts for the
 age: tokens of mixed versions each get their own. `correction = "none"`: the proximal policy is the
 behaviour policy and w = 1, which is plain PPO.
+
+The divergence is KL(π_θ ‖ reference), and so is its gradient. Differentiated as written, k1 has an
+expected gradient of 0 and k3 that of KL(reference ‖ π_θ), so the value is k and the gradient is
+w·q·d·∇logp_θ. The weight w·q makes both right for tokens of older weights too: what is drawn from
+b and weighed by π_θ/b has the mean it would have under π_θ, as long as w is not truncated.
 
 Baselines are per trajectory. A group with nothing to compare (one member, or equal rewards) gets
 exactly 0, so that rounding never makes a signal of it.
@@ -25,6 +31,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 
 from rollart.constraints import AtLeast, Between, Finite, check_fields
+from rollart.errors import ConfigError
 from rollart.types.tokens import (
     AlgorithmNeeds,
     Flags,
@@ -37,6 +44,7 @@ from rollart.types.tokens import (
 
 Aggregation = Literal["token_mean", "sequence_mean", "constant"]
 Correction = Literal["decoupled", "none"]
+Divergence = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,17 +66,26 @@ class ClippedPolicy:
     """The policy ratio is clipped below at 1 - clip_low."""
     clip_high: Annotated[float, Finite(), AtLeast(0)] = 0.28
     """The policy ratio is clipped above at 1 + clip_high."""
+    dual_clip: Annotated[float, Finite(), AtLeast(0)] = 0.0
+    """Most times its advantage that a token of negative advantage costs; 0: no bound, usual: 3."""
     correction: Correction = "decoupled"
     """decoupled: ratio to the step's first weights, stale tokens reweighted; none: plain PPO."""
     correction_cap: Annotated[float, Finite(), AtLeast(1, "what is on policy weighs 1")] = 2.0
     """Importance weights of stale tokens are truncated at this."""
     kl_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
-    """Weight of the k3 divergence from the initial weights; 0 keeps no reference model."""
+    """Weight of KL(policy ‖ initial weights); 0 keeps no reference model."""
+    kl_estimator: Divergence = "k3"
+    """How the value of that KL is estimated; its gradient is the KL's own whichever it is."""
     entropy_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """Weight of the entropy bonus."""
+    mask_truncated_completions: bool = False
+    """Leave attempts that a limit of tokens or turns cut short out of loss and baselines."""
 
     def __post_init__(self) -> None:
         check_fields(self, "algorithm")
+        if 0 < self.dual_clip <= 1:
+            fix = "must be more than 1, or 0 for no bound: at 1 it would stop tokens on policy"
+            raise ConfigError("algorithm.dual_clip", self.dual_clip, fix)
 
     @property
     def needs(self) -> AlgorithmNeeds:
@@ -79,6 +96,7 @@ class ClippedPolicy:
             reference=has_kl,
             entropy=has_entropy,
             idle_tokens=has_kl or has_entropy,
+            whole_attempts=self.mask_truncated_completions,
         )
 
     def token_weights(self, counts: Indices, groups: Indices) -> Floats:
@@ -95,10 +113,21 @@ class ClippedPolicy:
         ratios, advantages = (terms.logprobs - proximal).exp(), terms.advantages
         clipped = ratios.clamp(low, high)
         above, below = (advantages > 0) & (ratios > high), (advantages < 0) & (ratios < low)
-        losses = policy = -weights * (ratios * advantages).minimum(clipped * advantages)
+        gains = (ratios * advantages).minimum(clipped * advantages)
+        means = {"clip_fraction": above | below}
+        if self.dual_clip:
+            floor = self.dual_clip * advantages
+            means["dual_clip_fraction"] = is_cut = (advantages < 0) & (gains < floor)
+            gains = gains.where(~is_cut, floor)
+        losses = policy = -weights * gains
         parts = {"policy_loss": policy}
         if terms.reference is not None:
-            parts["kl"] = k3_divergence(terms.logprobs, terms.reference)
+            parts["kl"] = kl_divergence(
+                terms.logprobs,
+                terms.reference,
+                weights=weights * ratios.detach(),
+                estimator=self.kl_estimator,
+            )
             losses = losses + self.kl_coefficient * parts["kl"]
         if self.entropy_coefficient:
             losses = losses - self.entropy_coefficient * terms.entropies
@@ -106,7 +135,7 @@ class ClippedPolicy:
             losses=losses,
             parts=parts,
             means={
-                "clip_fraction": above | below,
+                **means,
                 "correction_mean": weights,
                 "correction_capped_fraction": raw > self.correction_cap,
             },
@@ -119,10 +148,30 @@ def importance_weights(proximal: Tensor, behaviour: Tensor) -> Tensor:
     return (proximal - behaviour).detach().exp()
 
 
-def k3_divergence(logprobs: Tensor, reference: Tensor) -> Tensor:
-    """Return the k3 estimate of KL(policy ‖ reference) at each token; never negative."""
-    difference = reference - logprobs
-    return difference.exp() - difference - 1
+def kl_divergence(
+    logprobs: Tensor, reference: Tensor, *, weights: Tensor, estimator: Divergence
+) -> Tensor:
+    """Return an estimate of KL(policy ‖ reference) at each token, with that KL's gradient.
+
+    `weights` are the tokens' probabilities under the policy over those they were drawn with.
+    k1 has no bias and may be negative, k2 has a bias, k3 has none and is never negative.
+
+    Example:
+        >>> d = torch.tensor([0.5])  # logprobs - reference
+        >>> kl_divergence(d, d * 0, weights=torch.ones(1), estimator="k3")
+        tensor([0.1065])
+
+    """
+    difference = (logprobs - reference).detach()
+    match estimator:
+        case "k1":
+            values = difference
+        case "k2":
+            values = difference.square() / 2
+        case "k3":
+            values = (-difference).exp() + difference - 1
+    # The bracket is 0 and carries the gradient.
+    return weights.detach() * (values + difference * (logprobs - logprobs.detach()))
 
 
 def weigh_tokens(kind: Aggregation, counts: Indices, *, constant_tokens: int) -> Floats:
