@@ -39,6 +39,8 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "pass_at_k": ("pass_at_k", {"k": 2}),
     "turn_returns": ("turn_returns", {"discount": 0.9}),
     "segment_returns": ("turn_returns", {"discount": 0.9, "norm": "none"}),
+    "gigpo": ("gigpo", {"discount": 0.9}),
+    "gigpo_std": ("gigpo", {"norm": "std", "state_weight": 0.5}),
     **{
         f"aggregation_{kind}": ("gspo", {"aggregation": kind, "constant_tokens": 8})
         for kind in ("token_mean", "sequence_mean", "prompt_mean", "constant")

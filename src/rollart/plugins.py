@@ -57,6 +57,7 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "max_rl": "rollart.training.algorithms.max_rl:MaxRl",
         "pass_at_k": "rollart.training.algorithms.pass_at_k:PassAtK",
         "turn_returns": "rollart.training.algorithms.turn_returns:TurnReturns",
+        "gigpo": "rollart.training.algorithms.gigpo:Gigpo",
     },
     "engine": {
         "torch": "rollart.inference.torch.engine:TorchEngine",

@@ -113,6 +113,22 @@ def test_a_score_from_the_end_is_the_last_turns():
     assert Product(algorithm, attempts, 1).advantages == pytest.approx([0.5, 1.0])
 
 
+def test_gigpo_compares_turns_of_equal_states():
+    """Attempt a's return is 1 from s1; b's is 0 everywhere; s2 is met once."""
+    seen = {"a": (("s0", 0.0), ("s1", 1.0)), "b": (("s0", 0.0), ("s2", 0.0), ("s1", 0.0))}
+    attempts = [
+        Attempt(
+            group=0,
+            reward=sum(reward for _, reward in turns),
+            steps=[Step(tokens=[token()], state=state, reward=given) for state, given in turns],
+        )
+        for turns in seen.values()
+    ]
+    algorithm = read_algorithm({"type": "gigpo", "discount": 0.9})
+    found = Product(algorithm, attempts, 1).advantages
+    assert found == pytest.approx([0.95, 1.0, -0.95, -0.5, -1.0])
+
+
 def test_overlong_attempts_cost_more_up_to_1():
     found = overlong_penalties(np.array([16, 17, 20, 21]), limit=20, buffer=4)
     assert found.tolist() == [0.0, -0.25, -1.0, -1.0]

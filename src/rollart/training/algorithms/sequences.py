@@ -138,4 +138,5 @@ def without_members(batch: TokenBatch, kept: Flags) -> TokenBatch:
         ages=batch.ages[tokens],
         proximal=None if batch.proximal is None else batch.proximal[tokens],
         reference=None if batch.reference is None else batch.reference[tokens],
+        turn_states=None if batch.turn_states is None else batch.turn_states[turns],
     )
