@@ -6,6 +6,8 @@ from typing import Any
 KL = {"kl_coefficient": 0.3, "entropy_coefficient": 0.05}
 CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "grpo": ("grpo", {}),
+    "grpo_kl": ("grpo", {**KL, "kl_estimator": "k2"}),
+    "grpo_dual_clip": ("grpo", {"dual_clip": 1.2, "clip_low": 0.1}),
     "dr_grpo": ("dr_grpo", {"aggregation": "constant", "constant_tokens": 8}),
     "rloo": ("rloo", {"aggregation": "sequence_mean"}),
     "reinforce": ("reinforce", {"correction": "none"}),
@@ -45,6 +47,15 @@ CASES: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         f"aggregation_{kind}": ("gspo", {"aggregation": kind, "constant_tokens": 8})
         for kind in ("token_mean", "sequence_mean", "prompt_mean", "constant")
     },
+    "grpo_rejection": (
+        "grpo",
+        {
+            "correction": "geometric_rejection",
+            "correction_low": 0.85,
+            "correction_high": 1.15,
+            **KL,
+        },
+    ),
     **{
         f"correction_{rule}": ("cispo", {"correction": rule, **KL, **limits})
         for rule, limits in {

@@ -418,9 +418,11 @@ def surrogates(
 
 
 def clipped(values: Values, ratio: float, advantage: float) -> float:
-    """Return PPO's clipped loss."""
+    """Return PPO's clipped loss; a bad token costs at most `dual_clip` times its advantage."""
     bound = min(max(ratio, 1 - values["clip_low"]), 1 + values["clip_high"])
-    return -min(ratio * advantage, bound * advantage)
+    loss = -min(ratio * advantage, bound * advantage)
+    most = values.get("dual_clip", 0.0)
+    return min(loss, -most * advantage) if most and advantage < 0 else loss
 
 
 def sapo(values: Values, ratio: float, advantage: float) -> float:

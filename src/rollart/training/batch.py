@@ -69,7 +69,7 @@ _DTYPES: dict[str, type] = {
     "min_ps": np.float64,
 }
 _PER_TOKEN = ("tokens", "sampled", "logprobs", "versions", "turns")
-_PER_TURN = ("turn_rewards",)
+_PER_TURN = ("turn_rewards", "turn_states")
 _SAMPLING = ("temperatures", "top_ps", "top_ks", "min_ps")
 _PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "cuts", *_SAMPLING)
 
@@ -130,7 +130,8 @@ class Batch:
         values |= {name: getattr(self, name)[of_turns] for name in _PER_TURN}
         values |= {name: getattr(self, name)[of_tokens] for name in _PER_TOKEN}
         values["turns"] = (np.cumsum(of_turns) - 1)[values["turns"]].astype(np.int32)
-        values["groups"] = np.unique(values["groups"], return_inverse=True)[1].astype(np.int64)
+        for name in ("groups", "turn_states"):
+            values[name] = np.unique(values[name], return_inverse=True)[1].astype(np.int64)
         for name, counts in (("offsets", np.diff(self.offsets)), ("turn_offsets", turn_counts)):
             values[name] = np.concatenate(([0], np.cumsum(counts[kept])))
         return decode(values)
@@ -248,7 +249,7 @@ def _check_lengths(batch: Batch) -> None:
     has_turns = len(turn_offsets) == len(offsets) and turn_offsets[0] == 0
     if not has_turns or (np.diff(turn_offsets) < 1).any():
         raise InvariantError("batch.turn_offsets must rise from 0: every trajectory has a turn")
-    for name in ("turn_rewards", "turn_states"):
+    for name in _PER_TURN:
         if len(getattr(batch, name)) != turn_offsets[-1]:
             raise InvariantError(
                 f"batch.{name} has {len(getattr(batch, name))} entries for {turn_offsets[-1]} turns"

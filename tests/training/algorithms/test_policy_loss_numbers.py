@@ -11,7 +11,7 @@ from benchmarks.algorithm_parts.product import Product, view_of
 from rollart.errors import ConfigError
 from rollart.training.algorithms.clip_cov import ClipCov, covariances_of
 from rollart.training.algorithms.dapo import overlong_penalties
-from rollart.training.algorithms.policy_loss import weigh
+from rollart.training.algorithms.policy_loss import weigh_tokens
 from rollart.training.options import read_algorithm
 
 REWARDS, LENGTHS = (1.0, 0.0, 0.0, 0.5), (2, 4, 1, 3)
@@ -239,7 +239,7 @@ DRIFTS = (0.1, -0.2, 0.9)
         ({"correction": "none"}, [1.0] * 3),
     ],
 )
-def test_what_stale_tokens_weigh(options, expected):
+def test_what_stale_tokens_weigh_tokens(options, expected):
     steps = [Step(tokens=[token(drift=drift) for drift in DRIFTS])]
     attempts = [Attempt(group=0, reward=1.0, steps=steps)]
     algorithm = read_algorithm({"type": "cispo", "advantage": "reinforce", **options})
@@ -296,18 +296,18 @@ def test_opsm_rejects_bad_sequences_that_have_become_unlikely():
 )
 def test_aggregations(kind, constant, expected):
     rows, groups = [[1, 2], [5, 6, 7, 8]], np.array([0, 1])
-    weights = weigh(kind, np.array([2, 4]), groups, constant_tokens=constant)
+    weights = weigh_tokens(kind, np.array([2, 4]), groups, constant_tokens=constant)
     found = sum(weight * sum(row) for weight, row in zip(weights, rows, strict=True))
     assert found == pytest.approx(expected)
 
 
 def test_a_prompt_counts_once_however_many_attempts_it_has():
     rows, groups = [[1, 2], [5, 6, 7, 8], [3]], np.array([0, 0, 1])
-    weights = weigh("prompt_mean", np.array([2, 4, 1]), groups, constant_tokens=1)
+    weights = weigh_tokens("prompt_mean", np.array([2, 4, 1]), groups, constant_tokens=1)
     found = sum(weight * sum(row) for weight, row in zip(weights, rows, strict=True))
     assert found == pytest.approx((29 / 6 + 3) / 2)
     none = np.zeros(0, np.int64)
-    assert weigh("prompt_mean", none, none, constant_tokens=1).tolist() == []
+    assert weigh_tokens("prompt_mean", none, none, constant_tokens=1).tolist() == []
 
 
 def test_a_key_that_the_algorithm_does_not_read_is_refused_with_those_that_do():

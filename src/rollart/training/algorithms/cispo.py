@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rollart.constraints import AtLeast, Between, Finite
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.types.tokens import LossTerms, Tensor
 
 

@@ -11,7 +11,9 @@ from zlib import crc32
 import numpy as np
 
 from rollart.constraints import AtLeast, Between, Finite
-from rollart.training.algorithms.corrections import CorrectedPolicy, GroupPolicy, Surrogate
+from rollart.training.algorithms.clipped_policy import clip
+from rollart.training.algorithms.corrections import CorrectedPolicy, Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
 _STOPPED = "is_stopped"
@@ -61,13 +63,11 @@ class ClipCov(GroupPolicy):
     def surrogate(self, terms: LossTerms, deltas: Tensor) -> Surrogate:
         """Return the clipped loss of each token, without gradient for those chosen."""
         stopped = terms.columns[_STOPPED] > 0.5
-        ratios, advantages = deltas.exp(), terms.advantages
         low, high = 1 - self.clip_low, 1 + self.clip_high
-        losses = -(ratios * advantages).minimum(ratios.clamp(low, high) * advantages)
-        above, below = (advantages > 0) & (ratios > high), (advantages < 0) & (ratios < low)
+        clipped = clip(deltas.exp(), terms.advantages, low=low, high=high)
         return Surrogate(
-            losses=losses.detach().where(stopped, losses),
-            means={"clip_fraction": above | below, "covariance_fraction": stopped},
+            losses=clipped.losses.detach().where(stopped, clipped.losses),
+            means={**clipped.means, "covariance_fraction": stopped},
         )
 
 

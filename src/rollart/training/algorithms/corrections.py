@@ -28,16 +28,11 @@ import numpy as np
 
 from rollart.constraints import AtLeast, Finite
 from rollart.errors import ConfigError
-from rollart.training.algorithms.policy_loss import (
-    ADVANTAGES,
-    GroupAdvantage,
-    PolicyLoss,
-    PolicyPart,
-)
+from rollart.training.algorithms.policy_loss import PolicyLoss, PolicyPart
 from rollart.training.algorithms.sequences import sequence_means, sequence_sums, without_members
 from rollart.types.tokens import Flags, Floats, LossTerms, Tensor, TokenBatch
 
-CorrectionRule = Literal[
+Correction = Literal[
     "none",
     "decoupled",
     "tis",
@@ -86,7 +81,7 @@ class CorrectedPolicy(PolicyLoss):
 
     """
 
-    correction: CorrectionRule = "decoupled"
+    correction: Correction = "decoupled"
     """How tokens of older weights are reweighed or rejected; none: plain PPO."""
     correction_cap: Annotated[float, Finite(), AtLeast(1, "what is on policy weighs 1")] = _CAP
     """Importance weights are truncated at this (decoupled, tis, sequence_tis, opsm)."""
@@ -203,28 +198,6 @@ class CorrectedPolicy(PolicyLoss):
             gaps = sequence_means(terms.behaviour - terms.logprobs.detach(), terms.owners)
             rejected = (terms.advantages < 0) & (gaps > self._limit("bound"))
         return weights.masked_fill(rejected, 0.0), is_capped, rejected
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupPolicy(CorrectedPolicy):
-    """A corrected loss that takes its advantages from one of the group's baselines.
-
-    Example:
-        >>> class Plain(GroupPolicy):  # adds surrogate(terms, deltas)
-
-    """
-
-    advantage: GroupAdvantage = "grpo"
-    """Whose advantages: those of grpo, dr_grpo, rloo or reinforce."""
-
-    @property
-    def least_members(self) -> int:
-        """Fewest attempts at one task that the advantages compare."""
-        return ADVANTAGES[self.advantage].min_group_size
-
-    def estimate(self, batch: TokenBatch) -> Floats:
-        """Return the advantages that `advantage` names, at all tokens."""
-        return ADVANTAGES[self.advantage].advantages(batch)
 
 
 def _drifts(batch: TokenBatch) -> Floats:

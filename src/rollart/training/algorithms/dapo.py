@@ -40,12 +40,12 @@ class Dapo(Grpo):
             fix = f"must be at most algorithm.overlong_limit ({self.overlong_limit})"
             raise ConfigError("algorithm.overlong_buffer", self.overlong_buffer, fix)
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's standardised reward, penalty included, at all its tokens."""
         penalties = overlong_penalties(
             batch.sampled_counts, limit=self.overlong_limit, buffer=self.overlong_buffer
         )
-        return Grpo.advantages(self, replace(batch, rewards=batch.rewards + penalties))
+        return Grpo.estimate(self, replace(batch, rewards=batch.rewards + penalties))
 
 
 def overlong_penalties(lengths: Floats, *, limit: int, buffer: int) -> Floats:

@@ -4,12 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rollart.constraints import AtLeast, Finite
-from rollart.training.algorithms.policy_loss import (
-    ADVANTAGES,
-    GroupAdvantage,
-    PolicyLoss,
-    PolicyPart,
-)
+from rollart.training.algorithms.group_policy import ADVANTAGES, GroupAdvantage
+from rollart.training.algorithms.policy_loss import PolicyLoss, PolicyPart
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
 _TINY = 1e-6
@@ -45,7 +41,7 @@ class Dppo(PolicyLoss):
 
     def advantages(self, batch: TokenBatch) -> Floats:
         """Return the advantages that `advantage` names, at all tokens."""
-        return ADVANTAGES[self.advantage].advantages(batch)
+        return ADVANTAGES[self.advantage].estimate(batch)
 
     def policy(self, terms: LossTerms) -> PolicyPart:
         """Return the masked loss on the ratio to the behaviour."""

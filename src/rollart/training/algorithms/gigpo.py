@@ -36,7 +36,7 @@ class Gigpo(ClippedPolicy):
     norm: Literal["mean", "std"] = "mean"
     """mean: less the mean of what is compared; std: over its deviation too."""
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each turn's advantage at all its tokens."""
         if batch.turn_states is None:
             raise InvariantError("GiGPO compares what agents saw; this policy's batch has none")

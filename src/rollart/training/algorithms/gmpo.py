@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rollart.constraints import Finite, MoreThan
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
-from rollart.training.algorithms.policy_loss import TokenWeighing
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
+from rollart.training.algorithms.policy_loss import Aggregation
 from rollart.training.algorithms.sequences import sequence_means
 from rollart.types.tokens import LossTerms, Tensor
 
@@ -25,7 +26,7 @@ class Gmpo(GroupPolicy):
 
     clip_log: Annotated[float, Finite(), MoreThan(0)] = 0.4
     """Log-ratios of tokens are clipped at this, on the side where the advantage pushes them."""
-    aggregation: TokenWeighing = "sequence_mean"
+    aggregation: Aggregation = "sequence_mean"
     """What a token weighs; the paper's is the mean over sequences."""
 
     def surrogate(self, terms: LossTerms, deltas: Tensor) -> Surrogate:

@@ -4,8 +4,10 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rollart.constraints import AtLeast, Between, Finite
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
-from rollart.training.algorithms.policy_loss import TokenWeighing
+from rollart.training.algorithms.clipped_policy import clip
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
+from rollart.training.algorithms.policy_loss import Aggregation
 from rollart.training.algorithms.sequences import sequence_means
 from rollart.types.tokens import LossTerms, Tensor
 
@@ -31,15 +33,13 @@ class Gspo(GroupPolicy):
     """The sequence's ratio is clipped below at 1 - clip_low."""
     clip_high: Annotated[float, Finite(), AtLeast(0)] = 4e-4
     """The sequence's ratio is clipped above at 1 + clip_high."""
-    aggregation: TokenWeighing = "sequence_mean"
+    aggregation: Aggregation = "sequence_mean"
     """What a token weighs; the paper's is the mean over sequences."""
 
     def surrogate(self, terms: LossTerms, deltas: Tensor) -> Surrogate:
         """Return the clipped loss on the sequence's ratio, at each of its tokens."""
-        ratios, advantages = sequence_means(deltas, terms.owners).exp(), terms.advantages
+        ratios = sequence_means(deltas, terms.owners).exp()
         if self.level == "token":
             ratios = ratios.detach() * (deltas - deltas.detach()).exp()
         low, high = 1 - self.clip_low, 1 + self.clip_high
-        gains = (ratios * advantages).minimum(ratios.clamp(low, high) * advantages)
-        above, below = (advantages > 0) & (ratios > high), (advantages < 0) & (ratios < low)
-        return Surrogate(losses=-gains, means={"clip_fraction": above | below})
+        return clip(ratios, terms.advantages, low=low, high=high)

@@ -11,7 +11,8 @@ import numpy as np
 
 from rollart.constraints import AtLeast, Between, Finite
 from rollart.training.algorithms.clip_cov import covariances_of
-from rollart.training.algorithms.corrections import CorrectedPolicy, GroupPolicy, Surrogate
+from rollart.training.algorithms.corrections import CorrectedPolicy, Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
 _HELD = "is_held"

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import centre_on_group
 from rollart.types.tokens import Floats, TokenBatch
 
 _EPS = 1e-6
@@ -22,7 +23,7 @@ class LitePpo(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's scaled reward at all its tokens."""
         centred = centre_on_group(batch.rewards, batch.groups)
         deviation = batch.rewards.std() if len(batch.rewards) else 0.0

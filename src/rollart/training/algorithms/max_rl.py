@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import centre_on_group
 from rollart.types.tokens import Floats, TokenBatch
 
 
@@ -22,7 +23,7 @@ class MaxRl(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's scaled reward at all its tokens."""
         groups = batch.groups
         means = np.bincount(groups, weights=batch.rewards) / np.maximum(np.bincount(groups), 1)

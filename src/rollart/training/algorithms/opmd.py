@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from rollart.constraints import AtLeast, Finite
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
-from rollart.training.algorithms.policy_loss import GroupAdvantage
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupAdvantage, GroupPolicy
 from rollart.training.algorithms.sequences import sequence_sums
 from rollart.types.tokens import LossTerms, Tensor
 

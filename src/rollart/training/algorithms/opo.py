@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollart.training.algorithms.clipped_policy import centre_on_group
 from rollart.training.algorithms.corrections import CorrectedPolicy, Surrogate
+from rollart.training.algorithms.sequences import centre_on_group
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
 
@@ -22,11 +22,6 @@ class Opo(CorrectedPolicy):
         >>> Opo()
 
     """
-
-    @property
-    def least_members(self) -> int:
-        """Fewest attempts at one task that the advantages compare."""
-        return 2
 
     def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's reward less the weighted mean at all its tokens."""

@@ -32,7 +32,7 @@ class PassAtK(ClippedPolicy):
     above: Annotated[float, Finite()] = 0.5
     """An attempt is right if its reward is above this."""
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return the advantages of right and wrong attempts at all their tokens."""
         right = batch.rewards > self.above
         sizes = np.bincount(batch.groups)

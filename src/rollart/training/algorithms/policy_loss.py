@@ -1,4 +1,4 @@
-"""What losses that are not PPO's clipped ratio share: aggregation, divergence, entropy bonus.
+"""What all losses share: aggregation, divergence from the initial weights, entropy bonus.
 
 For each sampled token, under the weights θ being trained:
 
@@ -6,25 +6,22 @@ For each sampled token, under the weights θ being trained:
     divergence  s · k(d), d = logp_θ - logp_reference; k1 = d, k2 = d²/2, k3 = exp(-d) + d - 1
 
 `policy` is what an algorithm writes (`PolicyLoss.policy`). `s` is the token's probability under θ
-over the one it was drawn with. The divergence is KL(π_θ ‖ reference) and so is its gradient,
-s·d·∇logp_θ: differentiated as written, k1 has an expected gradient of 0 and k3 that of
-KL(reference ‖ π_θ).
+over the one it was drawn with. The divergence is KL(π_θ ‖ reference), and so is its gradient.
+Differentiated as written, k1 has an expected gradient of 0 and k3 that of KL(reference ‖ π_θ), so
+the value is s·k and the gradient is s·d·∇logp_θ. The weight s makes both right for tokens of older
+weights too: what is drawn from b and weighed by π_θ/b has the mean it would have under π_θ, as long
+as it is not truncated.
 
 Tensors are used through their methods alone, so that a config loads this without torch.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 
 from rollart.constraints import AtLeast, Finite, check_fields
-from rollart.training.algorithms.clipped_policy import weigh_tokens
-from rollart.training.algorithms.dr_grpo import DrGrpo
-from rollart.training.algorithms.grpo import Grpo
-from rollart.training.algorithms.reinforce import Reinforce
-from rollart.training.algorithms.rloo import Rloo
 from rollart.types.tokens import (
     AlgorithmNeeds,
     Floats,
@@ -35,11 +32,8 @@ from rollart.types.tokens import (
     TokenLosses,
 )
 
-TokenWeighing = Literal["token_mean", "sequence_mean", "prompt_mean", "constant"]
-Estimate = Literal["k1", "k2", "k3"]
-GroupAdvantage = Literal["grpo", "dr_grpo", "rloo", "reinforce"]
-ADVANTAGES = {"grpo": Grpo(), "dr_grpo": DrGrpo(), "rloo": Rloo(), "reinforce": Reinforce()}
-"""The algorithms whose advantages other losses may use, by the value of `advantage`."""
+Aggregation = Literal["token_mean", "sequence_mean", "prompt_mean", "constant"]
+Divergence = Literal["k1", "k2", "k3"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,17 +61,21 @@ class PolicyLoss:
 
     """
 
-    aggregation: TokenWeighing = "token_mean"
+    min_group_size: ClassVar[int] = 2
+
+    aggregation: Aggregation = "token_mean"
     """What a token weighs: 1/tokens, 1/(sequences·its length), 1/(prompts·its prompt's tokens), or
     1/(sequences·constant_tokens)."""
     constant_tokens: Annotated[int, AtLeast(1)] = 128
     """The constant length that aggregation = "constant" divides by; 1: sums over sequences."""
     kl_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """Weight of KL(policy ‖ initial weights); 0 keeps no reference model."""
-    kl_estimator: Estimate = "k3"
+    kl_estimator: Divergence = "k3"
     """How the value of that KL is estimated; its gradient is the KL's own whichever it is."""
     entropy_coefficient: Annotated[float, Finite(), AtLeast(0)] = 0.0
     """Weight of the entropy bonus."""
+    mask_truncated_completions: bool = False
+    """Leave attempts that a limit of tokens or turns cut short out of loss and baselines."""
 
     def __post_init__(self) -> None:
         check_fields(self, "algorithm")
@@ -92,12 +90,13 @@ class PolicyLoss:
             entropy=has_entropy,
             idle_tokens=has_kl or has_entropy,
             scores=self.reads_scores,
+            whole_attempts=self.mask_truncated_completions,
         )
 
     @property
     def least_members(self) -> int:
         """Fewest attempts at one task that the advantages compare."""
-        return 1
+        return self.min_group_size
 
     @property
     def reads_scores(self) -> bool:
@@ -106,7 +105,7 @@ class PolicyLoss:
 
     def token_weights(self, counts: Indices, groups: Indices) -> Floats:
         """Return what one token of each sequence of a minibatch weighs."""
-        return weigh(self.aggregation, counts, groups, constant_tokens=self.constant_tokens)
+        return weigh_tokens(self.aggregation, counts, groups, constant_tokens=self.constant_tokens)
 
     def advantages(self, batch: TokenBatch) -> Floats:
         """Return the advantages of all tokens; every algorithm has its own."""
@@ -131,9 +130,12 @@ class PolicyLoss:
 
 
 def kl_divergence(
-    logprobs: Tensor, reference: Tensor, *, weights: Tensor, estimator: Estimate
+    logprobs: Tensor, reference: Tensor, *, weights: Tensor, estimator: Divergence
 ) -> Tensor:
     """Return an estimate of KL(policy ‖ reference) at each token, with that KL's gradient.
+
+    `weights` are the tokens' probabilities under the policy over those they were drawn with.
+    k1 has no bias and may be negative, k2 has a bias, k3 has none and is never negative.
 
     Example:
         >>> d = torch.tensor([0.5])  # logprobs - reference
@@ -149,20 +151,31 @@ def kl_divergence(
             values = difference.square() / 2
         case "k3":
             values = (-difference).exp() + difference - 1
-    # The second factor is 1 with the gradient of logprobs: it adds a slope and no value.
-    return weights * (values + difference * (logprobs - logprobs.detach()))
+    # The bracket is 0 and carries the gradient.
+    return weights.detach() * (values + difference * (logprobs - logprobs.detach()))
 
 
-def weigh(kind: TokenWeighing, counts: Indices, groups: Indices, *, constant_tokens: int) -> Floats:
+def weigh_tokens(
+    kind: Aggregation, counts: Indices, groups: Indices, *, constant_tokens: int
+) -> Floats:
     """Return the weight of one token of each sequence, given its sampled tokens and its group.
 
+    Sequences without a sampled token count as sequences and weigh nothing themselves.
+
     Example:
-        >>> weigh("prompt_mean", np.array([2, 4, 1]), np.array([0, 0, 1]), constant_tokens=1)
-        array([0.08333333, 0.08333333, 0.5       ])
+        >>> weigh_tokens("sequence_mean", np.array([5, 1]), np.array([0, 0]), constant_tokens=1)
+        array([0.1, 0.5])
 
     """
-    if kind != "prompt_mean":
-        return weigh_tokens(kind, counts, constant_tokens=constant_tokens)
-    prompts, numbers = np.unique(groups, return_inverse=True)
-    tokens = np.bincount(numbers, weights=counts, minlength=len(prompts))
-    return 1.0 / (np.maximum(tokens, 1)[numbers] * max(len(prompts), 1))
+    sequences = max(len(counts), 1)
+    match kind:
+        case "token_mean":
+            return np.full(len(counts), 1.0) / max(int(counts.sum()), 1)
+        case "sequence_mean":
+            return 1.0 / (np.maximum(counts, 1) * sequences)
+        case "prompt_mean":
+            prompts, numbers = np.unique(groups, return_inverse=True)
+            tokens = np.bincount(numbers, weights=counts, minlength=len(prompts))
+            return 1.0 / (np.maximum(tokens, 1)[numbers] * max(len(prompts), 1))
+        case "constant":
+            return np.full(len(counts), 1.0 / (sequences * constant_tokens))

@@ -29,7 +29,7 @@ class RaftPlusPlus(ClippedPolicy):
     above: Annotated[float, Finite()] = 0.0
     """Only attempts with a reward above this are imitated."""
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return 1 at the tokens of the best attempts."""
         highest = np.full(int(batch.groups.max(initial=-1)) + 1, -np.inf)
         np.maximum.at(highest, batch.groups, batch.rewards)

@@ -38,7 +38,7 @@ class ReinforcePlusPlus(ClippedPolicy):
         own, has_kl = ClippedPolicy.needs.__get__(self), self.reward_kl_coefficient > 0
         return replace(own, reference=own.reference or has_kl, scores=own.scores or has_kl)
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each token's whitened return."""
         returns = batch.rewards.astype(np.float64)[batch.owners]
         if self.reward_kl_coefficient:

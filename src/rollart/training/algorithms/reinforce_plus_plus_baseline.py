@@ -5,8 +5,8 @@ Hu et al. 2025; verl's and ROLL's `reinforce_plus_plus_baseline`.
 
 from dataclasses import dataclass
 
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
-from rollart.training.algorithms.sequences import whiten
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import centre_on_group, whiten
 from rollart.types.tokens import Floats, TokenBatch
 
 
@@ -25,7 +25,7 @@ class ReinforcePlusPlusBaseline(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's whitened reward at all its tokens."""
         centred = centre_on_group(batch.rewards, batch.groups)
         return whiten(centred[batch.owners], batch.sampled)

@@ -4,8 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from rollart.constraints import Finite, MoreThan
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
-from rollart.training.algorithms.policy_loss import TokenWeighing
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
+from rollart.training.algorithms.policy_loss import Aggregation
 from rollart.types.tokens import LossTerms, Tensor
 
 
@@ -27,7 +28,7 @@ class Sapo(GroupPolicy):
     """How fast the gate closes for tokens of positive advantage."""
     tau_negative: Annotated[float, Finite(), MoreThan(0)] = 1.05
     """How fast it closes for the others."""
-    aggregation: TokenWeighing = "sequence_mean"
+    aggregation: Aggregation = "sequence_mean"
     """What a token weighs; the paper's is the mean over sequences."""
 
     def surrogate(self, terms: LossTerms, deltas: Tensor) -> Surrogate:

@@ -3,6 +3,9 @@
 Of a micro-batch, torch's: a trajectory is never cut, so a sequence's sum is its own whatever is
 computed beside it. Of a batch, numpy's: whitening, returns of turns, and the batch without some of
 its members. Observations between turns are in no sum: only sampled tokens count.
+
+Baselines are per trajectory. A group with nothing to compare (one member, or equal rewards) gets
+exactly 0, so that rounding never makes a signal of it.
 """
 
 from dataclasses import replace
@@ -10,7 +13,6 @@ from typing import Literal
 
 import numpy as np
 
-from rollart.training.algorithms.clipped_policy import centre_on_group
 from rollart.types.tokens import Flags, Floats, Indices, Tensor, TokenBatch
 
 Norm = Literal["std", "mean", "none"]
@@ -55,6 +57,28 @@ def whiten(values: Floats, counted: Flags) -> Floats:
     if not len(some) or some.min() == some.max():
         return np.zeros(len(values))
     return (values - some.mean()) / np.sqrt(some.var() + _LEAST_VARIANCE)
+
+
+def centre_on_group(rewards: Floats, groups: Indices) -> Floats:
+    """Return rewards less the mean of their group.
+
+    Example:
+        >>> centre_on_group(np.array([1.0, 0.0, 0.0, 0.5]), np.array([0, 0, 0, 0]))
+        array([ 0.625, -0.375, -0.375,  0.125])
+
+    """
+    sizes = np.bincount(groups)
+    means = np.bincount(groups, weights=rewards) / np.maximum(sizes, 1)
+    return np.where(_differ(rewards, groups), rewards - means[groups], 0.0)
+
+
+def _differ(rewards: Floats, groups: Indices) -> Flags:
+    """Say for each trajectory whether its group's rewards differ at all."""
+    count = int(groups.max(initial=-1)) + 1
+    lowest, highest = np.full(count, np.inf), np.full(count, -np.inf)
+    np.minimum.at(lowest, groups, rewards)
+    np.maximum.at(highest, groups, rewards)
+    return (highest > lowest)[groups]
 
 
 def compare(values: Floats, groups: Indices, norm: Norm) -> Floats:

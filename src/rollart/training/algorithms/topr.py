@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollart.training.algorithms.corrections import GroupPolicy, Surrogate
+from rollart.training.algorithms.corrections import Surrogate
+from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.training.algorithms.sequences import sequence_sums
 from rollart.types.tokens import LossTerms, Tensor
 

@@ -39,7 +39,7 @@ class TurnReturns(ClippedPolicy):
         own = ClippedPolicy.needs.__get__(self)
         return own if self.norm != "none" else replace(own, min_group_size=1)
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each turn's return at all its tokens."""
         returns = turn_returns(batch, self.discount)
         return compare(returns, batch.groups[batch.turn_owners], self.norm)[batch.turns]
