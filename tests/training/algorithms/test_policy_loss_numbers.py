@@ -213,10 +213,10 @@ def test_the_covariance_of_advantage_and_log_prob():
     found = covariances_of(view, advantages)[view.sampled]
     assert found.tolist() == pytest.approx([0.95, -0.95, -0.95, 0.95])
     algorithm = ClipCov(advantage="reinforce", cov_low=0.5)
-    chosen = algorithm.columns(view, advantages)["is_stopped"][view.sampled]
+    chosen = algorithm.columns(view, advantages)["covariance_fraction"][view.sampled]
     assert chosen.sum() == 1  # at least one, though 2e-4 of four is none
     assert chosen[[1, 2]].tolist() == [0.0, 0.0]
-    again = algorithm.columns(view, advantages)["is_stopped"][view.sampled]
+    again = algorithm.columns(view, advantages)["covariance_fraction"][view.sampled]
     assert again.tolist() == chosen.tolist()
 
 

@@ -16,7 +16,7 @@ from rollart.training.algorithms.corrections import CorrectedPolicy, Surrogate
 from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
-_STOPPED = "is_stopped"
+_STOPPED = "covariance_fraction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ class ClipCov(GroupPolicy):
         clipped = clip(deltas.exp(), terms.advantages, low=low, high=high)
         return Surrogate(
             losses=clipped.losses.detach().where(stopped, clipped.losses),
-            means={**clipped.means, "covariance_fraction": stopped},
+            means={**clipped.means, _STOPPED: stopped},
         )
 
 

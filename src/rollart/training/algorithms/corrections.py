@@ -56,7 +56,8 @@ _READS: Mapping[str, Mapping[str, float]] = {
     "opsm": {"bound": 0.5, "cap": _CAP},
 }
 """What each rule reads of the keys correction_…, and the usual value."""
-_KEPT = "is_kept"
+_REJECTED = "rejected_fraction"
+"""The column of tokens that are rejected before the loss, and the metric of its mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +97,9 @@ class CorrectedPolicy(PolicyLoss):
         PolicyLoss.__post_init__(self)
         for key in ("cap", "low", "high", "bound"):
             value = getattr(self, f"correction_{key}")
-            is_set = value != _CAP if key == "cap" else value is not None
+            # A run that switches the correction off may leave its cap in the file.
+            is_cap_set = value != _CAP and self.correction != "none"
+            is_set = is_cap_set if key == "cap" else value is not None
             if is_set and key not in _READS[self.correction]:
                 readers = ", ".join(rule for rule, keys in _READS.items() if key in keys)
                 fix = f'correction = "{self.correction}" does not read it; these do: {readers}'
@@ -126,12 +129,12 @@ class CorrectedPolicy(PolicyLoss):
         return found
 
     def columns(self, batch: TokenBatch, advantages: Floats) -> Mapping[str, Floats]:
-        """Return which tokens the correction keeps, where that is decided over the whole batch."""
+        """Return which tokens the correction rejects, where the whole batch decides that."""
         del advantages
         kept = self._kept_members(batch)
         if kept is not None:
-            return {_KEPT: kept[batch.owners].astype(np.float64)}
-        return {_KEPT: self._kept_tokens(batch)} if self.correction == "m2po" else {}
+            return {_REJECTED: (~kept)[batch.owners].astype(np.float64)}
+        return {_REJECTED: self._dropped(batch)} if self.correction == "m2po" else {}
 
     def policy(self, terms: LossTerms) -> PolicyPart:
         """Return the surrogate, weighed by the correction, and what the correction did."""
@@ -148,7 +151,7 @@ class CorrectedPolicy(PolicyLoss):
                 "correction_mean": weights,
                 "correction_square": weights.square(),
                 "correction_capped_fraction": is_capped,
-                "rejected_fraction": is_rejected,
+                _REJECTED: is_rejected,
                 "drift": (terms.proximal - terms.behaviour).detach().abs(),
             },
             maxima={"ratio_max": ratios},
@@ -169,14 +172,14 @@ class CorrectedPolicy(PolicyLoss):
         low, high = self._limit("low"), self._limit("high")
         return (logs >= np.log(low) if low else True) & (logs <= np.log(high))
 
-    def _kept_tokens(self, batch: TokenBatch) -> Floats:
-        """Mark the tokens left when the largest (log w)² are dropped until the mean is small."""
+    def _dropped(self, batch: TokenBatch) -> Floats:
+        """Mark the tokens of largest (log w)², as many as it takes until the mean is small."""
         squares = np.where(batch.sampled, _drifts(batch) ** 2, -1.0)
         order = np.argsort(squares, kind="stable")[int((~batch.sampled).sum()) :]
         means = np.cumsum(squares[order]) / np.arange(1, len(order) + 1)
-        # Sorted, the means of the first 1, 2, … never fall: the first too large ends them.
+        # Sorted, the means of the first 1, 2, … never fall: what is too large is at the end.
         found = np.zeros(len(squares))
-        found[order[means <= self._limit("bound")]] = 1.0
+        found[order[means > self._limit("bound")]] = 1.0
         return found
 
     def _weigh(self, terms: LossTerms, drifts: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -190,7 +193,7 @@ class CorrectedPolicy(PolicyLoss):
             case "icepop":
                 rejected = (raw < self._limit("low")) | (raw > self._limit("high"))
             case "sequence_rejection" | "geometric_rejection" | "m2po":
-                rejected = terms.columns[_KEPT] < 0.5
+                rejected = terms.columns[_REJECTED] > 0.5
         weights = raw.clamp(max=self.correction_cap) if "cap" in _READS[self.correction] else raw
         if self.correction == "geometric_rejection":
             weights = raw.new_ones(raw.shape)

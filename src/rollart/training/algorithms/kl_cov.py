@@ -15,7 +15,7 @@ from rollart.training.algorithms.corrections import CorrectedPolicy, Surrogate
 from rollart.training.algorithms.group_policy import GroupPolicy
 from rollart.types.tokens import Floats, LossTerms, Tensor, TokenBatch
 
-_HELD = "is_held"
+_HELD = "covariance_fraction"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,4 +53,4 @@ class KlCov(GroupPolicy):
         """Return the unclipped loss of each token, and the penalty of those held."""
         held = terms.columns[_HELD]
         losses = -deltas.exp() * terms.advantages + self.penalty * held * deltas.abs()
-        return Surrogate(losses=losses, means={"covariance_fraction": held})
+        return Surrogate(losses=losses, means={_HELD: held})
