@@ -11,7 +11,7 @@ import numpy as np
 from rollart.constraints import AtLeast
 from rollart.errors import ConfigError
 from rollart.training.algorithms.grpo import Grpo
-from rollart.types.tokens import Floats, TokenBatch
+from rollart.types.tokens import Floats, Indices, TokenBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class Dapo(Grpo):
         return Grpo.estimate(self, replace(batch, rewards=batch.rewards + penalties))
 
 
-def overlong_penalties(lengths: Floats, *, limit: int, buffer: int) -> Floats:
+def overlong_penalties(lengths: Indices, *, limit: int, buffer: int) -> Floats:
     """Return what is added to the reward of an attempt of so many sampled tokens.
 
     Example:
