@@ -45,6 +45,7 @@ def make_batch() -> dict[str, Any]:
         "turns": np.repeat(np.arange(TRAJECTORIES), lengths).astype(np.int32),
         "offsets": offsets.astype(np.int64),
         "turn_rewards": np.zeros(TRAJECTORIES),
+        "turn_states": np.zeros(TRAJECTORIES, dtype=np.int64),
         "turn_offsets": np.arange(TRAJECTORIES + 1, dtype=np.int64),
         "groups": np.repeat(np.arange(TRAJECTORIES // 8), 8).astype(np.int64),
         "ids": np.arange(TRAJECTORIES, dtype=np.int64),

@@ -9,7 +9,7 @@ EXAMPLES = ROOT / "examples"
 NEEDED = {"math_rewards": "math_verify"}
 """Packages without which an example cannot run."""
 each_config = pytest.mark.parametrize(
-    "path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem
+    "path", sorted(EXAMPLES.rglob("*.toml")), ids=lambda path: path.stem
 )
 
 

@@ -389,7 +389,7 @@ def unset_keys(cls: type, tables: list[dict[str, Any]], prefix: str = "") -> Ite
 
 
 def test_an_example_sets_every_key_of_a_config():
-    examples = (ROOT / "examples").glob("*.toml")
+    examples = (ROOT / "examples").rglob("*.toml")
     tables = [tomllib.loads(file.read_text(encoding="utf-8")) for file in examples]
     unset = sorted(set(unset_keys(Config, tables)))
     fix = "set it in examples/reference.toml, or make it a constant"

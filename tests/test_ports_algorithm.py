@@ -10,11 +10,12 @@ from training_samples import make_trajectory, make_turn, random_groups
 
 from rollart.config.writer import field_docs
 from rollart.plugins import BUILT_IN, find, name_of
-from rollart.training.batch import decode, encode
+from rollart.training.batch import Batch, decode, encode
+from rollart.training.losses import compute_advantages
 from rollart.training.options import TrainingOptions, read_algorithm, trainer_arguments
 from rollart.training.trainer import TorchTrainer
 from rollart.training_ports import Algorithm, Trainer
-from rollart.types import LossTerms
+from rollart.types import LossTerms, TokenBatch
 
 NAMES = tuple(BUILT_IN["algorithm"])
 
@@ -47,7 +48,23 @@ def terms_of(algorithm: Algorithm, count: int) -> LossTerms:
         owners=torch.arange(count) // 3,
         turns=torch.arange(count) // 2,
         weights=torch.ones(count),
+        columns=dict.fromkeys(column_names(algorithm), (torch.arange(count) % 2).float()),
     )
+
+
+def view_of(algorithm: Algorithm, batch: Batch) -> TokenBatch:
+    """A batch as the trainer shows it: with log-probs only where they are asked for."""
+    scores = -np.ones(len(batch.tokens), np.float32)
+    return batch.view(
+        version=0,
+        proximal=scores if algorithm.needs.scores else None,
+        reference=scores if algorithm.needs.scores and algorithm.needs.reference else None,
+    )
+
+
+def column_names(algorithm: Algorithm) -> tuple[str, ...]:
+    _, extra = compute_advantages(algorithm, view_of(algorithm, decode(encode(random_groups(4)))))
+    return tuple(extra)
 
 
 def test_it_is_a_frozen_dataclass_with_a_docstring_for_every_field(kind):
@@ -72,9 +89,10 @@ def test_every_token_gets_a_finite_advantage_and_the_batch_is_left_alone(algorit
         for array in arrays.values():
             array.flags.writeable = False
         batch = decode(arrays)
-        found = algorithm.advantages(batch.view(version=0))
+        found, extra = compute_advantages(algorithm, view_of(algorithm, batch))
         assert found.shape == batch.tokens.shape
         assert np.isfinite(found).all()
+        assert all(np.isfinite(values).all() for values in extra.values())
         for name, array in before.items():
             np.testing.assert_array_equal(arrays[name], array)
 

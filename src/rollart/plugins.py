@@ -20,6 +20,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager
+from dataclasses import fields
 from difflib import get_close_matches
 from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
@@ -41,6 +42,27 @@ BUILT_IN: Mapping[Kind, Mapping[str, str]] = {
         "dr_grpo": "rollart.training.algorithms.dr_grpo:DrGrpo",
         "rloo": "rollart.training.algorithms.rloo:Rloo",
         "reinforce": "rollart.training.algorithms.reinforce:Reinforce",
+        "gspo": "rollart.training.algorithms.gspo:Gspo",
+        "cispo": "rollart.training.algorithms.cispo:Cispo",
+        "dapo": "rollart.training.algorithms.dapo:Dapo",
+        "reinforce_plus_plus": "rollart.training.algorithms.reinforce_plus_plus:ReinforcePlusPlus",
+        "reinforce_plus_plus_baseline": (
+            "rollart.training.algorithms.reinforce_plus_plus_baseline:ReinforcePlusPlusBaseline"
+        ),
+        "lite_ppo": "rollart.training.algorithms.lite_ppo:LitePpo",
+        "raft_plus_plus": "rollart.training.algorithms.raft_plus_plus:RaftPlusPlus",
+        "opo": "rollart.training.algorithms.opo:Opo",
+        "topr": "rollart.training.algorithms.topr:Topr",
+        "sapo": "rollart.training.algorithms.sapo:Sapo",
+        "gmpo": "rollart.training.algorithms.gmpo:Gmpo",
+        "dppo": "rollart.training.algorithms.dppo:Dppo",
+        "clip_cov": "rollart.training.algorithms.clip_cov:ClipCov",
+        "kl_cov": "rollart.training.algorithms.kl_cov:KlCov",
+        "opmd": "rollart.training.algorithms.opmd:Opmd",
+        "max_rl": "rollart.training.algorithms.max_rl:MaxRl",
+        "pass_at_k": "rollart.training.algorithms.pass_at_k:PassAtK",
+        "turn_returns": "rollart.training.algorithms.turn_returns:TurnReturns",
+        "gigpo": "rollart.training.algorithms.gigpo:Gigpo",
     },
     "engine": {
         "torch": "rollart.inference.torch.engine:TorchEngine",
@@ -334,6 +356,24 @@ def describe_unknown(kind: Kind, name: str, *, more: tuple[str, ...] = ()) -> st
         f"no such {_NOUNS[kind]}; {guess}: {', '.join(known)}; "
         f"or name your own as module:{own} or path/to/file.py:{own}"
     )
+
+
+def describe_unread(kind: Kind, cls: type, key: str) -> str:
+    """Say that a class does not read a key which others of its kind read; empty if none does.
+
+    Example:
+        >>> describe_unread("algorithm", Grpo, "tau_positive")
+        'algorithm "grpo" does not read it; these do: sapo'
+
+    """
+    readers = [
+        name
+        for name in BUILT_IN[kind]
+        if key in {each.name for each in fields(find(kind, name, field=key))}
+    ]
+    if not readers:
+        return ""
+    return f'{_NOUNS[kind]} "{name_of(kind, cls)}" does not read it; these do: {", ".join(readers)}'
 
 
 def split_name(name: str) -> tuple[str, str] | None:

@@ -7,12 +7,14 @@ import pytest
 from rollart.config import dump_toml, explain, load_config
 from rollart.config.loader import parse_config
 from rollart.errors import ConfigError, UserError
+from rollart.plugins import BUILT_IN
 from rollart.training.algorithms.dr_grpo import DrGrpo
 from rollart.training.algorithms.grpo import Grpo
 from rollart.training.algorithms.reinforce import Reinforce
 from rollart.training.algorithms.rloo import Rloo
 from rollart.training.options import read_algorithm, trainer_arguments
 
+MORE = tuple(BUILT_IN["algorithm"])[4:]
 LAKE = '[tasks.lake]\nenv = "frozen_lake"\n'
 TOY = '''
 from dataclasses import dataclass
@@ -135,9 +137,24 @@ def test_a_class_of_one_s_own_has_its_own_keys(load, toy, by_path):
             "algorithm.clip_lo = 0.1: unknown key; did you mean algorithm.clip_low?",
         ),
         (
+            "[algorithm]\ntau_positive = 1.0\n",
+            'algorithm.tau_positive = 1.0: unknown key; algorithm "grpo" does not read it; '
+            "these do: sapo (",
+        ),
+        (
+            '[algorithm]\ntype = "dppo"\ncorrection_cap = 2.0\n',
+            'algorithm "dppo" does not read it; these do: grpo, dr_grpo, rloo, reinforce, gspo, ',
+        ),
+        (
+            '[algorithm]\ntype = "gspo"\ncorrection_bound = 0.04\n',
+            'algorithm.correction_bound = 0.04: correction = "decoupled" does not read it; '
+            "these do: m2po, opsm (",
+        ),
+        (
             '[algorithm]\ntype = "rlo"\n',
             "algorithm.type = 'rlo': no such algorithm; did you mean rloo? Shipped: grpo, dr_grpo, "
-            "rloo, reinforce; or name your own as module:Class or path/to/file.py:Class (",
+            f"rloo, reinforce, {', '.join(MORE)}; or name your own as module:Class or "
+            "path/to/file.py:Class (",
         ),
         ("[algorithm]\ntype = 3\n", "algorithm.type = 3: must be text"),
         ("[algorithm]\nclip_low = 2.0\n", "algorithm.clip_low = 2.0: must lie between 0 and 1"),
@@ -194,13 +211,13 @@ def test_every_key_of_an_algorithm_is_explained():
     )
     section = explain("algorithm")
     assert "A = (R - mean) / (std + 1e-6)" in section
-    assert (
-        "type                        One of grpo, dr_grpo, rloo, reinforce; or your own as"
-        in section
-    )
+    known = "grpo, dr_grpo, rloo, reinforce, " + ", ".join(MORE)
+    assert f"type                        One of {known}; or your own as" in section
     assert section.endswith(
-        '  In Python            rollart.train(…, algorithm={"type": "reinforce"})'
+        f'  In Python            rollart.train(…, algorithm={{"type": "{MORE[-1]}"}})'
     )
+    with pytest.raises(UserError, match='"grpo" does not read it; these do: sapo'):
+        explain("algorithm.tau_positive")
     with pytest.raises(UserError, match=r"algorithm\.clip_lo: .*did you mean algorithm\.clip_low"):
         explain("algorithm.clip_lo")
     with pytest.raises(UserError, match=r"training\.clip_low: .*did you mean algorithm\.clip_low"):

@@ -37,6 +37,7 @@ def test_turns_are_concatenated_as_they_were_read_and_sampled():
         "turns": np.array([0, 0, 0, 1, 1, 1, 2, 2, 2], np.int32),
         "offsets": np.array([0, 6, 9], np.int64),
         "turn_rewards": np.array([0.25, 0.75, 0.0]),
+        "turn_states": np.array([0, 0, 1], np.int64),
         "turn_offsets": np.array([0, 2, 3], np.int64),
         "groups": np.array([0, 1], np.int64),
         "ids": np.array([7, 9], np.int64),
@@ -128,6 +129,7 @@ def test_a_turn_of_unequal_lengths_is_refused():
         ("turns", lambda a: a[::-1].copy(), "turns must be those of the token's trajectory"),
         ("turns", lambda a: np.array([1, 0, 0, 1, 1, 1, 2, 2, 2], a.dtype), "turns must ascend"),
         ("turn_rewards", lambda a: a[:-1], "batch.turn_rewards has 2 entries for 3 turns"),
+        ("turn_states", lambda a: a[:-1], "batch.turn_states has 2 entries for 3 turns"),
         ("turn_rewards", lambda a: a * np.nan, "turn_rewards must be finite"),
         ("turn_offsets", lambda a: a + 1, "batch.turn_offsets must rise from 0"),
         ("turn_offsets", lambda a: a[:-1], "batch.turn_offsets must rise from 0"),
@@ -155,3 +157,14 @@ def test_a_missing_array_is_refused_by_name():
     del arrays["versions"]
     with pytest.raises(InvariantError, match="batch without the array versions"):
         decode(arrays)
+
+
+def test_turns_of_a_group_before_which_the_agent_saw_the_same_share_a_state():
+    def attempt(number: int, group: int, *seen: str):
+        turns = [replace(make_turn([1], [2], [-1.0], [0]), observation=each) for each in seen]
+        return make_trajectory(id=number, group=group, reward=0.0, turns=turns)
+
+    groups = [[attempt(0, 0, "a", "b"), attempt(1, 0, "a", "c", "b")], [attempt(2, 1, "a")]]
+    states = decode(encode(groups)).view(version=0).turn_states
+    assert states is not None
+    assert states.tolist() == [0, 1, 0, 2, 1, 3]

@@ -10,6 +10,7 @@ from training_samples import make_trajectory, make_turn, random_groups
 from transformers import AutoModelForCausalLM
 
 from rollart.errors import InvariantError
+from rollart.plugins import BUILT_IN
 from rollart.training.batch import Batch, decode, encode
 from rollart.training.options import read_algorithm, trainer_arguments
 from rollart.training.trainer import TorchTrainer
@@ -262,3 +263,54 @@ def test_advantages_that_are_not_one_per_token_are_refused_by_name(checkpoint, o
     batch = encode(random_groups(6))
     with pytest.raises(InvariantError, match=r"PerTrajectory gave advantages of shape \(12,\)"):
         make(checkpoint, own, "PerTrajectory").step(batch)
+
+
+@pytest.mark.parametrize("name", BUILT_IN["algorithm"])
+def test_a_step_of_each_shipped_algorithm_does_not_depend_on_micro_batches(checkpoint, name):
+    arrays = encode(random_groups(6))
+    own = {"above": 1.5, "k": 2} if name == "pass_at_k" else {}
+    found = [
+        TorchTrainer(
+            model=str(checkpoint),
+            options={"micro_batch_tokens": size, "minibatches": 2},
+            algorithm={"type": name, "kl_coefficient": 0.1, **own},
+        )
+        .step(arrays)
+        .metrics
+        for size in (30, 10_000)
+    ]
+    assert found[0]["updates"] == 2
+    assert found[0]["grad_norm"] > 0
+    for metric in ("loss", "policy_loss", "kl", "grad_norm"):
+        assert found[0][metric] == pytest.approx(found[1][metric], rel=1e-4, abs=1e-6), metric
+
+
+@pytest.mark.parametrize(
+    ("correction", "limits"),
+    [
+        ("icepop", {}),
+        ("sequence_rejection", {"correction_low": 1e-4, "correction_high": 1e6}),
+        ("geometric_rejection", {"correction_low": 0.2, "correction_high": 1e6}),
+        ("m2po", {"correction_bound": 4.0}),
+        ("opsm", {}),
+    ],
+)
+def test_a_step_reports_drift_effective_samples_and_the_share_rejected(
+    checkpoint, correction, limits
+):
+    """The log-probs of these samples are not the model's: all of it is drift."""
+    found = []
+    for size in (30, 10_000):
+        trainer = TorchTrainer(
+            model=str(checkpoint),
+            options={"micro_batch_tokens": size},
+            algorithm={"type": "grpo", "correction": correction, **limits},
+        )
+        found.append(trainer.step(encode(random_groups(6))).metrics)
+    for metrics in found:
+        assert metrics["drift"] > 0.5
+        assert 0 < metrics["effective_sample_share"] <= 1 + 1e-9
+        assert 0 < metrics["rejected_fraction"] < 1
+        assert "correction_square" not in metrics
+    for name in ("loss", "grad_norm", "drift", "effective_sample_share", "rejected_fraction"):
+        assert found[0][name] == pytest.approx(found[1][name], rel=1e-4)

@@ -38,7 +38,7 @@ from rollart.config.simulation import ProfileOptions, ScoringOptions
 from rollart.constraints import fixed_fields
 from rollart.errors import ConfigError, UserError
 from rollart.models.options import ModelOptions
-from rollart.plugins import Kind, add_paths, find, trusted_paths
+from rollart.plugins import Kind, add_paths, describe_unread, find, trusted_paths
 from rollart.rewards.invoke.options import Reliability
 from rollart.sandbox.options import SandboxOptions
 from rollart.training.options import TrainingOptions
@@ -462,6 +462,9 @@ def unknown_key(cls: type, prefix: str, key: str) -> str:
         return f"unknown key; did you mean the section [{key}]?"
     if instead := _removed(cls, key):
         return f"unknown key; leave it out: {instead}"
+    kind = chosen_kind(Config, prefix[:-1]) if prefix[:-1] in field_types(Config) else None
+    if kind and (unread := describe_unread(kind, cls, key)):
+        return f"unknown key; {unread}"
     if meant := _meant(cls, prefix, key):
         return f"unknown key; did you mean {' or '.join(meant)}?"
     return f"unknown key; {prefix.rstrip('.') or 'a config'} has {', '.join(sorted(hints))}"

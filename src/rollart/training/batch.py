@@ -13,6 +13,7 @@ Arrays (T tokens, K turns, n trajectories):
     turns         int32   [T]    index of its turn in the batch; a turn begins with its prompt
     offsets       int64   [n+1]  trajectory i owns tokens offsets[i] … offsets[i+1]
     turn_rewards  float64 [K]    what the environment gave for the turn
+    turn_states   int64   [K]    what the agent saw before it: equal in a group where that is equal
     turn_offsets  int64   [n+1]  trajectory i owns turns turn_offsets[i] … turn_offsets[i+1]
     groups        int64   [n]    index of its group in the batch, ascending from 0
     ids           int64   [n]    trajectory ids
@@ -55,6 +56,7 @@ _DTYPES: dict[str, type] = {
     "turns": np.int32,
     "offsets": np.int64,
     "turn_rewards": np.float64,
+    "turn_states": np.int64,
     "turn_offsets": np.int64,
     "groups": np.int64,
     "ids": np.int64,
@@ -67,7 +69,7 @@ _DTYPES: dict[str, type] = {
     "min_ps": np.float64,
 }
 _PER_TOKEN = ("tokens", "sampled", "logprobs", "versions", "turns")
-_PER_TURN = ("turn_rewards",)
+_PER_TURN = ("turn_rewards", "turn_states")
 _SAMPLING = ("temperatures", "top_ps", "top_ks", "min_ps")
 _PER_TRAJECTORY = ("groups", "ids", "rewards", "successes", "cuts", *_SAMPLING)
 
@@ -90,6 +92,7 @@ class Batch:
     turns: NDArray[np.int32]
     offsets: NDArray[np.int64]
     turn_rewards: NDArray[np.float64]
+    turn_states: NDArray[np.int64]
     turn_offsets: NDArray[np.int64]
     groups: NDArray[np.int64]
     ids: NDArray[np.int64]
@@ -127,7 +130,8 @@ class Batch:
         values |= {name: getattr(self, name)[of_turns] for name in _PER_TURN}
         values |= {name: getattr(self, name)[of_tokens] for name in _PER_TOKEN}
         values["turns"] = (np.cumsum(of_turns) - 1)[values["turns"]].astype(np.int32)
-        values["groups"] = np.unique(values["groups"], return_inverse=True)[1].astype(np.int64)
+        for name in ("groups", "turn_states"):
+            values[name] = np.unique(values[name], return_inverse=True)[1].astype(np.int64)
         for name, counts in (("offsets", np.diff(self.offsets)), ("turn_offsets", turn_counts)):
             values[name] = np.concatenate(([0], np.cumsum(counts[kept])))
         return decode(values)
@@ -148,6 +152,7 @@ class Batch:
             groups=self.groups,
             sampled_counts=self.sampled_counts,
             turn_rewards=self.turn_rewards,
+            turn_states=self.turn_states,
             turn_owners=np.repeat(np.arange(len(turn_counts)), turn_counts),
             owners=self.owners,
             turns=self.turns.astype(np.int64),
@@ -170,12 +175,15 @@ def encode(
     """Lay groups of trajectories out as flat arrays; groups without members leave no trace."""
     sampling = dict(zip(_SAMPLING, (temperature, top_p, top_k, min_p), strict=True))
     columns: dict[str, list[Any]] = {name: [] for name in _DTYPES}
+    states: dict[tuple[int, str], int] = {}
     columns["offsets"].append(0)
     columns["turn_offsets"].append(0)
     for index, group in enumerate(group for group in groups if group):
         for member in group:
             for turn in member.turns:
                 _append_turn(columns, turn, member.id)
+                state = states.setdefault((index, turn.observation), len(states))
+                columns["turn_states"].append(state)
             columns["offsets"].append(len(columns["tokens"]))
             columns["turn_offsets"].append(len(columns["turn_rewards"]))
             columns["groups"].append(index)
@@ -241,10 +249,11 @@ def _check_lengths(batch: Batch) -> None:
     has_turns = len(turn_offsets) == len(offsets) and turn_offsets[0] == 0
     if not has_turns or (np.diff(turn_offsets) < 1).any():
         raise InvariantError("batch.turn_offsets must rise from 0: every trajectory has a turn")
-    if len(batch.turn_rewards) != turn_offsets[-1]:
-        raise InvariantError(
-            f"batch.turn_rewards has {len(batch.turn_rewards)} entries for {turn_offsets[-1]} turns"
-        )
+    for name in _PER_TURN:
+        if len(getattr(batch, name)) != turn_offsets[-1]:
+            raise InvariantError(
+                f"batch.{name} has {len(getattr(batch, name))} entries for {turn_offsets[-1]} turns"
+            )
 
 
 def _check_values(batch: Batch) -> None:

@@ -83,6 +83,12 @@ class Columns:
         self.advantages = moved(advantages)
         self.extra = {name: moved(values) for name, values in extra.items()}
 
+    def shares(self, sampled: NDArray[np.bool_]) -> dict[str, float]:
+        """Return the mean of each further column over the batch's sampled tokens."""
+        drawn = torch.from_numpy(sampled).to(self.weights.device)
+        count = max(int(sampled.sum()), 1)
+        return {name: float(values[drawn].sum()) / count for name, values in self.extra.items()}
+
     def weigh(self, algorithm: Algorithm, batch: Batch, sequences: NDArray[np.int64]) -> None:
         """Set the weights for a minibatch of these sequences."""
         counts = batch.sampled_counts

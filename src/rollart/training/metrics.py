@@ -122,10 +122,14 @@ class StepRecord:
         """Return the metrics of the optimization itself, means over the updates made."""
         measures, updates = self.measures, max(self.updates, 1)
         tokens = max(measures.tokens, 1)
+        means = {name: value / tokens for name, value in measures.totals.items()}
+        squares = means.pop("correction_square", 0.0)
+        if squares:
+            means["effective_sample_share"] = means["correction_mean"] ** 2 / squares
         return {
             **dict.fromkeys(USUAL, 0.0),
             **{name: value / updates for name, value in measures.sums.items()},
-            **{name: value / tokens for name, value in measures.totals.items()},
+            **means,
             **measures.maxima,
             "grad_norm": self.grad_norm / updates,
             "trained_tokens": float(measures.tokens),

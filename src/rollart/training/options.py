@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from rollart.constraints import AtLeast, Between, Finite, Fixed, MoreThan, NonEmpty, check_fields
 from rollart.errors import ConfigError
 from rollart.models.files import is_checked
-from rollart.plugins import add_paths, find, name_of
+from rollart.plugins import add_paths, describe_unread, find, name_of
 from rollart.training_ports import Algorithm
 from rollart.types import Json
 
@@ -236,6 +236,9 @@ def read_algorithm(values: Mapping[str, Any]) -> Algorithm:
     add_paths(values.get(_PATHS, ()))
     found = find("algorithm", values.get("type", DEFAULT_ALGORITHM), field="algorithm.type")
     own = {key: value for key, value in values.items() if key not in ("type", _PATHS)}
+    for key in own.keys() - {each.name for each in fields(found)}:
+        if unread := describe_unread("algorithm", found, key):
+            raise ConfigError(f"algorithm.{key}", own[key], unread)
     _check_names("algorithm.", own, found)
     adapter: TypeAdapter[Any] = TypeAdapter(found)
     algorithm = adapter.validate_python(own)

@@ -217,6 +217,7 @@ class TorchTrainer:
             for share in shares:
                 self._update(checked, columns, share, moving, record)
         metrics = record.metrics() | batch_metrics(given, version=version)
+        metrics |= columns.shares(checked.sampled)
         metrics["advantage_std"] = advantage_deviation(checked, advantages)
         metrics["masked_trajectories"] = float(len(given.rewards) - len(checked.rewards))
         metrics["learning_rate"] = self._learning_rate()

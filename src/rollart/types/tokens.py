@@ -232,6 +232,8 @@ class TokenBatch:
     """[T] Log-probs under the weights at the start of the step; None unless `needs.scores`."""
     reference: Floats | None = None
     """[T] Log-probs under the initial weights; None unless `needs.scores` and `.reference`."""
+    turn_states: Indices | None = None
+    """[K] What the agent saw before each turn, equal in a group where that is equal; or None."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from rollart.errors import ConfigError
-from rollart.training.algorithms.clipped_policy import (
-    ClippedPolicy,
-    importance_weights,
-    kl_divergence,
-    weigh_tokens,
-)
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.policy_loss import kl_divergence, weigh_tokens
 from rollart.types.tokens import AlgorithmNeeds, LossTerms
 
 RANDOM = np.random.default_rng(0)
@@ -112,8 +108,13 @@ def test_only_a_divergence_needs_a_reference_and_only_a_bonus_gradients_of_entro
 @pytest.mark.parametrize(
     ("field", "value", "fix"),
     [
-        ("aggregation", "sum", "must be one of token_mean, sequence_mean, constant"),
-        ("correction", "full", "must be one of decoupled, none"),
+        ("aggregation", "sum", "must be one of token_mean, sequence_mean, prompt_mean, constant"),
+        (
+            "correction",
+            "full",
+            "must be one of none, decoupled, tis, icepop, sequence_tis, sequence_rejection, "
+            "geometric_rejection, m2po, opsm",
+        ),
         ("correction_cap", 0.5, "must be at least 1 (what is on policy weighs 1)"),
         ("clip_high", math.nan, "must be a finite number"),
         ("clip_high", -0.1, "must be at least 0"),
@@ -148,8 +149,9 @@ def test_the_gradient_is_that_of_the_ratio_alone_and_stops_where_clipped():
 
 
 def test_importance_weights_carry_no_gradient():
-    logprobs = tensor(LOGPROBS, requires_grad=True)
-    assert not importance_weights(logprobs, tensor(BEHAVIOUR)).requires_grad
+    proximal = tensor(PROXIMAL, requires_grad=True)
+    found = ClippedPolicy().loss(terms_of(tensor(LOGPROBS), proximal=proximal))
+    assert not found.means["correction_mean"].requires_grad
 
 
 @pytest.mark.parametrize(
@@ -261,16 +263,18 @@ def test_dual_clip_bounds_what_a_bad_token_costs_and_stops_its_gradient():
     [
         ("token_mean", [1 / 8, 1 / 8, 1 / 8]),
         ("sequence_mean", [1 / (3 * 5), 1 / 3, 1 / (3 * 3)]),
+        ("prompt_mean", [1 / (2 * 5), 1 / (2 * 5), 1 / (2 * 3)]),
         ("constant", [1 / (3 * 64)] * 3),
     ],
 )
 def test_token_weights_are_their_formulas(kind, expected):
-    found = weigh_tokens(kind, np.array([5, 0, 3]), constant_tokens=64)
+    found = weigh_tokens(kind, np.array([5, 0, 3]), np.array([0, 0, 1]), constant_tokens=64)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "constant"])
+@pytest.mark.parametrize("kind", ["token_mean", "sequence_mean", "prompt_mean", "constant"])
 def test_no_sequences_and_no_tokens_give_finite_weights(kind):
     none = np.zeros(0, np.int64)
-    assert weigh_tokens(kind, none, constant_tokens=4).tolist() == []
-    assert np.isfinite(weigh_tokens(kind, np.zeros(2, np.int64), constant_tokens=4)).all()
+    assert weigh_tokens(kind, none, none, constant_tokens=4).tolist() == []
+    two = np.zeros(2, np.int64)
+    assert np.isfinite(weigh_tokens(kind, two, two, constant_tokens=4)).all()

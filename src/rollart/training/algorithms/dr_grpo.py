@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import centre_on_group
 from rollart.types.tokens import Floats, TokenBatch
 
 
@@ -20,6 +21,6 @@ class DrGrpo(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's centred reward at all its tokens."""
         return centre_on_group(batch.rewards, batch.groups)[batch.owners]

@@ -2,12 +2,9 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import compare
 from rollart.types.tokens import Floats, TokenBatch
-
-_EPS = 1e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,10 +21,6 @@ class Grpo(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's standardised reward at all its tokens."""
-        centred = centre_on_group(batch.rewards, batch.groups)
-        sizes = np.bincount(batch.groups)
-        squares = np.bincount(batch.groups, weights=centred**2)
-        deviations = np.sqrt(squares / np.maximum(sizes, 1))
-        return (centred / (deviations + _EPS)[batch.groups])[batch.owners]
+        return compare(batch.rewards, batch.groups, "std")[batch.owners]

@@ -22,6 +22,6 @@ class Reinforce(ClippedPolicy):
 
     min_group_size: ClassVar[int] = 1
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's reward at all its tokens."""
         return batch.rewards.astype(np.float64)[batch.owners]

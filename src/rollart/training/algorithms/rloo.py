@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rollart.training.algorithms.clipped_policy import ClippedPolicy, centre_on_group
+from rollart.training.algorithms.clipped_policy import ClippedPolicy
+from rollart.training.algorithms.sequences import centre_on_group
 from rollart.types.tokens import Floats, TokenBatch
 
 
@@ -21,7 +22,7 @@ class Rloo(ClippedPolicy):
 
     """
 
-    def advantages(self, batch: TokenBatch) -> Floats:
+    def estimate(self, batch: TokenBatch) -> Floats:
         """Return each trajectory's reward less the others' mean at all its tokens."""
         sizes = np.bincount(batch.groups)[batch.groups]
         centred = centre_on_group(batch.rewards, batch.groups)
