@@ -1,12 +1,10 @@
 """Plugins: the one place that turns a name in a config into an object.
 
 A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
-(group `rollart.algorithms`, `rollart.engines`, `rollart.envs`, `rollart.pipelines`,
-`rollart.players`, `rollart.policies`, `rollart.rewards`, `rollart.stores`), or the user's own,
-written `module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names
+(groups `rollart.algorithms`, `rollart.engines`, … `rollart.stores`), or the user's own, written
+`module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names
 the field, the value and the fix. A file is run once however often it is named, and no thread sees
 half of one.
-
 A run's directory that came from elsewhere may hold code and a config that names it. While it is
 read, nothing inside it is imported unless the user trusts it (`distrusting`).
 
@@ -366,14 +364,11 @@ def describe_unread(kind: Kind, cls: type, key: str) -> str:
         'algorithm "grpo" does not read it; these do: sapo'
 
     """
-    readers = [
-        name
-        for name in BUILT_IN[kind]
-        if key in {each.name for each in fields(find(kind, name, field=key))}
-    ]
-    if not readers:
-        return ""
-    return f'{_NOUNS[kind]} "{name_of(kind, cls)}" does not read it; these do: {", ".join(readers)}'
+    classes = {name: find(kind, name, field=key) for name in BUILT_IN[kind]}
+    names = {name: {each.name for each in fields(found)} for name, found in classes.items()}
+    readers = ", ".join(name for name, keys in names.items() if key in keys)
+    unread = f'{_NOUNS[kind]} "{name_of(kind, cls)}" does not read it; these do: {readers}'
+    return unread if readers else ""
 
 
 def split_name(name: str) -> tuple[str, str] | None:

@@ -1,10 +1,8 @@
 """The ports: what an adapter must offer, as Protocols.
 
 Adapters never import each other nor control; drivers know only these. Each port has one contract
-suite under `tests/`, run over every adapter.
-
-Arrays cross ports as `numpy.ndarray`; the words layer does not import numpy, so they are typed
-here by the buffer they are.
+suite under `tests/`, run over every adapter. Arrays cross ports as `numpy.ndarray`, typed by the
+buffer they are: no numpy is imported here.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence

@@ -171,11 +171,11 @@ def test_a_gap_may_be_warned_of_or_accepted_or_ignored(model: Path):
 )
 def test_truncated_draws_are_compared_as_they_were_drawn(model: Path, sampling, temperature):
     played = play(open_engine(), temperature=temperature, **sampling)
-    batch = encode([played], temperature=temperature)
-    metrics = open_trainer(model, engine=sampling).step(batch).metrics
+    batch = encode([played], temperature=temperature, **sampling)
+    metrics = open_trainer(model).step(batch).metrics
     assert metrics["guard_gap_max"] < 2e-4
     with pytest.raises(GuardError):
-        open_trainer(model).step(batch)
+        open_trainer(model).step(encode([played], temperature=temperature))
 
 
 def test_where_batches_are_older_a_version_is_kept_and_compared_later(model: Path):

@@ -85,7 +85,7 @@ class Columns:
 
     def shares(self, sampled: NDArray[np.bool_]) -> dict[str, float]:
         """Return the mean of each further column over the batch's sampled tokens."""
-        drawn = torch.from_numpy(sampled).to(self.weights.device)
+        drawn = torch.tensor(sampled, device=self.weights.device)
         count = max(int(sampled.sum()), 1)
         return {name: float(values[drawn].sum()) / count for name, values in self.extra.items()}
 
