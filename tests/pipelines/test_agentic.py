@@ -174,6 +174,7 @@ def test_an_interrupted_run_goes_on_and_neither_loses_nor_doubles_anything(
         "run.steps=4",
         "run.environments=4",
         "staleness.alpha=2",
+        "staleness.at_bound=wait",
         "batching.groups_per_step=4",
         "batching.group_size=2",
     ]

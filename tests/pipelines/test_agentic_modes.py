@@ -47,6 +47,7 @@ def test_a_run_trains_on_what_was_sampled_while_it_trained(mode, oldest, options
 def test_two_engines_change_weights_one_after_the_other_while_the_other_serves(small, runs):
     options = ["run.mode=rollart", f"run.steps={STEPS}", "run.environments=6", *LONG]
     rolling = ["engine.replicas=2", "syncing.order='rolling'", "staleness.alpha=2"]
+    rolling.append("staleness.at_bound='wait'")
     assert train(small("rolling", *options, *rolling)) == 0
     proof = replay(runs / "rolling")
     assert proof["ended"]["trained"] == STEPS * 8
