@@ -33,7 +33,7 @@ sandboxes and reads their answers, counts among what slows the work.
   groups of version 1 and 2, where the kernel has them, and without; a program is over the limit if
   more was ever held than `memory_limit_mb`, counted by a control group. Escapes count in `escapes`.
 
-Plain: 340 hostile programs. `--full`: 1,040. `--quick`: 76, and fewer starts.
+Plain: 240 hostile programs. `--full`: 1,040. `--quick`: 76, and fewer starts.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Edition:
 
 EDITIONS: dict[Effort, Edition] = {
     "quick": Edition(repeats=8, attacks=60, attacks_all_cores=16, forms_each=1),
-    "plain": Edition(repeats=40, attacks=300, attacks_all_cores=40, forms_each=1),
+    "plain": Edition(repeats=40, attacks=200, attacks_all_cores=40, forms_each=1),
     "full": Edition(repeats=40, attacks=1000, attacks_all_cores=40, forms_each=5),
 }
 

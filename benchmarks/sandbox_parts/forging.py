@@ -72,10 +72,11 @@ async def measure_forgeries(*, forms_each: int) -> dict[str, Any]:
     """Score every forgery with some forms of tests in each kind of sandbox."""
     tally: Counter[str] = Counter()
     forged: list[str] = []
+    unscored: list[str] = []
     for kind in ("own", "mapped"):
         use_sandbox(lambda kind=kind: open_as(kind))
         try:
-            await _score_all(kind, forms_each, tally, forged)
+            await _score_all(kind, forms_each, tally, forged, unscored)
         finally:
             await close_sandbox()
             use_sandbox(None)
@@ -86,6 +87,7 @@ async def measure_forgeries(*, forms_each: int) -> dict[str, Any]:
         "forgery_scores": tally["scored"],
         "forged": tally["forged"],
         "forged_by": forged,
+        "unscored_by": unscored,
         "forgeries_unscored": tally["unscored"],
         "forgeries_stopped": tally["stopped"],
         "solved": tally["solved"],
@@ -94,7 +96,9 @@ async def measure_forgeries(*, forms_each: int) -> dict[str, Any]:
     }
 
 
-async def _score_all(kind: str, forms_each: int, tally: Counter[str], forged: list[str]) -> None:
+async def _score_all(
+    kind: str, forms_each: int, tally: Counter[str], forged: list[str], unscored: list[str]
+) -> None:
     payloads = forms(SEED)
     names = list(payloads)
     slots = asyncio.Semaphore(2 * CONCURRENCY)
@@ -105,7 +109,7 @@ async def _score_all(kind: str, forms_each: int, tally: Counter[str], forged: li
                 reward = await _score(_call(function, forgery.answer(), payload))
             except ScoreError as error:
                 tally["unscored"] += 1
-                forged.append(f"{forgery.name}/{form}/{kind} was not scored: {error}")
+                unscored.append(f"{forgery.name}/{form}/{kind}: {error}")
                 return
         tally["scored"] += 1
         tally["stopped"] += reward.parts["stopped"] > 0

@@ -74,10 +74,10 @@ def test_an_engine_no_process_offers_is_refused_unless_the_user_sets_them_up(
 def test_a_sandbox_is_looked_for_where_a_sum_runs_programs(tmp_path, monkeypatch):
     monkeypatch.delenv(SET_UP_VARIABLE, raising=False)
 
-    def missing(_options: SandboxOptions) -> None:
+    async def missing(_options: SandboxOptions) -> None:
         raise ConfigError("sandbox.kind", "bubblewrap", "bwrap is not installed")
 
-    monkeypatch.setattr(build, "open_sandbox", missing)
+    monkeypatch.setattr(build, "try_sandbox", missing)
     with pytest.raises(ConfigError, match="bwrap is not installed"):
         opened(config(summed("unit_tests")), tmp_path)
     opened(config(summed("length", limit=3)), tmp_path)

@@ -14,13 +14,21 @@ import pytest
 from conditions import wait_until
 
 from rollart.errors import ConfigError, SandboxError
-from rollart.sandbox import open_sandbox
+from rollart.sandbox import open_sandbox, try_sandbox
 from rollart.sandbox.bubblewrap import BubblewrapSandbox, SandboxLauncher
 from rollart.sandbox.cgroups import open_groups, own_groups
 from rollart.sandbox.options import SandboxOptions
 from rollart.sandbox.process import SandboxProcess
 from rollart.sandbox.root import build_root
-from rollart.sandbox.seccomp import ARCHITECTURES, DENIED, build_filter
+from rollart.sandbox.seccomp import (
+    ARCHITECTURES,
+    DENIED,
+    FCNTL,
+    FORKS,
+    UNBOUNDED,
+    build_filter,
+    build_single_filter,
+)
 from rollart.sandbox.subprocess import PlainSandbox
 from rollart.types import Program
 from studies.attacks.trap import contained_processes
@@ -42,8 +50,9 @@ def test_denied_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> N
     pairs = re.findall(r"#define __NR(?:3264)?_+(\w+)\s+(\d+)", header.read_text())
     numbers = {name: int(number) for name, number in pairs}
     column = list(ARCHITECTURES).index(machine)
-    denied = {name: each[column] for name, each in DENIED.items()}
-    assert denied == {name: numbers.get(name) for name in DENIED}
+    listed = {**DENIED, **UNBOUNDED, **FORKS, "fcntl": FCNTL}
+    denied = {name: each[column] for name, each in listed.items()}
+    assert denied == {name: numbers.get(name) for name in listed}
 
 
 def test_a_filter_is_whole_steps_and_none_is_made_for_an_unknown_machine() -> None:
@@ -52,6 +61,30 @@ def test_a_filter_is_whole_steps_and_none_is_made_for_an_unknown_machine() -> No
         assert made is not None
         assert len(made) % 8 == 0
     assert build_filter("vax") is None
+    assert build_single_filter("vax") is None
+
+
+@needs_bubblewrap
+def test_a_sandbox_that_cannot_bound_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "vax")
+    with pytest.raises(
+        ConfigError, match=r"sandbox\.allow_unbounded_memory = False: memory cannot"
+    ):
+        SandboxLauncher(SandboxOptions(), groups="none")
+    allowed = SandboxLauncher(SandboxOptions(allow_unbounded_memory=True), groups="none")
+    assert allowed.describe()["memory"] == "rlimit, each process by itself"
+
+
+@needs_bubblewrap
+def test_a_sandbox_is_tried_by_running_a_program(tmp_path: Path) -> None:
+    held_by = asyncio.run(try_sandbox(SandboxOptions()))
+    assert {"memory", "cpu", "processes", "user"} <= held_by.keys()
+    silent = tmp_path / "bin" / "python3"
+    silent.parent.mkdir()
+    silent.write_text("#!/bin/sh\n")
+    silent.chmod(0o755)
+    with pytest.raises(SandboxError):
+        asyncio.run(try_sandbox(SandboxOptions(python=str(silent))))
 
 
 class NeverWarm(SandboxLauncher):
@@ -195,7 +228,7 @@ def test_groups_of_an_owner_that_is_gone_are_removed() -> None:
 
 OWNER = """
 import asyncio
-from rollart.sandbox import open_sandbox
+from rollart.sandbox import open_sandbox, try_sandbox
 from rollart.sandbox.options import SandboxOptions
 from rollart.types import Program
 

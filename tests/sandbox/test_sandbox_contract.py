@@ -316,7 +316,8 @@ import asyncio, functools, os, subprocess, threading
 print = functools.partial(print, flush=True)
 thread = threading.Thread(target=print, args=("thread",)); thread.start(); thread.join()
 asyncio.run(asyncio.sleep(0))
-for call in (os.fork, lambda: subprocess.run(["true"]), lambda: os.posix_spawn("/bin/true", ["x"], {})):
+spawn = functools.partial(os.posix_spawn, "/bin/true", ["x"], {})
+for call in (os.fork, functools.partial(subprocess.run, ["true"]), spawn):
     try: call()
     except BlockingIOError: print("refused")
 os.write(1, b"and ")
