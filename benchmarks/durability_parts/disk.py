@@ -11,6 +11,7 @@ import random
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Literal
@@ -253,15 +254,15 @@ class Disk:
         yield self._tree(cut, nothing, lambda _: "safe")
         yield self._tree(cut, nothing, lambda _: "all")
         for fate in FATES:
-            yield self._tree(cut, frozenset(), lambda _, fate=fate: fate)
+            yield self._tree(cut, frozenset(), partial(_always, fate))
         for seed in seeds:
             drawn = random.Random(f"{seed}-{cut}")
             if drawn.random() < 0.5:  # in order, as journals keep names
                 lost = pending[drawn.randint(0, len(pending)) :]
             else:
                 lost = [index for index in pending if drawn.random() < 0.5]
-            fates = {node: drawn.choice(FATES) for node in self._changes}
-            yield self._tree(cut, frozenset(lost), lambda node, fates=fates: fates.get(node, "all"))
+            fates: dict[int, Fate] = {node: drawn.choice(FATES) for node in self._changes}
+            yield self._tree(cut, frozenset(lost), partial(_drawn, fates))
 
     def everything(self, cut: int) -> Tree:
         """Return what the program itself sees before operation `cut`."""
@@ -334,6 +335,14 @@ class Disk:
                 length = end if each.kind == "size" else max(length, end)
             data.extend(bytes(max(0, length - len(data))))
         return Content(digest=hashlib.sha256(data).digest(), data=bytes(data))
+
+
+def _drawn(fates: Mapping[int, Fate], node: int) -> Fate:
+    return fates.get(node, "all")
+
+
+def _always(fate: Fate, _node: int) -> Fate:
+    return fate
 
 
 _DIRECTORY = Content(digest=b"a directory", data=b"")

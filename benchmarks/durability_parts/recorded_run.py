@@ -81,7 +81,7 @@ def mark(file: int, text: str) -> None:
 def watch(marks: int) -> None:
     """Mark what a run promises; nothing of how it writes is changed."""
     capture, write = Checkpointer._capture, Checkpointer._write
-    set_aside = run_record.set_aside_later
+    set_aside = run_record.set_aside_later  # type: ignore[attr-defined]
 
     @wraps(capture)
     def captured(self: Any, scheduler: Any) -> Any:
@@ -105,7 +105,7 @@ def watch(marks: int) -> None:
 
     Checkpointer._capture = captured  # type: ignore[method-assign]
     Checkpointer._write = written  # type: ignore[method-assign]
-    run_record.set_aside_later = set_aside_later
+    run_record.set_aside_later = set_aside_later  # type: ignore[attr-defined]
 
 
 def main(root: Path, steps: int, ranks: int) -> None:

@@ -86,7 +86,7 @@ class RunLog(Protocol):
         ...
 
     def warn(self, text: str) -> None:
-        """Warn the user."""
+        """Print a warning."""
         ...
 
 

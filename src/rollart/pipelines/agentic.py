@@ -159,7 +159,7 @@ class TrainingRun:
         )
 
     def _find_id(self) -> str:
-        """Return the run's id: that of its checkpoint, unless it continues in another directory."""
+        """Return the run's id: that of its checkpoint, unless another directory is used."""
         if self.saved is not None and is_own(self.config, self.saved):
             known = self.saved.notes.get(_RUN_ID)
             if isinstance(known, str):

@@ -165,7 +165,7 @@ class RelayServer:
                 self._connections.discard(connection)
 
     def _admits(self, connection: socket.socket) -> bool:
-        # A timeout of the socket starts again with every byte; this one ends the whole greeting.
+        # A timeout of the socket restarts with every byte; this one ends the whole greeting.
         late = threading.Timer(CONNECT_S, _shut, (connection,))
         late.daemon = True
         late.start()
