@@ -162,8 +162,14 @@ def evaluate(
         sampling = replace(sampling, temperature=temperature)
     count = config.run.evaluate_episodes if episodes is None else episodes
     measured = run_to_end(play_held_out(config, checkpoint, sampling, count))
-    result = {"checkpoint": str(checkpoint), "episodes": count, **measured.figures}
-    return {**result, "doubts": list(measured.doubts)} if measured.doubts else result
+    result: dict[str, Json] = {
+        "checkpoint": str(checkpoint),
+        "episodes": count,
+        **measured.figures,
+    }
+    if measured.doubts:
+        result["doubts"] = list(measured.doubts)
+    return result
 
 
 def _config_of(path: Path, checkpoint: Path) -> Path:
