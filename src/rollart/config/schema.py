@@ -171,6 +171,9 @@ class Config(RuleSections):
 
     def _check_sampling(self) -> None:
         sampling = self.sampling
+        if self.run.evaluate_greedy and not isinstance(self.policy, LanguagePolicy):
+            fix = "only a policy that writes tokens can take the likeliest: leave it out"
+            raise ConfigError("run.evaluate_greedy", True, fix)
         if not sampling.temperature > 0:
             fix = "training needs random draws; use more than 0 (`rollart eval` may use 0)"
             raise ConfigError("sampling.temperature", sampling.temperature, fix)

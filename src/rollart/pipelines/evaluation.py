@@ -179,7 +179,9 @@ def evaluate(
         "episodes": count,
         **measured.figures,
     }
-    return {**result, "doubts": list(measured.doubts)} if measured.doubts else result
+    if measured.doubts:
+        result["doubts"] = list(measured.doubts)
+    return result
 
 
 def _config_of(path: Path, checkpoint: Path) -> Path:
