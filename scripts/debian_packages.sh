@@ -8,9 +8,10 @@ set -uo pipefail
 case "${1:-test}" in
 test)
   # bubblewrap and a Python that every user can read: the sandbox. iproute2: weights over links.
-  # libegl1, libgl1, libgl1-mesa-dri: pictures of robots. The other libraries: Mooncake.
+  # libegl1, libgl1, libgl1-mesa-dri: pictures of robots. strace: the benchmark of durability. The
+  # other libraries: Mooncake.
   wanted=(bubblewrap iproute2 libcurl4 libegl1 libgl1 libgl1-mesa-dri libgoogle-glog0v6 libibverbs1
-    libjsoncpp25 libnuma1 librdmacm1 libunwind8 liburing2 linux-libc-dev python3)
+    libjsoncpp25 libnuma1 librdmacm1 libunwind8 liburing2 linux-libc-dev python3 strace)
   others="bubblewrap, iproute2, EGL and the libraries of Mooncake"
   effect="some tests are skipped"
   ;;
