@@ -11,7 +11,8 @@ read as `rollart train --resume` reads it.
 - `invented`: those in which something is found that never was a checkpoint.
 - `resumed`: directories from which training really went on; their logs are replayed.
 
-Plain: one rank and two. `--quick`: one rank, fewer steps, no random states.
+Plain: one rank and two, two random states at each point. `--full`: eight, and more resumed from.
+`--quick`: one rank, fewer steps, no random states.
 """
 
 import contextlib

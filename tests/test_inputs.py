@@ -343,7 +343,7 @@ def test_a_full_disk_costs_a_checkpoint_but_neither_the_run_nor_the_one_before(
     assert "the disk is full" in message
     assert message.endswith("; the last checkpoint is full/checkpoints/step-000001")
     assert "untouched" not in said
-    assert "the checkpoint failed, the run continues (last good one: step-000001)" in said
+    assert "the checkpoint failed, the run continues (last good one: step-000001; next try " in said
     assert json.loads((home / "full" / "summary.json").read_text())["steps"] == 3
     [left] = checkpoints(small_disk)
     assert load_saved(left).scheduler["version"] == 1

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from conditions import wait_until
 
 from rollart.errors import StorageError
 from rollart.observe import run_directory as holding
@@ -131,6 +132,7 @@ def test_a_child_that_outlives_the_run_holds_nothing(tmp_path):
         child = int(run.stdout.readline())
         assert run.wait(timeout=120) == 0
         try:
+            wait_until(lambda: find_holder(tmp_path) is None)  # the child has to run first
             check_free(tmp_path)
         finally:
             os.kill(child, signal.SIGKILL)

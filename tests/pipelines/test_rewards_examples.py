@@ -61,11 +61,12 @@ def check_run(directory: Path, rows: list[dict[str, float]], parts: set[str]) ->
 def test_sums_are_scored_by_math_verify(tmp_path):
     pytest.importorskip("math_verify")
     rows = run_example("math_rewards", tmp_path)
-    check_run(tmp_path / "math_rewards", rows, {"right", "brief"})
+    check_run(tmp_path / "math_rewards", rows, {"right", "right/stopped", "brief"})
 
 
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="needs bubblewrap")
 def test_programs_are_scored_by_their_tests_in_a_sandbox(tmp_path):
     rows = run_example("code_rewards", tmp_path)
-    check_run(tmp_path / "code_rewards", rows, {"tests", "tests/passed", "tests/total"})
+    parts = {"tests", "tests/passed", "tests/total", "tests/stopped"}
+    check_run(tmp_path / "code_rewards", rows, parts)
     assert {row["reward/part/tests/total"] for row in rows} == {3.0}

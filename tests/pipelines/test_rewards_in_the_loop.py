@@ -192,7 +192,7 @@ def test_a_function_that_raises_ends_a_run_soon_and_not_in_silence_however_it_is
 
 def test_functions_that_hang_do_not_keep_a_run_from_ending(tmp_path):
     parts = {"slow": RewardPart(function=f"{GOOD}:sometimes_hangs")}
-    live = make_live(tmp_path, parts, redundancy=Redundancy(extra_groups=4))
+    live = make_live(tmp_path, parts, redundancy=Redundancy(extra_groups=4, choice="finished"))
     config = make_config(
         parts, scaling=Scaling(max_instances=6), limits=CallLimits(timeout_s=600.0)
     )

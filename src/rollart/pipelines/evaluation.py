@@ -76,7 +76,7 @@ class Evaluations:
             return {"failed": float(measured.failed)}
         figures = {**measured.figures, **greedy}
         self._recorder.evaluation(version, figures)
-        for doubt in measured.doubts:
+        for doubt in measured.overlaps:
             if doubt not in self._doubted:
                 self._doubted.add(doubt)
                 warn(doubt)

@@ -94,8 +94,8 @@ class Evaluation:
         return figures
 
     @property
-    def doubts(self) -> tuple[str, ...]:
-        """Why its success may say nothing of new problems, by task; empty if nothing speaks so."""
+    def overlaps(self) -> tuple[str, ...]:
+        """Say which tasks, by their own account, were evaluated on problems they train on."""
         found: list[str] = []
         for name in self._names:
             problems = self._problems(self._of(name))
@@ -106,12 +106,18 @@ class Evaluation:
                     f"{name}: {count} problems of this evaluation are also trained on: there are "
                     "too few to keep some apart, so its success says nothing of new ones"
                 )
-            elif any(each.split is None for each in problems):
-                found.append(
-                    f"{name}: its environment does not say which problems it keeps for "
-                    "evaluation (info['split'] of reset), so some may also be trained on"
-                )
         return tuple(found)
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """Why its success may say nothing of new problems, by task; empty if nothing speaks so."""
+        unknown = (
+            f"{name}: its environment does not say which problems it keeps for "
+            "evaluation (info['split'] of reset), so some may also be trained on"
+            for name in self._names
+            if any(each.split is None for each in self._problems(self._of(name)))
+        )
+        return (*self.overlaps, *unknown)
 
     @property
     def _names(self) -> list[str]:
