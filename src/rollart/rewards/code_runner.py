@@ -92,7 +92,7 @@ def _run(job: "dict[str, Any]", lines: Any) -> None:
         say("unfit", "values", tests.unfit)
 
 
-class Tests(Peer):
+class Tests(Peer):  # pyright: ignore[reportUntypedBaseClass]
     """The tests' side of the conversation with a solution."""
 
     __test__ = False
