@@ -2,9 +2,9 @@
 
 A name is one of three things: a built-in (`BUILT_IN`), an entry point of an installed package
 (groups `rollart.algorithms`, `rollart.engines`, … `rollart.stores`), or the user's own, written
-`module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one ConfigError that names
-the field, the value and the fix. A file is run once however often it is named, and no thread sees
-half of one.
+`module:Class` or `path/to/file.py:Class`. Whatever goes wrong is one ConfigError with field, value
+and fix. A file is run once however often it is named, and no thread sees half of one.
+
 A run's directory that came from elsewhere may hold code and a config that names it. While it is
 read, nothing inside it is imported unless the user trusts it (`distrusting`).
 

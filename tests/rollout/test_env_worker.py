@@ -259,7 +259,7 @@ def test_an_episode_out_of_time_ends_truncated_with_what_it_earned():
 def test_an_episode_whose_environment_hangs_is_given_up():
     timeouts = Timeouts(reset_s=60.0, step_s=60.0, episode_s=1.0)
     harness = outcome(lambda _slot: Hung(), timeouts=timeouts)
-    message = "countdown: the episode took more than 1 s twice over"
+    message = "countdown: the episode took more than twice its limit of 1 s"
     assert harness.events == [
         TrajectoryBorn(id=ID, version=Version(0)),
         TrajectoryFailed(

@@ -171,7 +171,8 @@ class EnvManager:
             if not deadline.expired():
                 raise
             self._slot.close()
-            message = f"{self._task_name}: the episode took more than {limit_s:g} s twice over"
+            spent = f"the episode took more than twice its limit of {limit_s:g} s"
+            message = f"{self._task_name}: {spent}"
             raise AttemptError("episode_timeout", message) from None
         finally:
             self._access.engines.forget(self._spec.id)
